@@ -1,0 +1,25 @@
+"""Cohort → clipped sum with a stated sensitivity → noise. The one place where users meet.
+
+`Units` are the rows of a cohort; `clipped_sum` (the reference engine) clips each unit's gradient
+and sums; `NoiseSource` adds the noise. Everything after that is post-processing.
+"""
+
+from userdp.gradients.clipping import CLIP_MARGIN
+from userdp.gradients.losses import Loss, causal_lm_loss
+from userdp.gradients.models import require_uncoupled, trainable_parameters
+from userdp.gradients.noise import NoiseSource
+from userdp.gradients.reference import clipped_sum
+from userdp.gradients.sums import ClippedSum
+from userdp.gradients.units import Units
+
+__all__ = [
+    "CLIP_MARGIN",
+    "ClippedSum",
+    "Loss",
+    "NoiseSource",
+    "Units",
+    "causal_lm_loss",
+    "clipped_sum",
+    "require_uncoupled",
+    "trainable_parameters",
+]

@@ -1,0 +1,95 @@
+"""What a model must be so that one unit's gradient depends on no other unit."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from userdp.errors import UseError
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that require a gradient, each tensor once (tied ones by their first name).
+
+    Raises:
+        UseError: nothing is trainable, or a parameter is not a real floating-point tensor.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise UseError(
+            "the model has no trainable parameter: epsilon would be spent and nothing would learn",
+            hint="set requires_grad on what should train, or check how the adapters were attached",
+        )
+    for name, parameter in parameters.items():
+        if not parameter.is_floating_point():
+            raise UseError(
+                f"parameter {name} is {parameter.dtype}; only real floats can be clipped"
+            )
+    return parameters
+
+
+def require_uncoupled(model: nn.Module) -> None:
+    """Refuse a model in which one unit's gradient would depend on another unit's data.
+
+    Refused: BatchNorm and SyncBatchNorm (batch statistics, and running statistics that leave the
+    step without noise), InstanceNorm with running statistics, a mixture of experts that returns its
+    router's balance loss, rotary embeddings whose frequencies adapt to the longest input so far.
+
+    Dropout in training mode is allowed: each unit's masks are independent of everybody's data, so
+    the bound holds for every outcome of the masks, and therefore on average over them.
+
+    Raises:
+        UseError: names the module and the reason.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) or (
+            isinstance(module, _NormBase) and module.track_running_stats
+        ):
+            raise UseError(
+                f"module {name or 'model'} ({type(module).__name__}) computes statistics over the "
+                "batch, so one user's gradient would depend on other users' data",
+                hint="use LayerNorm, RMSNorm or GroupNorm",
+            )
+        config = getattr(module, "config", None)
+        if getattr(config, "output_router_logits", False):
+            raise UseError(
+                f"module {name or 'model'} returns its router's load-balancing loss, which couples "
+                "the users of a batch",
+                hint="set output_router_logits=False in the model's config",
+            )
+        if _rope_type(config) == "dynamic":
+            raise UseError(
+                f"module {name or 'model'} has dynamic rotary embeddings: they change with the "
+                "longest input seen so far, so one user's gradient would depend on another's",
+                hint="use rope type 'default', 'linear' or 'yarn'",
+            )
+
+
+def _rope_type(config: object) -> object:
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    return rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else None
+
+
+def buffer_versions(model: nn.Module) -> list[tuple[str, Tensor, int]]:
+    """Each buffer with its count of in-place writes, to hand to `require_same_buffers`."""
+    return [(name, buffer, buffer._version) for name, buffer in model.named_buffers()]
+
+
+def require_same_buffers(model: nn.Module, before: list[tuple[str, Tensor, int]]) -> None:
+    """Refuse a model that wrote to its buffers while gradients were computed.
+
+    What a forward pass writes into a buffer is seen by the next unit, and leaves the step without
+    clipping or noise.
+
+    Raises:
+        UseError: names the first such buffer.
+    """
+    after = dict(model.named_buffers())
+    for name, buffer, version in before:
+        now = after.get(name)
+        if now is not buffer or now._version != version:
+            raise UseError(
+                f"buffer {name} changed during the forward pass: it would carry data from one user "
+                "to the next, and out of the step without noise",
+                hint="put that module in evaluation mode, or replace it by one without state",
+            )

@@ -1,0 +1,150 @@
+"""`Units`: the rows of one cohort, grouped by whatever the privacy unit is.
+
+Nothing here knows what a unit stands for: a user with up to `group_size` examples (ULS), or a
+single example (ELS). The gradient engines clip per unit, and that is all they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from userdp.errors import UseError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Units:
+    """Token rows grouped by unit; unit ``k`` owns rows ``offsets[k]:offsets[k + 1]``.
+
+    Args:
+        input_ids: int64, (rows, width). Whatever stands beyond a row's length is never read.
+        lengths: int64, (rows,); tokens of each row, in [0, width].
+        offsets: int64, (units + 1,); starts at 0, never falls, ends at ``rows``. A unit without
+            rows is allowed and contributes exactly zero.
+
+    Raises:
+        UseError: a shape, dtype or range is not as above.
+
+    >>> units = Units.from_rows([[[5, 6, 7], [8, 9]], [[1, 2]]])
+    >>> len(units), units.lengths.tolist(), units.offsets.tolist()
+    (2, [3, 2, 2], [0, 2, 3])
+    """
+
+    input_ids: Tensor
+    lengths: Tensor
+    offsets: Tensor
+
+    def __post_init__(self) -> None:
+        fields = (
+            ("input_ids", self.input_ids, 2),
+            ("lengths", self.lengths, 1),
+            ("offsets", self.offsets, 1),
+        )
+        for name, tensor, dimensions in fields:
+            if tensor.dtype != torch.int64 or tensor.dim() != dimensions:
+                raise UseError(
+                    f"{name} must be an int64 tensor with {dimensions} dimension(s), "
+                    f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+                )
+        rows, width = self.input_ids.shape
+        if self.lengths.shape[0] != rows:
+            raise UseError(f"{rows} rows of tokens came with {self.lengths.shape[0]} lengths")
+        if rows and not (self.lengths.min() >= 0 and self.lengths.max() <= width):
+            raise UseError(f"each row's length must be in [0, {width}], the width of input_ids")
+        if not (
+            self.offsets.shape[0] >= 1
+            and self.offsets[0] == 0
+            and self.offsets[-1] == rows
+            and bool((self.offsets.diff() >= 0).all())
+        ):
+            raise UseError(
+                f"offsets must rise from 0 to the number of rows ({rows}); a row that belongs to "
+                "no unit, or to two, would be clipped wrongly"
+            )
+
+    def __len__(self) -> int:
+        """The number of units."""
+        return self.offsets.shape[0] - 1
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each unit's ``(input_ids, lengths)``, cut to the unit's own longest row."""
+        return (self.rows_of(unit) for unit in range(len(self)))
+
+    def rows_of(self, unit: int) -> tuple[Tensor, Tensor]:
+        """Unit ``unit``'s ``(input_ids, lengths)``, cut to the unit's own longest row.
+
+        The shape depends on this unit's data alone: what others hold cannot reach its gradient,
+        not even through rounding.
+        """
+        if not 0 <= unit < len(self):
+            raise IndexError(f"unit {unit} of {len(self)}")
+        begin, end = int(self.offsets[unit]), int(self.offsets[unit + 1])
+        lengths = self.lengths[begin:end]
+        width = int(lengths.max()) if end > begin else 0
+        return self.input_ids[begin:end, :width], lengths
+
+    def select(self, begin: int, end: int) -> Units:
+        """Units ``begin:end`` as `Units` of their own."""
+        if not 0 <= begin <= end <= len(self):
+            raise IndexError(f"units {begin}:{end} of {len(self)}")
+        first, last = int(self.offsets[begin]), int(self.offsets[end])
+        return Units(
+            input_ids=self.input_ids[first:last],
+            lengths=self.lengths[first:last],
+            offsets=self.offsets[begin : end + 1] - first,
+        )
+
+    def to(self, device: torch.device | str) -> Units:
+        """The same units with tokens and lengths on ``device``; offsets stay where they are."""
+        return Units(
+            input_ids=self.input_ids.to(device),
+            lengths=self.lengths.to(device),
+            offsets=self.offsets,
+        )
+
+    @classmethod
+    def from_rows(cls, units: Sequence[Sequence[Sequence[int]]]) -> Units:
+        """From nested lists: units, each a list of rows, each a list of token numbers."""
+        rows = [row for unit in units for row in unit]
+        tokens = np.array([token for row in rows for token in row], dtype=np.int64)
+        row_offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        unit_offsets = np.cumsum([0, *map(len, units)], dtype=np.int64)
+        return cls.from_flat(tokens, row_offsets, unit_offsets)
+
+    @classmethod
+    def from_flat(
+        cls,
+        tokens: NDArray[np.integer],
+        row_offsets: NDArray[np.integer],
+        unit_offsets: NDArray[np.integer],
+    ) -> Units:
+        """From ragged arrays, as a store gathers them.
+
+        Args:
+            tokens: (total tokens,); the rows one after another, any integer dtype.
+            row_offsets: (rows + 1,); row r is ``tokens[row_offsets[r]:row_offsets[r + 1]]``.
+            unit_offsets: (units + 1,); unit k is rows ``unit_offsets[k]:unit_offsets[k + 1]``.
+        """
+        bounds = np.asarray(row_offsets, dtype=np.int64)
+        if not (
+            bounds.ndim == 1
+            and bounds.size >= 1
+            and bounds[0] == 0
+            and bounds[-1] == len(tokens)
+            and bool((np.diff(bounds) >= 0).all())
+        ):
+            raise UseError(f"row offsets must rise from 0 to the number of tokens ({len(tokens)})")
+        lengths = np.diff(bounds)
+        width = int(lengths.max()) if lengths.size else 0
+        input_ids = np.zeros((lengths.size, width), dtype=np.int64)
+        input_ids[np.arange(width) < lengths[:, None]] = tokens
+        return cls(
+            input_ids=torch.from_numpy(input_ids),
+            lengths=torch.from_numpy(lengths),
+            offsets=torch.from_numpy(np.array(unit_offsets, dtype=np.int64)),
+        )
