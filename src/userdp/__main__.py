@@ -1,0 +1,5 @@
+"""``python -m userdp`` is the command line."""
+
+from userdp.cli.app import main
+
+main()

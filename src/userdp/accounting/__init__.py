@@ -1,0 +1,7 @@
+"""From a mechanism to a certified (ε, δ), and back from a budget to the least noise."""
+
+from userdp.accounting.bracket import Bracket
+from userdp.accounting.calibration import calibrate
+from userdp.accounting.mechanisms import Mechanism, PoissonExamples, PoissonUsers
+
+__all__ = ["Bracket", "Mechanism", "PoissonExamples", "PoissonUsers", "calibrate"]

@@ -1,0 +1,129 @@
+"""The program ``userdp``: its commands, each loaded when it is called, and its exit status."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+from cyclopts.config import Toml
+
+from userdp import __version__
+from userdp.errors import UserdpError
+
+_ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 1000 --delta 1e-6"
+
+# name: (one line of help, arguments that one can run)
+_COMMANDS = {
+    "prepare": ("Turn records into a user store.", "mail.jsonl.gz --out store"),
+    "stats": ("Count a store's users and examples (operator-only).", "store"),
+    "account": (
+        "Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.",
+        f"{_ACCOUNT} --noise-multiplier 1",
+    ),
+    "calibrate": ("Find the least noise for a budget.", f"{_ACCOUNT} --target-epsilon 4"),
+    "train": (
+        "Fine-tune a model with user-level differential privacy.",
+        "store --out run --plan plan.json",
+    ),
+    "evaluate": (
+        "Measure loss and perplexity on held-out users (operator-only).",
+        "run --store store",
+    ),
+    "report": (
+        "Write one HTML page: the claim, its assumptions, the curves.",
+        "run --out report.html",
+    ),
+    "demo": ("Do all of it in small, on text that is on every machine.", "--out demo"),
+}
+
+_HELP = """Fine-tune language models with user-level differential privacy.
+
+Every command takes --json (one JSON object on stdout; progress goes to stderr) and --config FILE:
+a TOML file with a section per command, which flags override.
+
+Exit status: 0 done, 1 failed, 2 bad use.
+"""
+
+
+def build_app() -> App:
+    """The command-line program; importing a command waits until it is called."""
+    app = App(
+        name="userdp",
+        help=_HELP,
+        help_epilogue="Try: userdp demo --out demo",
+        version=__version__,
+        print_error=False,
+        exit_on_error=False,
+        help_format="plaintext",
+        result_action="return_value",
+        default_parameter=Parameter(negative=()),
+    )
+    for name, (help_text, example) in _COMMANDS.items():
+        app.command(
+            f"userdp.cli.{name}:{name}",
+            name=name,
+            help=help_text,
+            help_epilogue=f"Try: userdp {name} {example}",
+        )
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit status."""
+    from userdp.cli.output import print_error
+
+    try:
+        app = build_app()
+        tokens = _take_config(app, list(arguments))
+        status = app(tokens)
+    except UnknownCommandError:
+        print_error(f"there is no command {arguments[0]!r}", "see `userdp --help`")
+        return 2
+    except CycloptsError as error:
+        print_error(str(error), f"see `userdp {' '.join(arguments[:1])} --help`".replace("  ", " "))
+        return 2
+    except UserdpError as error:
+        print_error(error.message, error.hint)
+        return error.exit_status
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+            raise
+        print_error(
+            f"the machine refused: {error.strerror}"
+            + (f" ({error.filename})" if error.filename else ""),
+            "free some space, or choose another place with --out",
+        )
+        return 1
+    except KeyboardInterrupt:
+        print_error("interrupted")
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _take_config(app: App, tokens: list[str]) -> list[str]:
+    """Take ``--config FILE`` off the line and let its values stand behind the flags."""
+    from userdp.errors import UseError
+
+    for position, token in enumerate(tokens):
+        if token == "--config":
+            if position + 1 == len(tokens):
+                raise UseError("--config needs a file")
+            path, rest = tokens[position + 1], tokens[:position] + tokens[position + 2 :]
+        elif token.startswith("--config="):
+            path, rest = token.removeprefix("--config="), tokens[:position] + tokens[position + 1 :]
+        else:
+            continue
+        app.config = Toml(path, must_exist=True, search_parents=False)
+        return rest
+    return tokens
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The vocabulary of a privacy claim: unit, adjacency, sampling, `Guarantee`; and validators.
+
+Everything here is plain data, and of ours only the errors are imported, so that every other module
+may speak these words.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Decimal
+from enum import StrEnum
+from typing import Any
+
+from userdp.errors import UseError
+
+
+class PrivacyUnit(StrEnum):
+    """Whose contribution the bound is about."""
+
+    USER = "user"
+    EXAMPLE = "example"
+    SUBJECT = "subject"
+
+
+class Adjacency(StrEnum):
+    """How two neighbouring data sets differ.
+
+    ``ADD_OR_REMOVE``: one has one unit more than the other (Charles et al. 2024, Section 2).
+    ``REPLACE``: one unit's data is exchanged for any other data; the number of units is fixed.
+    ``ZERO_OUT``: one unit's contribution is replaced by nothing; the number of units is fixed.
+    ``FIXED_GRAPH``: one user's examples change; who owns which example is public.
+    """
+
+    ADD_OR_REMOVE = "add-or-remove"
+    REPLACE = "replace"
+    ZERO_OUT = "zero-out"
+    FIXED_GRAPH = "fixed-graph"
+
+
+class Sampling(StrEnum):
+    """How a step draws its data.
+
+    ``USERS``: each user independently with probability q (Poisson; Charles et al., Algorithm 2).
+    ``EXAMPLES``: each example independently with probability p (Poisson; Algorithm 1).
+    ``FIXED_BATCH``: exactly ``batch_size`` examples without replacement (Ganesh 2024, Thm 3.3).
+    ``UNSAFE_SHUFFLE``: a shuffled pass over the data; no epsilon is ever claimed for it.
+    ``MIXED``: parts with different samplings were composed.
+    ``NONE``: a run without privacy; no epsilon is ever claimed for it.
+    """
+
+    USERS = "users"
+    EXAMPLES = "examples"
+    FIXED_BATCH = "fixed-batch"
+    UNSAFE_SHUFFLE = "unsafe-shuffle"
+    MIXED = "mixed"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guarantee:
+    """A differential-privacy claim: everything a reader needs to know what ε means.
+
+    Guarantee: for every pair of data sets adjacent in ``adjacency`` with respect to one ``unit``,
+    the released output satisfies (``epsilon``, ``delta``)-DP. ``epsilon`` is an upper bound.
+
+    Args:
+        epsilon: upper bound, >= 0; ``inf`` where nothing can be claimed.
+        delta: in [0, 1).
+        unit: whose contribution is bounded.
+        adjacency: how neighbouring data sets differ.
+        sampling: how each step drew its data.
+        accountant: which accountant answered.
+    """
+
+    epsilon: float
+    delta: float
+    unit: PrivacyUnit
+    adjacency: Adjacency
+    sampling: Sampling
+    accountant: str
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise UseError(f"epsilon must be at least 0, got {self.epsilon!r}")
+        if not 0 <= self.delta < 1:
+            raise UseError(f"delta must be in [0, 1), got {self.delta!r}")
+
+    def __str__(self) -> str:
+        return (
+            f"({round_up(self.epsilon)}, {self.delta:g})-DP per {self.unit}, "
+            f"{self.adjacency} adjacency, sampling {self.sampling}, accountant {self.accountant}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The claim as plain values, for JSON."""
+        return {key: str(v) if isinstance(v, StrEnum) else v for key, v in asdict(self).items()}
+
+
+def round_up(epsilon: float, digits: int = 4) -> str:
+    """ε as text, rounded towards +∞ so that the printed number is still an upper bound.
+
+    >>> round_up(2.00001)
+    '2.0001'
+    >>> round_up(float("inf"))
+    'inf'
+    """
+    if math.isinf(epsilon):
+        return "inf"
+    step = Decimal(1).scaleb(-digits)
+    return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))
+
+
+# Validators write the accepted range, so that NaN fails (it compares false with everything).
+
+
+def require_positive(name: str, value: float, *, at_most: float = math.inf) -> float:
+    """``value`` as a float if 0 < value < inf (and value <= at_most), else `UseError`."""
+    if not (0 < value < math.inf and value <= at_most):
+        upper = "" if math.isinf(at_most) else f" and at most {at_most:g}"
+        raise UseError(f"{name} must be finite and greater than 0{upper}, got {value!r}")
+    return float(value)
+
+
+def require_probability(name: str, value: float) -> float:
+    """``value`` as a float if 0 < value <= 1, else `UseError`."""
+    if not 0 < value <= 1:
+        raise UseError(f"{name} must be greater than 0 and at most 1, got {value!r}")
+    return float(value)
+
+
+def require_delta(value: float) -> float:
+    """A target δ as a float if 0 < value < 1, else `UseError`."""
+    if not 0 < value < 1:
+        raise UseError(f"delta must be greater than 0 and less than 1, got {value!r}")
+    return float(value)
+
+
+def require_epsilon(value: float) -> float:
+    """An ε as a float if 0 <= value < inf, else `UseError`."""
+    if not 0 <= value < math.inf:
+        raise UseError(f"epsilon must be finite and at least 0, got {value!r}")
+    return float(value)
+
+
+def require_count(name: str, value: int, *, at_least: int = 1, at_most: int = 10**12) -> int:
+    """``value`` as an int if it is whole and in [at_least, at_most], else `UseError`."""
+    if isinstance(value, bool) or not at_least <= value <= at_most or int(value) != value:
+        raise UseError(
+            f"{name} must be a whole number from {at_least} to {at_most}, got {value!r}"
+        )
+    return int(value)

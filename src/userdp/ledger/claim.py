@@ -1,0 +1,149 @@
+"""From a ledger to the claim: ε is recomputed from what ran, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.errors import UseError
+from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, require_delta
+from userdp.ledger import run as run_ledger
+from userdp.ledger import store as store_ledger
+from userdp.ledger.journal import read_entries
+from userdp.plan import StepRecord, guarantee_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A guarantee, and what it was computed from.
+
+    Args:
+        guarantee: the claim; ε is infinite where a part of it has none.
+        subject: ``"run"`` or ``"store"``.
+        steps: attempted steps that are charged.
+        runs: the number of runs composed.
+        complete: every planned step ran (run), or every run settled (store).
+        composition: how parts were put together.
+    """
+
+    guarantee: Guarantee
+    subject: str
+    steps: int
+    runs: int
+    complete: bool
+    composition: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The claim as plain values, for JSON."""
+        return {
+            **self.guarantee.to_dict(),
+            "subject": self.subject,
+            "steps": self.steps,
+            "runs": self.runs,
+            "complete": self.complete,
+            "composition": self.composition,
+        }
+
+
+def claim(path: Path, *, delta: float | None = None) -> Claim:
+    """The claim of a run ledger or a store ledger, or of the folder that holds one.
+
+    Guarantee: for a run, the ε of the attempted steps at ``delta`` (the plan's own by default).
+    For a store, runs are added up by basic composition: the parameters of a later run may have
+    been chosen after seeing an earlier one, and sums of pre-fixed (ε_i, δ_i) stay valid then.
+
+    Raises:
+        UseError: there is no ledger at ``path``, or it was edited.
+    """
+    if delta is not None:
+        require_delta(delta)
+    if path.is_dir():
+        path = path / store_ledger.FILE_NAME
+    entries = read_entries(path)
+    if not entries:
+        raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
+    if entries[0].get("kind") == "store":
+        return _store_claim(store_ledger.charges_of(path, entries), delta)
+    return _run_claim(path, entries, delta)
+
+
+def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -> Claim:
+    plan = run_ledger.plan_of(path, entries)
+    steps = run_ledger.count_attempts(entries)
+    if plan is None:
+        guarantee = _no_claim(delta or 0.0)
+    else:
+        expected = StepRecord.of_plan(plan)
+        for entry in entries:
+            if entry["kind"] == "attempt":
+                _refuse_other_step(path, entry, expected)
+        guarantee = guarantee_of(
+            plan.mechanism,
+            steps=steps,
+            delta=delta or plan.target_delta,
+            covered=not plan.unsafe_shuffle,
+        )
+    return Claim(
+        guarantee=guarantee,
+        subject="run",
+        steps=steps,
+        runs=1,
+        complete=plan is not None and steps == plan.steps,
+        composition="steps of one mechanism",
+    )
+
+
+def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Claim:
+    parts = [
+        _no_claim(0.0)
+        if charge.plan is None
+        else guarantee_of(
+            charge.plan.mechanism,
+            steps=charge.steps,
+            delta=delta / len(charges) if delta else charge.plan.target_delta,
+            covered=not charge.plan.unsafe_shuffle,
+        )
+        for charge in charges
+    ]
+    if len(parts) == 1:
+        guarantee = parts[0]
+    else:
+        samplings = {part.sampling for part in parts}
+        guarantee = Guarantee(
+            epsilon=math.fsum(part.epsilon for part in parts),
+            delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=samplings.pop() if len(samplings) == 1 else Sampling.MIXED,
+            accountant=" + ".join(sorted({part.accountant for part in parts})),
+        )
+    return Claim(
+        guarantee=guarantee,
+        subject="store",
+        steps=sum(charge.steps for charge in charges),
+        runs=len(charges),
+        complete=all(charge.settled for charge in charges),
+        composition="basic composition of runs" if len(charges) > 1 else "one run",
+    )
+
+
+def _refuse_other_step(path: Path, entry: dict[str, Any], expected: StepRecord) -> None:
+    for name in StepRecord.__slots__:
+        if entry[name] != getattr(expected, name):
+            raise UseError(
+                f"attempt {entry['attempt']} in {path} has {name} {entry[name]!r}, the plan says "
+                f"{getattr(expected, name)!r}: no epsilon can be claimed from this ledger"
+            )
+
+
+def _no_claim(delta: float) -> Guarantee:
+    return Guarantee(
+        epsilon=math.inf,
+        delta=delta,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=Sampling.NONE,
+        accountant="none",
+    )

@@ -1,0 +1,170 @@
+"""A JSON Lines file that is only ever appended to, synced line by line, and chained by hashes.
+
+Each line carries ``prev``, the hash of the line before it, so that an edited, dropped or
+re-ordered line is noticed. A line that a crash cut short was never acknowledged: it is trimmed
+when the journal is opened for writing and ignored when it is read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from userdp.errors import FailureError, UseError
+
+_START = "0" * 16
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """All complete entries, oldest first.
+
+    Raises:
+        UseError: there is no such file, it is not a journal, or its chain is broken.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UseError(f"cannot read the ledger {path}: {error.strerror}") from error
+    entries, _ = _parse(path, data)
+    return entries
+
+
+def append_entries(path: Path, entries: list[dict[str, Any]], *, mode: int = 0o644) -> None:
+    """Append entries durably: when this returns, they are on the disk.
+
+    Safe against other processes appending to the same journal, and against torn last lines.
+
+    Raises:
+        FailureError: the disk refused (the journal then still ends in its old last line).
+    """
+    created = not path.exists()
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    except OSError as error:
+        raise FailureError(f"cannot write the ledger {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        size = os.fstat(descriptor).st_size
+        data = os.pread(descriptor, size, 0)
+        _, end = _parse(path, data)
+        previous = _hash(data[:end].rsplit(b"\n", 2)[-2]) if end else _START
+        text = b""
+        for entry in entries:
+            line = json.dumps({**entry, "prev": previous}, separators=(",", ":")).encode()
+            text += line + b"\n"
+            previous = _hash(line)
+        try:
+            if end != size:
+                os.ftruncate(descriptor, end)
+            _write_all(descriptor, text, end)
+            os.fsync(descriptor)
+        except OSError as error:
+            os.ftruncate(descriptor, end)
+            raise FailureError(
+                f"cannot write the ledger {path}: {error.strerror}; nothing was released",
+                hint="free some disk space and resume the run",
+            ) from error
+    finally:
+        os.close(descriptor)
+    if created:
+        _sync_folder(path.parent)
+
+
+class JournalWriter:
+    """Appends to a journal of which this process is the only writer, without reading it again.
+
+    ``prev`` of the last line is kept, so that one append costs one write and one sync.
+    """
+
+    def __init__(self, path: Path) -> None:
+        data = path.read_bytes()
+        _, end = _parse(path, data)
+        if not end:
+            raise UseError(f"the ledger {path} is empty: it never was begun")
+        self._descriptor = os.open(path, os.O_RDWR)
+        if end != len(data):
+            os.ftruncate(self._descriptor, end)
+        self._end = end
+        self._previous = _hash(data[:end].rsplit(b"\n", 2)[-2])
+        self._path = path
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Append one entry durably; `FailureError` (and no half line) if the disk refuses."""
+        line = json.dumps({**entry, "prev": self._previous}, separators=(",", ":")).encode()
+        try:
+            _write_all(self._descriptor, line + b"\n", self._end)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            os.ftruncate(self._descriptor, self._end)
+            raise FailureError(
+                f"cannot write the ledger {self._path}: {error.strerror}; "
+                "the step was not released",
+                hint="free some disk space and resume the run",
+            ) from error
+        self._end += len(line) + 1
+        self._previous = _hash(line)
+
+    def close(self) -> None:
+        """Close the file; nothing is pending."""
+        os.close(self._descriptor)
+
+
+@contextmanager
+def exclusive(path: Path, *, refusal: FailureError) -> Iterator[None]:
+    """Hold a lock file for as long as the block runs; raise ``refusal`` if another holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise refusal from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Entries of all complete lines, and the byte at which the last complete line ends."""
+    end = data.rfind(b"\n") + 1
+    entries: list[dict[str, Any]] = []
+    previous = _START
+    for number, line in enumerate(data[:end].splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+            chained = entry.pop("prev")
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise UseError(f"line {number} of {path} is not a ledger entry") from error
+        if chained != previous:
+            raise UseError(
+                f"line {number} of {path} does not follow from the line before it: the ledger was "
+                "edited, so no epsilon can be claimed from it",
+                hint="restore the ledger from a copy",
+            )
+        previous = _hash(line)
+        entries.append(entry)
+    return entries, end
+
+
+def _write_all(descriptor: int, text: bytes, offset: int) -> None:
+    view = memoryview(text)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _hash(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()[:16]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,123 @@
+"""The run ledger: one line per attempted step, on the disk before its update is applied.
+
+``ledger.jsonl`` may be handed on. It therefore holds public constants alone: no times (a step's
+duration tells its cohort's size), no losses, no hash of the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from userdp.errors import FailureError, UseError
+from userdp.ledger.journal import JournalWriter, append_entries, read_entries
+from userdp.plan import Plan, StepRecord
+
+SCHEMA = "userdp.ledger/1"
+
+
+class RunLedger:
+    """The writer of a run's ledger.
+
+    Guarantee: when `attempt` returns, the step is on the disk and charged; a step that is not
+    charged was never allowed. An attempt that a crash interrupted stays charged, so the steps
+    that remain after a resume are ``plan.steps - attempts`` and ε never exceeds the plan's.
+    """
+
+    def __init__(self, path: Path, plan: Plan | None, attempts: int) -> None:
+        self.path = path
+        self.plan = plan
+        self.attempts = attempts
+        self._writer = JournalWriter(path)
+
+    @classmethod
+    def create(
+        cls, path: Path, *, plan: Plan | None, run_id: str, facts: dict[str, Any] | None = None
+    ) -> RunLedger:
+        """Begin a ledger; ``facts`` are public constants such as versions.
+
+        ``plan`` is None for a run without privacy: its ε is infinite.
+        """
+        if path.exists():
+            raise UseError(
+                f"{path} exists already: a ledger is begun once",
+                hint="resume the run, or choose another folder",
+            )
+        header = {
+            "kind": "run",
+            "schema": SCHEMA,
+            "run_id": run_id,
+            "plan": plan.to_dict() if plan else None,
+            "facts": facts or {},
+        }
+        append_entries(path, [header])
+        return cls(path, plan, 0)
+
+    @classmethod
+    def resume(cls, path: Path) -> RunLedger:
+        """Continue a ledger after an interruption."""
+        entries = read_entries(path)
+        plan = plan_of(path, entries)
+        return cls(path, plan, count_attempts(entries))
+
+    @property
+    def remaining(self) -> int:
+        """Steps that may still be attempted."""
+        return 0 if self.plan is None else max(0, self.plan.steps - self.attempts)
+
+    def attempt(self, step: StepRecord) -> int:
+        """Charge one step and return its number, from 1. Call before the update is applied.
+
+        Raises:
+            FailureError: the step is not what the plan says, or all steps are spent, or the disk
+                refused. The update must then not be applied.
+        """
+        if self.plan is None:
+            raise FailureError("a run without privacy has no steps to charge")
+        expected = StepRecord.of_plan(self.plan)
+        if step != expected:
+            raise FailureError(
+                f"ledger and sampler disagree: step {self.attempts + 1} was {step}, the plan says "
+                f"{expected}. The reported epsilon would not hold, so training stopped before this "
+                "update",
+                hint="plan again with what the sampler does",
+            )
+        if not self.remaining:
+            raise FailureError(
+                f"all {self.plan.steps} planned steps are spent: one more would exceed the "
+                "plan's epsilon",
+                hint="plan a new run with its own budget",
+            )
+        number = self.attempts + 1
+        self._writer.append(
+            {
+                "kind": "attempt",
+                "attempt": number,
+                **asdict(step),
+                "sampling": str(step.sampling),
+            }
+        )
+        self.attempts = number
+        return number
+
+    def finish(self) -> None:
+        """Note that the run ended as planned."""
+        self._writer.append({"kind": "finish", "attempts": self.attempts})
+
+    def close(self) -> None:
+        """Close the file; every line is on the disk already."""
+        self._writer.close()
+
+
+def plan_of(path: Path, entries: list[dict[str, Any]]) -> Plan | None:
+    """The plan in a run ledger's first line; `UseError` if these are no run ledger's entries."""
+    if not entries or entries[0].get("kind") != "run" or entries[0].get("schema") != SCHEMA:
+        raise UseError(f"{path} is not a run ledger of schema {SCHEMA}")
+    plan = entries[0]["plan"]
+    return None if plan is None else Plan.from_dict(plan)
+
+
+def count_attempts(entries: list[dict[str, Any]]) -> int:
+    """Attempted steps among a run ledger's entries."""
+    return sum(entry["kind"] == "attempt" for entry in entries)

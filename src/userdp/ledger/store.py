@@ -1,0 +1,88 @@
+"""The store ledger: what the people in a user store have been charged, over all runs.
+
+A run *reserves* its whole plan when it starts and *settles* when it ends. A run that never
+settles stays charged in full. The file is ``ledger.jsonl`` in the store's folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.errors import UseError
+from userdp.ledger.journal import append_entries, read_entries
+from userdp.plan import Plan
+
+SCHEMA = "userdp.store-ledger/1"
+FILE_NAME = "ledger.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Charge:
+    """What one run costs the people of a store; ``plan`` is None for a run without privacy."""
+
+    run_id: str
+    plan: Plan | None
+    steps: int
+    settled: bool
+
+
+class StoreLedger:
+    """The privacy ledger of one user store."""
+
+    def __init__(self, store: Path) -> None:
+        self.path = store / FILE_NAME
+
+    def reserve(self, run_id: str, plan: Plan | None) -> None:
+        """Charge a run's whole plan, on the disk before this returns.
+
+        Raises:
+            UseError: the run has a reservation already.
+        """
+        if any(charge.run_id == run_id for charge in self.charges()):
+            raise UseError(f"run {run_id} is already reserved in {self.path}")
+        entries: list[dict[str, Any]] = []
+        if not self.path.exists():
+            entries.append({"kind": "store", "schema": SCHEMA})
+        entries.append(
+            {"kind": "reserve", "run_id": run_id, "plan": plan.to_dict() if plan else None}
+        )
+        append_entries(self.path, entries)
+
+    def settle(self, run_id: str, *, steps: int) -> None:
+        """Note what a reserved run was charged in the end; at most what it reserved."""
+        reserved = {charge.run_id: charge for charge in self.charges()}
+        if run_id not in reserved:
+            raise UseError(f"run {run_id} has no reservation in {self.path}, so none to settle")
+        if reserved[run_id].settled:
+            return
+        plan = reserved[run_id].plan
+        if plan is not None and not 0 <= steps <= plan.steps:
+            raise UseError(f"run {run_id} reserved {plan.steps} steps and cannot settle {steps}")
+        append_entries(self.path, [{"kind": "settle", "run_id": run_id, "steps": steps}])
+
+    def charges(self) -> list[Charge]:
+        """One charge per run, oldest first; no file means nothing was charged."""
+        return charges_of(self.path, read_entries(self.path)) if self.path.exists() else []
+
+
+def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
+    """The charges in a store ledger's entries; `UseError` if they are no store ledger's."""
+    if not entries or entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
+        raise UseError(f"{path} is not a store ledger of schema {SCHEMA}")
+    charges: dict[str, Charge] = {}
+    for entry in entries[1:]:
+        run_id = entry["run_id"]
+        if entry["kind"] == "reserve":
+            plan = Plan.from_dict(entry["plan"]) if entry["plan"] else None
+            charges[run_id] = Charge(
+                run_id=run_id, plan=plan, steps=plan.steps if plan else 0, settled=False
+            )
+        elif entry["kind"] == "settle":
+            charges[run_id] = Charge(
+                run_id=run_id, plan=charges[run_id].plan, steps=entry["steps"], settled=True
+            )
+        else:
+            raise UseError(f"{path} holds a line of unknown kind {entry['kind']!r}")
+    return list(charges.values())

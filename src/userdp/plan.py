@@ -1,0 +1,330 @@
+"""The frozen `Plan`: the mechanism and every public constant of a private run.
+
+The sampler (`userdp.cohorts`) and the accounted mechanism (`Plan.mechanism`) are both built from
+one plan, so that what is claimed is what runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from userdp.accounting.calibration import calibrate
+from userdp.accounting.mechanisms import Mechanism, PoissonExamples, PoissonUsers
+from userdp.errors import UseError
+from userdp.guarantees import (
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    Sampling,
+    require_count,
+    require_delta,
+    require_positive,
+    require_probability,
+)
+
+SCHEMA = "userdp.plan/1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a private run will do, fixed before any private look.
+
+    Guarantee: `steps` steps of the sampler built from this plan, each with sensitivity
+    ``l2_clip_norm`` per drawn unit and noise of standard deviation ``noise_std``, satisfy
+    `guarantee()`. No field may derive from the private data's own counts: ``population`` is
+    declared by the operator (the same constant on neighbouring data sets) or was released under DP.
+
+    Args:
+        sampling: ``users`` (ULS, Charles et al. 2024, Algorithm 2) or ``examples`` (ELS,
+            Algorithm 1).
+        steps: T, noisy updates released.
+        group_size: G, most examples of a user that a step (ULS) or the training set (ELS) uses.
+        sampling_probability: q (users) or p (examples), in (0, 1].
+        noise_multiplier: σ; the noise's standard deviation divided by ``l2_clip_norm``.
+        l2_clip_norm: C, in gradient units.
+        population: the declared nominal number of users (ULS) or of examples after the cap of G
+            per user (ELS).
+        target_delta: δ, in (0, 1).
+        target_epsilon: the budget σ was calibrated to, if it was.
+        item_clip_norm: clips each example of a unit before the unit, if given.
+        unsafe_shuffle: draw shuffled batches in place of Poisson samples. No ε is claimed then.
+
+    Raises:
+        ValueError: a field is out of its range (NaN included).
+    """
+
+    sampling: Sampling
+    steps: int
+    group_size: int
+    sampling_probability: float
+    noise_multiplier: float
+    l2_clip_norm: float
+    population: int
+    target_delta: float
+    target_epsilon: float | None = None
+    item_clip_norm: float | None = None
+    unsafe_shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sampling not in (Sampling.USERS, Sampling.EXAMPLES):
+            raise UseError(
+                f"sampling must be 'users' or 'examples', got {self.sampling!r}: "
+                "there is no sampler that realises it"
+            )
+        require_count("steps", self.steps)
+        require_count("group_size", self.group_size, at_most=10**6)
+        require_probability("sampling_probability", self.sampling_probability)
+        require_positive("noise_multiplier", self.noise_multiplier)
+        require_positive("l2_clip_norm", self.l2_clip_norm)
+        require_count("population", self.population)
+        require_delta(self.target_delta)
+        if self.target_epsilon is not None:
+            require_positive("target_epsilon", self.target_epsilon)
+        if self.item_clip_norm is not None:
+            require_positive("item_clip_norm", self.item_clip_norm)
+
+    @classmethod
+    def for_users(
+        cls,
+        *,
+        population: int,
+        cohort_size: float,
+        group_size: int,
+        steps: int,
+        l2_clip_norm: float,
+        target_delta: float,
+        target_epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        item_clip_norm: float | None = None,
+        unsafe_shuffle: bool = False,
+    ) -> Self:
+        """A ULS plan: q = ``cohort_size / population``; σ given, or the least for the budget."""
+        probability = _ratio("cohort_size", cohort_size, "population", population)
+        return cls._calibrated(
+            PoissonUsers(
+                sampling_probability=probability,
+                noise_multiplier=noise_multiplier or 1.0,
+                steps=steps,
+            ),
+            noise_multiplier=noise_multiplier,
+            sampling=Sampling.USERS,
+            group_size=group_size,
+            l2_clip_norm=l2_clip_norm,
+            population=population,
+            target_delta=target_delta,
+            target_epsilon=target_epsilon,
+            item_clip_norm=item_clip_norm,
+            unsafe_shuffle=unsafe_shuffle,
+        )
+
+    @classmethod
+    def for_examples(
+        cls,
+        *,
+        population: int,
+        batch_size: float,
+        group_size: int,
+        steps: int,
+        l2_clip_norm: float,
+        target_delta: float,
+        target_epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        unsafe_shuffle: bool = False,
+    ) -> Self:
+        """An ELS plan: p = ``batch_size / population``, a declared number of capped examples."""
+        probability = _ratio("batch_size", batch_size, "population", population)
+        return cls._calibrated(
+            PoissonExamples(
+                sampling_probability=probability,
+                group_size=group_size,
+                noise_multiplier=noise_multiplier or 1.0,
+                steps=steps,
+            ),
+            noise_multiplier=noise_multiplier,
+            sampling=Sampling.EXAMPLES,
+            group_size=group_size,
+            l2_clip_norm=l2_clip_norm,
+            population=population,
+            target_delta=target_delta,
+            target_epsilon=target_epsilon,
+            item_clip_norm=None,
+            unsafe_shuffle=unsafe_shuffle,
+        )
+
+    @classmethod
+    def _calibrated(
+        cls,
+        start: Mechanism,
+        *,
+        noise_multiplier: float | None,
+        target_epsilon: float | None,
+        target_delta: float,
+        sampling: Sampling,
+        group_size: int,
+        l2_clip_norm: float,
+        population: int,
+        item_clip_norm: float | None,
+        unsafe_shuffle: bool,
+    ) -> Self:
+        if (noise_multiplier is None) == (target_epsilon is None):
+            raise UseError(
+                "give exactly one of noise_multiplier and target_epsilon: "
+                "the one determines the other"
+            )
+        if noise_multiplier is not None:
+            require_positive("noise_multiplier", noise_multiplier)
+        else:
+            assert target_epsilon is not None
+            start = calibrate(start, target_epsilon=target_epsilon, target_delta=target_delta)
+        return cls(
+            sampling=sampling,
+            steps=start.steps,
+            group_size=group_size,
+            sampling_probability=start.sampling_probability,
+            noise_multiplier=start.noise_multiplier,
+            l2_clip_norm=l2_clip_norm,
+            population=population,
+            target_delta=target_delta,
+            target_epsilon=target_epsilon,
+            item_clip_norm=item_clip_norm,
+            unsafe_shuffle=unsafe_shuffle,
+        )
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What the accountant prices: built from the same fields as the sampler."""
+        if self.sampling is Sampling.USERS:
+            return PoissonUsers(
+                sampling_probability=self.sampling_probability,
+                noise_multiplier=self.noise_multiplier,
+                steps=self.steps,
+            )
+        return PoissonExamples(
+            sampling_probability=self.sampling_probability,
+            group_size=self.group_size,
+            noise_multiplier=self.noise_multiplier,
+            steps=self.steps,
+        )
+
+    @property
+    def algorithm(self) -> str:
+        """``"ULS"`` or ``"ELS"``, as in Charles et al. 2024."""
+        return "ULS" if self.sampling is Sampling.USERS else "ELS"
+
+    @property
+    def denominator(self) -> float:
+        """What the noisy sum is divided by: M = qN or B = pN of the *declared* population N."""
+        return self.sampling_probability * self.population
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on the clipped sum: σ·C, in gradient units."""
+        return self.noise_multiplier * self.l2_clip_norm
+
+    def guarantee(self, steps: int | None = None) -> Guarantee:
+        """The claim of this plan after ``steps`` steps (all of them by default).
+
+        ``epsilon`` is infinite where the accounting does not cover what runs (unsafe shuffling).
+        """
+        steps = self.steps if steps is None else require_count("steps", steps, at_least=0)
+        return guarantee_of(
+            self.mechanism, steps=steps, delta=self.target_delta, covered=not self.unsafe_shuffle
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, with its schema."""
+        return {"schema": SCHEMA, **asdict(self), "sampling": str(self.sampling)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; `UseError` for another schema or unknown or missing fields."""
+        known = {field.name for field in fields(cls)}
+        if values.get("schema") != SCHEMA:
+            raise UseError(
+                f"this is not a plan of schema {SCHEMA}, it says {values.get('schema')!r}",
+                hint="make the plan again with this version of userdp",
+            )
+        given = {key: value for key, value in values.items() if key != "schema"}
+        if set(given) != known:
+            raise UseError(
+                f"the plan's fields are off: unknown {sorted(set(given) - known)}, "
+                f"missing {sorted(known - set(given))}"
+            )
+        return cls(**{**given, "sampling": Sampling(given["sampling"])})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: equal for equal plans only."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the plan as JSON."""
+        path.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a plan; `UseError` if the file is not one."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UseError(f"cannot read a plan from {path}: {error}") from error
+        if not isinstance(values, dict):
+            raise UseError(f"cannot read a plan from {path}: it holds no JSON object")
+        return cls.from_dict(values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """What one step really used, as read off the sampler and the noise, not off the plan."""
+
+    sampling: Sampling
+    sampling_probability: float
+    group_size: int
+    l2_clip_norm: float
+    noise_std: float
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Self:
+        """What a step of this plan has to be."""
+        return cls(
+            sampling=Sampling.UNSAFE_SHUFFLE if plan.unsafe_shuffle else plan.sampling,
+            sampling_probability=plan.sampling_probability,
+            group_size=plan.group_size,
+            l2_clip_norm=plan.l2_clip_norm,
+            noise_std=plan.noise_std,
+        )
+
+
+def guarantee_of(mechanism: Mechanism, *, steps: int, delta: float, covered: bool) -> Guarantee:
+    """The user-level claim of ``steps`` steps of a mechanism; ε = ∞ where not ``covered``."""
+    if not covered:
+        epsilon, accountant = math.inf, "none"
+    elif steps == 0:
+        epsilon, accountant = 0.0, "none"
+    else:
+        bracket = mechanism.with_steps(steps).epsilon(delta)
+        epsilon, accountant = bracket.upper, bracket.accountant
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=mechanism.sampling if covered else Sampling.UNSAFE_SHUFFLE,
+        accountant=accountant,
+    )
+
+
+def _ratio(part_name: str, part: float, whole_name: str, whole: int) -> float:
+    require_count(whole_name, whole)
+    if not 0 < part <= whole:
+        raise UseError(
+            f"{part_name} must be greater than 0 and at most {whole_name} ({whole}), got {part!r}: "
+            "it is an expectation over the declared population"
+        )
+    return part / whole
