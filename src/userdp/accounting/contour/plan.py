@@ -1,0 +1,81 @@
+r"""How many nodes, how far apart: parameters of a certified sum. Nothing here is trusted.
+
+A poor choice makes the bracket wide, never wrong: the excess and the tail are bounded again, at
+the epsilon in question, by `trapezoid.evaluate`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from userdp.accounting.contour.line import Line, make_lines
+from userdp.accounting.contour.saddle import Saddle
+from userdp.accounting.contour.side import Side
+from userdp.accounting.contour.trapezoid import Nodes, chernoff, compute_nodes
+
+LOG_SHARE = math.log(1e-9)  # excess and tail, each relative to delta
+_SMOOTHING_SHARE = 1.5e-7  # v c (c+1)
+_MAX_WORK = 1.5e9  # complex multiply-adds in one set of nodes
+
+
+def log_tail(side: Side, lines: tuple[Line, ...], u: float, smoothing: float) -> float:
+    """log of a bound of |M(c+iu')/M(c)|^T for all u' >= u (docs, eq. 12)."""
+    total = -0.5 * (side.mu2 + smoothing) * u * u
+    for line in lines:
+        total += line.count * line.log_bound(u)
+    return total
+
+
+def _period(side: Side, saddle: Saddle) -> float:
+    """The least period whose excess is below e^LOG_SHARE of the estimated delta."""
+    c, log_delta = saddle.c, saddle.log_delta
+    spread = math.sqrt(saddle.curvature)
+    bounds = chernoff(side, c)
+    longest = max((25.0 - min(log_delta, 0.0)) / c, 5 * spread)
+    periods = np.geomspace(min(2.0 * spread, 0.5 * longest), 4 * longest, 160)
+    excess = bounds.log_excess(c, saddle.epsilon, periods)
+    fine = np.flatnonzero(excess <= log_delta + LOG_SHARE - 0.2)
+    return float(periods[fine[0]] if fine.size else periods[-1])
+
+
+def _reach(
+    side: Side, lines: tuple[Line, ...], saddle: Saddle, share: float
+) -> tuple[float, float, float]:
+    """(U, smoothing, log tail) such that nodes beyond U do not matter."""
+    c = saddle.c
+    log_d = -math.log(c) - math.log1p(c) - 0.5 * math.log(2 * math.pi * saddle.curvature)
+    v = share / (c * (c + 1))
+    k2 = max(saddle.curvature - 1 / c**2 - 1 / (c + 1) ** 2, 1e-300)
+    u = min(5.5 / math.sqrt(k2), 1e3 * (c + 1))
+    last = math.sqrt(2 * 27.0 / v)
+    while u < last:
+        tail = log_tail(side, lines, u, 0.0)
+        if tail <= LOG_SHARE + log_d + math.log(math.pi * u):
+            return u, 0.0, tail
+        u *= 1.12
+    for exponent in (20.0, 27.0, 35.0, 50.0):
+        last = math.sqrt(2 * exponent / v)
+        tail = log_tail(side, lines, last, v)
+        if tail <= LOG_SHARE + log_d + math.log(math.pi * last):
+            break
+    return last, v, tail
+
+
+def plan_nodes(side: Side, saddle: Saddle) -> Nodes:
+    """Nodes for epsilons near ``saddle.epsilon``, whose delta is near exp(saddle.log_delta)."""
+    c = saddle.c
+    lines = make_lines(side, c)
+    period = _period(side, saddle)
+    h = 2 * math.pi / period
+    width = sum(line.ell.size for line in lines)
+    share = _SMOOTHING_SHARE
+    while True:
+        reach, smoothing, _ = _reach(side, lines, saddle, share)
+        n = int(math.ceil(reach / h)) + 1
+        if n * width <= _MAX_WORK and n <= 4_000_000:
+            break
+        share *= 4.0
+    tail = log_tail(side, lines, n * h, smoothing)
+    return compute_nodes(side, lines, c, h, n, chernoff(side, c, smoothing), smoothing, tail)

@@ -1,0 +1,134 @@
+r"""One direction of a composition: what is kept of each phase, and its real log-moments.
+
+Legend: *remove* is H(Q^T, P^T) with M(s) = F(1+s); *add* is H(P^T, Q^T) with M(s) = F(-s);
+F(b) = E_P[e^{b l}]; K = log M. ``b`` below is 1 + c or -c.
+Everything dropped is dropped from the numerator measure (Q for remove, P for add), so
+H(kept) <= H(truth) <= H(kept) + T * dropped mass (docs, eq. 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from userdp.accounting.contour.losses import Floats, Law, losses
+from userdp.accounting.contour.phases import Phase
+
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_LEFT = 9.2  # Phi(-9.2) < 2e-20
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A phase seen from one direction: its law, a coarse real grid, the cut of its domain."""
+
+    law: Law
+    count: int
+    x: Floats
+    h: float
+    ell: Floats
+    slope: Floats
+    curvature: Floats
+    inner: slice  # the part of the grid that must be kept
+    dropped: float  # numerator mass dropped, one step, cut at the ends of ``inner`` included
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A direction of the whole composition. Gaussian phases are pooled: mu^2 = sum T shift^2."""
+
+    remove: bool
+    steps: tuple[Step, ...]
+    mu2: float
+    dropped: float  # total numerator mass dropped, all steps
+
+    def b(self, c: float) -> float:
+        """The exponent of e^l under P that belongs to the abscissa c."""
+        return 1.0 + c if self.remove else -c
+
+    def moments(self, c: float) -> tuple[float, float, float]:
+        """(K, K', K'') of the composition at c, from the coarse real grid (not certified)."""
+        k0, k1, k2 = 0.5 * self.mu2 * c * (c + 1), 0.5 * self.mu2 * (2 * c + 1), self.mu2
+        b = self.b(c)
+        for s in self.steps:
+            ell, x = s.ell[s.inner], s.x[s.inner]
+            g = b * ell - 0.5 * x * x
+            top = float(g.max())
+            weight = np.exp(g - top)
+            total = float(weight.sum())
+            mean = float(weight @ ell) / total
+            var = float(weight @ (ell - mean) ** 2) / total
+            k0 += s.count * (top + math.log(total * s.h) - LOG_SQRT_2PI)
+            k1 += s.count * (mean if self.remove else -mean)
+            k2 += s.count * var
+        return k0, k1, k2
+
+    def log_moments(self, c: Floats) -> Floats:
+        """K at many c at once, from the coarse real grid, rounded up by 1e-6 * T (docs, eq. 8)."""
+        out = 0.5 * self.mu2 * c * (c + 1)
+        b = 1.0 + c if self.remove else -c
+        for s in self.steps:
+            ell, x = s.ell[s.inner], s.x[s.inner]
+            g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
+            top = g.max(axis=1)
+            out = out + s.count * (
+                top + np.log(np.exp(g - top[:, None]).sum(axis=1) * s.h) - LOG_SQRT_2PI
+            )
+        return out
+
+
+def _grid_step(a: Floats) -> float:
+    gap = float(np.diff(a).max()) if a.size > 1 else 0.0
+    return min(0.3, 0.9 / gap) if gap > 0 else 0.3
+
+
+def _step(phase: Phase, remove: bool, budget: float) -> Step:
+    """``budget``: numerator mass that one step may drop (on each of two occasions)."""
+    a = np.asarray(phase.shifts) / phase.noise_multiplier
+    w = np.asarray(phase.log_probabilities)
+    p = np.exp(w)
+    w = w - math.log(math.fsum(p))
+    reach = math.sqrt(2 * math.log(0.5 / budget))  # Phi(-reach) <= budget
+    if remove:
+        tail = np.cumsum(p[::-1])[::-1]  # tail[k] = sum_{j >= k} p_j
+        keep = max(int((tail > budget).sum()), 1)
+        missing = float(tail[keep]) if keep < a.size else 0.0
+        law = Law(a[:keep], w[:keep], missing)
+        head = np.cumsum(p[:keep])
+        low = float(law.a[int(np.searchsorted(head, 1e-20))]) - _LEFT
+        high = float(law.a[-1]) + reach
+        candidates = np.linspace(max(low + 1, high - reach - float(law.a[-1])), high, 24)
+        ok = law.log_upper_tail(candidates) <= math.log(budget)
+        must = float(candidates[int(ok.argmax())]) if ok.any() else high
+        dropped = missing + budget
+        ends = (low, must + 9.0)
+    else:
+        law = Law(a, w, 0.0)
+        must = -reach
+        dropped = budget
+        ends = (must - 9.0, _LEFT)
+    h = _grid_step(law.a)
+    x = np.arange(ends[0], ends[1] + h, h)
+    ell, slope, curvature = losses(law, x, np.zeros(1))
+    if remove:
+        inner = slice(0, int(np.searchsorted(x, must)) + 1)
+    else:
+        inner = slice(max(int(np.searchsorted(x, must)) - 1, 0), x.size)
+    return Step(
+        law, phase.count, x, h, np.ascontiguousarray(ell[0].real), slope, curvature, inner, dropped
+    )
+
+
+def make_side(phases: Sequence[Phase], *, remove: bool, mass_budget: float) -> Side:
+    """The direction of ``phases``; at most ``mass_budget`` of the numerator's mass is dropped."""
+    mu2 = math.fsum(
+        ph.count * (ph.shifts[0] / ph.noise_multiplier) ** 2 for ph in phases if ph.is_gaussian
+    )
+    mixed = [ph for ph in phases if not ph.is_gaussian]
+    steps = tuple(
+        _step(ph, remove, mass_budget / (2 * len(mixed) * ph.count)) for ph in mixed
+    )
+    return Side(remove, steps, mu2, math.fsum(s.count * s.dropped for s in steps))

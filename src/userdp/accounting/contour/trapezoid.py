@@ -1,0 +1,163 @@
+r"""The trapezoidal sum along Re s = c, its certified excess, truncation and rounding.
+
+Legend: Lambda = 2 pi / h; S = (h/2pi) sum_j M(s_j)^T e^{-s_j eps} / (s_j (s_j + 1)), s_j = c + ijh.
+S = sum_m delta(eps + m Lambda) e^{c m Lambda} >= delta(eps) (docs, eq. 6).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from userdp.accounting.contour.line import EPS, Line, powers
+from userdp.accounting.contour.losses import Complexes, Floats
+from userdp.accounting.contour.side import Side
+
+_RATIOS = np.concatenate(
+    [np.linspace(0.02, 0.98, 33), 1 + np.geomspace(0.01, 60.0, 40)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chernoff:
+    """log kappa(a) + K(a) at several a: delta(eps) <= exp(value - a eps) for each (docs, eq. 7)."""
+
+    a: Floats
+    value: Floats
+
+    def log_delta(self, epsilon: float) -> float:
+        """log of an upper bound of delta(epsilon), also for negative epsilon."""
+        return min(0.0, float((self.value - self.a * epsilon).min()))
+
+    def log_excess(self, c: float, epsilon: float, period: Floats) -> Floats:
+        """log of sum_{m != 0} delta(eps + m period) e^{c m period}, bounded; elementwise."""
+        gap = np.abs(self.a - c)[None, :] * period[:, None]
+        e = (self.value - self.a * epsilon)[None, :] - gap - np.log1p(-np.exp(-gap) * (1 - 1e-12))
+        left = e[:, self.a < c].min(axis=1)
+        zero = -c * period - np.log1p(-np.exp(-c * period) * (1 - 1e-12))
+        right = e[:, self.a > c].min(axis=1)
+        out: Floats = np.logaddexp(np.minimum(left, zero), right)
+        return out
+
+
+def log_kappa(a: Floats) -> Floats:
+    """log of kappa(a) = a^a / (1+a)^(1+a) = max over y > 0 of (1 - e^-y) e^{-ay}."""
+    out: Floats = a * np.log(a) - (1 + a) * np.log1p(a)
+    # a log a - a log(1+a) cancels for large a: -a log1p(1/a) - log1p(a)
+    return np.where(a > 1, -a * np.log1p(1 / np.maximum(a, 1)) - np.log1p(a), out)
+
+
+def chernoff(side: Side, c: float, smoothing: float = 0.0) -> Chernoff:
+    """Chernoff bounds around the abscissa c, with an extra Gaussian of variance ``smoothing``."""
+    a = c * _RATIOS
+    k = side.log_moments(a) + 0.5 * smoothing * a * (a + 1)
+    slack = 1e-6 * sum(s.count for s in side.steps) + 1e-9 * np.abs(k)
+    return Chernoff(a, k + slack + log_kappa(a))
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """M(s_j)^T at the nodes, ready for any epsilon near the saddle's.
+
+    ``log_m`` = K(c) of the composition; ``value`` is relative to it; ``wobble`` bounds the
+    relative rounding and quadrature error of each value.
+    """
+
+    side: Side
+    c: float
+    h: float
+    value: Complexes
+    wobble: Floats
+    log_m: float
+    noise: float
+    bounds: Chernoff
+    log_tail: float  # log of a bound on |M(s)/M(c)|^T beyond the last node
+    smoothing: float  # v: variance of the extra Gaussian, 0 for none
+
+
+def compute_nodes(
+    side: Side,
+    lines: tuple[Line, ...],
+    c: float,
+    h: float,
+    n: int,
+    bounds: Chernoff,
+    smoothing: float,
+    log_tail: float,
+) -> Nodes:
+    """The nodes s_j = c + ijh, j = 0 .. n-1."""
+    u = h * np.arange(n)
+    mu2 = side.mu2 + smoothing
+    log_value = np.zeros(n, dtype=np.complex128)
+    wobble = np.zeros(n)
+    log_m = 0.5 * mu2 * c * (c + 1)
+    noise = 0.0
+    for line in lines:
+        r = powers(line, h, n)
+        size = np.abs(r)
+        safe = np.where(size > 0, r, 1.0)
+        log_value += line.count * np.where(size > 0, np.log(safe), -800.0)
+        per_step = line.defect + EPS * (32.0 + 8.0 * (1.0 + c + u) * line.noise)
+        wobble += line.count * per_step / np.maximum(size, 1e-300)
+        log_m += line.count * line.log_m
+        noise += line.count * line.noise
+    if not side.remove:
+        log_value = np.conj(log_value)
+    log_value += mu2 * (-0.5 * u * u + 1j * u * (c + 0.5))
+    noise += mu2 * (c + 1)
+    wobble += EPS * (64.0 + 8 * np.abs(log_value))
+    # (1 + x)^T - 1 <= e^{T x} - 1 on the relative scale: keep absolute size when x is large
+    value = np.exp(log_value)
+    return Nodes(side, c, h, value, wobble, log_m, noise, bounds, log_tail, smoothing)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """delta(epsilon) in pieces. ``lower`` <= delta <= ``upper``, both already with dropped mass."""
+
+    lower: float
+    upper: float
+    middle: float
+    slope: float  # d middle / d epsilon, negative
+    log_scale: float
+
+
+def evaluate(nodes: Nodes, epsilon: float) -> Sum:
+    """The certified sum at ``epsilon`` (docs, eq. 14), scaled by exp(log_scale)."""
+    c, h = nodes.c, nodes.h
+    n = nodes.value.size
+    u = h * np.arange(n)
+    s = c + 1j * u
+    turn = np.exp(-1j * u * epsilon)
+    kernel = nodes.value * turn
+    payoff = kernel / (s * (s + 1))
+    ends = np.full(n, 2.0)
+    ends[0] = 1.0
+    scale = h / (2 * math.pi)
+    log_scale = nodes.log_m - c * epsilon
+    total = scale * float(ends @ payoff.real)
+    slope = -scale * float(ends @ (kernel / (s + 1)).real)
+    size = np.abs(payoff)
+    relative = nodes.wobble + EPS * (8 * u * abs(epsilon) + 16)
+    capped = np.where(relative < 1e-3, relative * (1 + relative), np.expm1(np.minimum(relative, 50.0)))
+    error = scale * float(ends @ (size * capped))
+    error += abs(total) * EPS * 8 * (abs(nodes.log_m) + c * abs(epsilon) + 8)
+    last = n * h
+    # docs, eq. 13
+    error += math.exp(nodes.log_tail) * (1 / last + h / last**2) / math.pi
+    excess = float(
+        np.exp(
+            nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))[0] - log_scale
+        )
+    )
+    lower, upper = total - error - excess, total + error
+    if nodes.smoothing > 0:
+        v = nodes.smoothing
+        density = scale * float(ends @ kernel.real)
+        density_error = scale * float(ends @ (np.abs(kernel) * capped)) + math.exp(nodes.log_tail) * (
+            1 / (v * last) + h
+        ) / math.pi
+        lower -= v * math.exp(v / 8) * (max(density, 0.0) + density_error)
+    return Sum(lower, upper, total, slope, log_scale)
