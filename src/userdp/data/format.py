@@ -1,0 +1,76 @@
+"""The user store on disk, in words, and its constants.
+
+A store is a folder::
+
+    STORE/
+      meta.json               `StoreMeta`: version, totals, drops, hashes, what the source was
+      tokenizer.json          the tokenizer, byte for byte as it was given
+      users.arrow             hash: fixed-size binary(16); row u is user u, in order of id bytes
+      user-ids.arrow          id: binary; row u is user u. Apart, mode 0600: a store works without
+      spans.arrow             the span index: split uint8, user int64, segment int32, start int64,
+                              length int64
+      segments/00000/tokens.arrow    token: uint16 (vocabulary up to 65,536) or uint32, flat
+      segments/00000/offsets.arrow   offset: int64, (examples + 1,); example e of the segment is
+                                     tokens[offset[e]:offset[e + 1]]
+
+All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one
+array of the memory map: reading copies nothing.
+
+**Spans.** A user's examples in one split are the concatenation of that user's spans in that
+split; a span is examples ``start`` to ``start + length`` of a segment. Rows of ``spans.arrow``
+are ordered by (split, user, order within the user). Appending writes new segments and a new
+index (both small next to what is there); token files are never rewritten.
+
+**Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
+examples lie after the training ones.
+
+**Atomicity.** A store is written in a hidden folder beside its place, synced, then renamed.
+A kill at any moment leaves no store or the old one.
+
+**What is private.** All of it except ``tokenizer.json`` and ``store_id``: token data, ids, counts
+and also ``content_sha256``, which is an exact function of everybody's text (whoever holds all of
+it but one user's could test that user's presence). It belongs in operator-only files. The
+public name of a store is ``store_id``, a random number. The folder has mode 0700.
+"""
+
+from __future__ import annotations
+
+from userdp.data.splits import Split
+
+FORMAT_NAME = "userdp-store"
+FORMAT_VERSION = 1
+
+META = "meta.json"
+TOKENIZER = "tokenizer.json"
+USERS = "users.arrow"
+USER_IDS = "user-ids.arrow"
+SPANS = "spans.arrow"
+SEGMENTS = "segments"
+TOKENS = "tokens.arrow"
+OFFSETS = "offsets.arrow"
+
+SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
+
+SEGMENT_TOKENS = 2**28
+"""A new segment begins once one holds this many tokens (0.5 or 1 GB)."""
+
+MIN_SEQ_LEN = 2
+MAX_SEQ_LEN = 2**20
+
+
+def segment_name(segment: int) -> str:
+    """The folder of a segment under ``segments/``.
+
+    >>> segment_name(3)
+    '00003'
+    """
+    return f"{segment:05d}"
+
+
+def token_dtype(vocab_size: int) -> str:
+    """The narrowest of the store's two token types that holds every id below ``vocab_size``.
+
+    >>> token_dtype(4096), token_dtype(65536), token_dtype(128256)
+    ('uint16', 'uint16', 'uint32')
+    """
+    return "uint16" if vocab_size <= 2**16 else "uint32"

@@ -1,0 +1,95 @@
+"""`StoreMeta`: the facts about a store, in meta.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from userdp.data.format import FORMAT_NAME, FORMAT_VERSION, META
+from userdp.errors import UseError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreMeta:
+    """What a store says about itself. Operator-only, except ``store_id`` and the tokenizer's hash.
+
+    Args:
+        format_version: of the layout in `userdp.data.format`.
+        store_id: random, 32 hex digits; says nothing about the data, so it may be published.
+        seq_len: most tokens of an example.
+        vocab_size: greatest token id of the tokenizer, plus one.
+        token_dtype: "uint16" or "uint32".
+        end_of_text_id: the token that ends each record, or None if the tokenizer has none.
+        tokenizer_sha256: of tokenizer.json's bytes.
+        content_sha256: of users, splits and tokens, however they lie in files.
+        source: kind of source and its facts (e.g. package versions).
+        held_out_users, held_out_examples: the fractions asked for.
+        drops: records dropped, by reason.
+        example_drops: examples dropped from stored records, by reason.
+        totals: records_read, records_stored, users, examples, tokens, and per split
+            ``{"users", "examples", "tokens"}`` under "splits".
+    """
+
+    format_version: int
+    store_id: str
+    seq_len: int
+    vocab_size: int
+    token_dtype: str
+    end_of_text_id: int | None
+    tokenizer_sha256: str
+    content_sha256: str
+    source: dict[str, Any]
+    held_out_users: float
+    held_out_examples: float
+    drops: dict[str, int]
+    example_drops: dict[str, int]
+    totals: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {"format": FORMAT_NAME, **asdict(self)}
+
+
+def is_store(path: Path) -> bool:
+    """Whether ``path`` is a user store, of any version."""
+    return _raw(path) is not None
+
+
+def read_meta(path: Path) -> StoreMeta:
+    """The facts of the store at ``path``; `UseError` if it is none, or of another version."""
+    if not path.exists():
+        raise UseError(
+            f"no store at {path}: nothing is there",
+            hint="make one with `userdp prepare PATH --out STORE`",
+        )
+    raw = _raw(path)
+    if raw is None:
+        raise UseError(
+            f"{path} is not a user store: it has no {META} of one",
+            hint="make one with `userdp prepare PATH --out STORE`",
+        )
+    version = raw.get("format_version")
+    if version != FORMAT_VERSION:
+        raise UseError(
+            f"the store at {path} has format version {version!r}; this userdp reads version "
+            f"{FORMAT_VERSION} alone, as a misread store would train on the wrong people's text",
+            hint="prepare it again from its source, or use the userdp that wrote it",
+        )
+    names = [field.name for field in fields(StoreMeta)]
+    missing = [name for name in names if name not in raw]
+    if missing:
+        raise UseError(
+            f"the store at {path} is damaged: {META} lacks {', '.join(missing)}",
+            hint="prepare it again from its source",
+        )
+    return StoreMeta(**{name: raw[name] for name in names})
+
+
+def _raw(path: Path) -> dict[str, Any] | None:
+    try:
+        raw = json.loads((path / META).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return raw if isinstance(raw, dict) and raw.get("format") == FORMAT_NAME else None

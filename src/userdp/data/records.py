@@ -1,0 +1,91 @@
+"""A record, and the count of what happened to each one (invariant 10)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from typing import NamedTuple
+
+from userdp.errors import FailureError
+
+
+class Record(NamedTuple):
+    """One piece of text of one user, before tokenizing.
+
+    Args:
+        user: the user's id as UTF-8, not empty.
+        text: UTF-8, not blank.
+        order: where the record stands in the source; orders the records of one user.
+    """
+
+    user: bytes
+    text: bytes
+    order: int
+
+
+class Drop(StrEnum):
+    """Why a record is not in the store."""
+
+    BLANK_LINE = "blank line"
+    INVALID_UTF8 = "not valid UTF-8"
+    INVALID_JSON = "not valid JSON"
+    NOT_AN_OBJECT = "not a JSON object"
+    NO_USER_FIELD = "no user field"
+    NO_USER = "empty user"
+    USER_NOT_TEXT = "user neither text nor whole number"
+    NO_TEXT_FIELD = "no text field"
+    NOT_TEXT = "text is not a string"
+    EMPTY_TEXT = "empty text"
+    UNREADABLE_MODULE = "unreadable module"
+    OVER_MAX_USERS = "module left unread, over --max-users"
+    REPEATED = "public record that repeats on the other side of the split"
+    TOO_SHORT = "fewer than 2 tokens"
+
+
+class ExampleDrop(StrEnum):
+    """Why a piece of a stored record is not in the store."""
+
+    TOO_SHORT = "fewer than 2 tokens left at a record's end"
+
+
+class Tally:
+    """Books of one `prepare`: what was read, stored and dropped.
+
+    >>> tally = Tally()
+    >>> tally.read(3); tally.drop(Drop.EMPTY_TEXT); tally.store(2)
+    >>> tally.balance(); dict(tally.drops)
+    {'empty text': 1}
+    """
+
+    def __init__(self) -> None:
+        self.records_read = 0
+        self.records_stored = 0
+        self.drops: Counter[str] = Counter()
+        self.example_drops: Counter[str] = Counter()
+
+    def read(self, records: int = 1) -> None:
+        """Count records read."""
+        self.records_read += records
+
+    def drop(self, reason: Drop, records: int = 1) -> None:
+        """Count records dropped for ``reason``."""
+        self.drops[str(reason)] += records
+
+    def drop_examples(self, reason: ExampleDrop, examples: int = 1) -> None:
+        """Count examples dropped from records that are stored."""
+        self.example_drops[str(reason)] += examples
+
+    def store(self, records: int = 1) -> None:
+        """Count records stored."""
+        self.records_stored += records
+
+    def balance(self) -> None:
+        """Every record read is stored or dropped with a reason, else `FailureError`."""
+        dropped = sum(self.drops.values())
+        if self.records_read != self.records_stored + dropped:
+            raise FailureError(
+                f"the books do not balance: {self.records_read} records read, "
+                f"{self.records_stored} stored and {dropped} dropped; a record was lost without "
+                "a reason, so the store was not written",
+                hint="this is a defect in userdp or in a source: please report it",
+            )

@@ -1,0 +1,54 @@
+"""The kinds of source. A new one is one file here, with `build` and `matches`, and one line."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from userdp.data.sources.base import Source, SourceModule, SourceOptions
+from userdp.errors import UseError
+
+KINDS = {
+    "jsonl": "userdp.data.sources.jsonl",
+    "docstrings": "userdp.data.sources.docstrings",
+}
+"""Kind to module, in the order in which a kind is inferred."""
+
+__all__ = ["KINDS", "Source", "SourceOptions", "open_source"]
+
+
+def open_source(
+    paths: list[str], *, kind: str | None = None, options: SourceOptions | None = None
+) -> Source:
+    """The source of ``kind`` for ``paths``; the kind is inferred from the paths if None.
+
+    Raises:
+        UseError: no such kind, none can be inferred, or the paths cannot be used.
+    """
+    if kind is not None and kind not in KINDS:
+        raise UseError(f"no source is named {kind!r}", hint=f"one of: {', '.join(KINDS)}")
+    chosen = kind or _infer(paths)
+    return _module(chosen).build(paths, options or SourceOptions())
+
+
+def _module(kind: str) -> SourceModule:
+    return cast(SourceModule, import_module(KINDS[kind]))
+
+
+def _infer(paths: list[str]) -> str:
+    if not paths:
+        raise UseError("no input: neither a PATH nor a --source is given", hint="name a file")
+    for name in paths:
+        if not Path(name).exists():
+            raise UseError(
+                f"no input at {name}: nothing is there",
+                hint="for installed packages give --source docstrings",
+            )
+    for kind in KINDS:
+        if all(_module(kind).matches(Path(name)) for name in paths):
+            return kind
+    raise UseError(
+        f"the kind of {', '.join(paths)} cannot be told from its name",
+        hint=f"give --source, one of: {', '.join(KINDS)}",
+    )

@@ -1,0 +1,64 @@
+"""What a source of records is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from userdp.data.progress import Progress
+from userdp.data.records import Record, Tally
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions:
+    """Where a source finds what it needs; each source reads those that concern it.
+
+    Args:
+        user_field: the field that names a record's user.
+        text_field: the field that holds its text.
+        max_users: at most this many users, chosen by hash; for public sources only, since the
+            choice compares users with each other. None: all.
+    """
+
+    user_field: str = "user"
+    text_field: str = "text"
+    max_users: int | None = None
+
+
+class Source(Protocol):
+    """A stream of records.
+
+    Attributes:
+        kind: its name in the registry and on the command line.
+        public: whether the text is public, so that nobody's privacy is at stake.
+        size: of the whole in the units that `records` reports, None if unknown.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def public(self) -> bool: ...
+    @property
+    def size(self) -> int | None: ...
+
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """Yield each usable record; count every record as read, and the others as dropped.
+
+        Raises:
+            UseError: the input as a whole cannot be used.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """What the store should say of its origin; no text, no user ids, no paths."""
+
+
+class SourceModule(Protocol):
+    """What each file of this folder offers to the registry."""
+
+    def build(self, paths: list[str], options: SourceOptions) -> Source:
+        """The source for ``paths``; `UseError` if they or the options cannot be used."""
+
+    def matches(self, path: Path) -> bool:
+        """Whether an existing ``path`` looks like this kind; cheap, never raises."""

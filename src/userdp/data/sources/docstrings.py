@@ -1,0 +1,228 @@
+"""Docstrings of installed packages: one user per module, one record per docstring.
+
+Real heavy-tailed text that is on every machine. ``PATH`` names distributions or packages
+(``numpy``, ``scikit-learn``, ``transformers``), or ``stdlib`` for Python's own library together
+with the topics of ``pydoc`` (``pydoc_data.topics``). Nothing is imported: files are parsed.
+
+Left out: vendored copies (``_vendor``, ``vendored``, ``extern``, ``_distributor``...), test
+modules. The text is public, so the source may compare users with each other: ``max_users``
+keeps modules by hash order, and `userdp.data.repeats` removes what repeats across the split.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import platform
+import re
+import sys
+import sysconfig
+import tokenize
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from userdp.data.hashing import user_hash
+from userdp.data.progress import Progress
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import SourceOptions
+from userdp.errors import UseError
+
+STDLIB = "stdlib"
+DEFAULT_PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
+"""Packages that userdp depends on anyway."""
+
+_COPIES = re.compile(r"_?vendor(ed)?|_?extern(al|als)?|third_party|_distutils_hack|__pycache__")
+_TESTS = re.compile(r"_?test.*|.*_tests?|conftest")
+_TOPICS = "pydoc_data.topics"
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def build(paths: list[str], options: SourceOptions) -> Docstrings:
+    """The source for packages ``paths``; none: `DEFAULT_PACKAGES`."""
+    most = options.max_users
+    if most is not None and not most >= 1:
+        raise UseError(f"max_users must be at least 1, got {most}")
+    return Docstrings(packages=tuple(paths) or DEFAULT_PACKAGES, max_users=most)
+
+
+def matches(path: Path) -> bool:
+    """Never: packages are named, not lying at a path."""
+    return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Docstrings:
+    """Records from the docstrings of installed packages; public text.
+
+    Args:
+        packages: names of distributions or top-level packages, or "stdlib".
+        max_users: at most this many modules, those with the least hashes; None: all.
+    """
+
+    packages: tuple[str, ...] = DEFAULT_PACKAGES
+    max_users: int | None = None
+
+    kind = "docstrings"
+    public = True
+
+    @property
+    def size(self) -> int:
+        """Files to parse."""
+        return len(self._files())
+
+    def facts(self) -> dict[str, Any]:
+        """The packages with their versions, and Python's."""
+        versions = {name: _version(name) for name in self.packages}
+        return {"packages": versions, "max_users": self.max_users}
+
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """The docstrings of modules that have any; see `Source.records`.
+
+        Modules are read in the order of their hashes, so that ``max_users`` reads no more than
+        it needs; each one left unread counts as one dropped record.
+        """
+        files = sorted(self._files().items(), key=lambda item: user_hash(item[0].encode()))
+        users = 0
+        for number, (module, file) in enumerate(files):
+            progress.at(number + 1)
+            if users == self.max_users:
+                tally.read()
+                tally.drop(Drop.OVER_MAX_USERS)
+                continue
+            texts = _texts(module, file)
+            if texts is None:
+                tally.read()
+                tally.drop(Drop.UNREADABLE_MODULE)
+                continue
+            users += any(text.strip() for text in texts)
+            for order, text in enumerate(texts):
+                tally.read()
+                record = _record(module, text, order)
+                if isinstance(record, Drop):
+                    tally.drop(record)
+                else:
+                    yield record
+
+    def _files(self) -> dict[str, Path]:
+        """Dotted module name to file, of all packages."""
+        files: dict[str, Path] = {}
+        for package in self.packages:
+            found = _stdlib_files() if package == STDLIB else _package_files(package)
+            if not found:
+                raise UseError(
+                    f"no installed package is named {package!r}, or it has no Python files",
+                    hint="name distributions as `pip list` does, or stdlib",
+                )
+            files.update(found)
+        return dict(sorted(files.items()))
+
+
+def _record(module: str, text: str, order: int) -> Record | Drop:
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:
+        return Drop.INVALID_UTF8
+    return Record(module.encode(), content, order) if text.strip() else Drop.EMPTY_TEXT
+
+
+def _texts(module: str, file: Path) -> list[str] | None:
+    """The docstrings of a file in the order of its lines; None if it cannot be parsed."""
+    try:
+        with tokenize.open(file) as source, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    if module == _TOPICS:
+        return _topics(tree)
+    return [text for node in _documented(tree) if (text := ast.get_docstring(node)) is not None]
+
+
+def _documented(node: ast.AST) -> Iterator[_Documented]:
+    """Modules, classes and functions from ``node`` on; expressions are not descended into."""
+    if isinstance(node, _DOCUMENTED):
+        yield node
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for child in getattr(node, field, ()):
+            yield from _documented(child)
+
+
+def _topics(tree: ast.Module) -> list[str]:
+    """The values of the one dictionary in `pydoc_data.topics`."""
+    tables = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    values = [value for table in tables for value in table.values]
+    return [
+        inspect.cleandoc(value.value)
+        for value in values
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    ]
+
+
+def _stdlib_files() -> dict[str, Path]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    skipped = {"site-packages", "dist-packages", "lib2to3", "ensurepip", "lib-dynload"}
+    return {
+        name: file
+        for top in sorted(root.iterdir())
+        if top.name not in skipped
+        for name, file in _modules(top, root)
+    }
+
+
+def _package_files(name: str) -> dict[str, Path]:
+    """Modules of a distribution by its record of files, else of a top-level package."""
+    try:
+        listed = metadata.distribution(name).files or []
+    except (metadata.PackageNotFoundError, ValueError):
+        listed = []
+    found = {
+        module: Path(str(file.locate()))
+        for file in listed
+        if file.suffix == ".py" and (module := _module_name(Path(*file.parts))) is not None
+    }
+    if found:
+        return {module: file for module, file in found.items() if file.is_file()}
+    spec = PathFinder.find_spec(name, sys.path) if name.isidentifier() else None
+    folders = spec.submodule_search_locations if spec is not None else None
+    return {
+        module: file
+        for folder in folders or []
+        for module, file in _modules(Path(folder), Path(folder).parent)
+    }
+
+
+def _modules(top: Path, root: Path) -> Iterator[tuple[str, Path]]:
+    files = [top] if top.suffix == ".py" else sorted(top.rglob("*.py")) if top.is_dir() else []
+    for file in files:
+        name = _module_name(file.relative_to(root))
+        if name is not None:
+            yield name, file
+
+
+def _module_name(path: Path) -> str | None:
+    """Dotted name of a file relative to its root; None for copies, tests and scripts.
+
+    >>> _module_name(Path("numpy/linalg/__init__.py")), _module_name(Path("x/_vendor/six.py"))
+    ('numpy.linalg', None)
+    """
+    parts = list(path.with_suffix("").parts)
+    if not all(part.isidentifier() for part in parts):
+        return None
+    if any(_COPIES.fullmatch(part) or _TESTS.fullmatch(part) for part in parts):
+        return None
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def _version(name: str) -> str | None:
+    if name == STDLIB:
+        return platform.python_version()
+    try:
+        return metadata.version(name)
+    except (metadata.PackageNotFoundError, ValueError):
+        return None

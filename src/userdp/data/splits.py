@@ -1,0 +1,62 @@
+"""Which user, and which record of a training user, is held out: by per-user hash.
+
+Guarantee (invariant 11): a decision depends on the user's id and on the number of the record
+among that user's stored records, never on other users. Adding or removing a user changes
+nobody else's split.
+
+The sizes of the splits are therefore random: close to the fractions asked for, not equal.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from userdp.data.hashing import uniform
+from userdp.errors import UseError
+
+
+class Split(StrEnum):
+    """The three disjoint parts of a store.
+
+    ``TRAIN``: what a run may train on.
+    ``HELD_OUT_USERS``: all examples of users of whom nothing is in ``TRAIN``.
+    ``HELD_OUT_EXAMPLES``: records of training users that are not in ``TRAIN``.
+    """
+
+    TRAIN = "train"
+    HELD_OUT_USERS = "held-out-users"
+    HELD_OUT_EXAMPLES = "held-out-examples"
+
+
+def require_fraction(name: str, value: float) -> float:
+    """``value`` as a float if 0 <= value <= 1, else `UseError`."""
+    if not 0 <= value <= 1:
+        raise UseError(
+            f"{name} must be a fraction from 0 to 1, got {value!r}",
+            hint="0.1 holds one in ten out",
+        )
+    return float(value)
+
+
+def is_held_out_user(user: bytes, fraction: float) -> bool:
+    """Whether a user is held out. ``user`` is a `hashing.user_hash`."""
+    return uniform(user, b"held-out users") < fraction
+
+
+def record_split(user: bytes, record: int, *, held_out_user: bool, fraction: float) -> Split:
+    """The split of one stored record, and so of all examples cut from it.
+
+    A training user's first record always trains, so that a user with a single one keeps it and
+    no training user is empty.
+
+    Args:
+        user: a `hashing.user_hash`.
+        record: the record's number among its user's stored records, from 0.
+        held_out_user: what `is_held_out_user` says of the user.
+        fraction: of records to hold out.
+    """
+    if held_out_user:
+        return Split.HELD_OUT_USERS
+    if record > 0 and uniform(user, b"held-out record", record) < fraction:
+        return Split.HELD_OUT_EXAMPLES
+    return Split.TRAIN

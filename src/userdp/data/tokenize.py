@@ -1,0 +1,154 @@
+"""Texts to tokens, and tokens to examples.
+
+Texts of several users share a call of the tokenizer (for speed) and nothing else: each is encoded
+by itself, without padding or truncation, and an example is cut from one record only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from userdp.data.format import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
+from userdp.errors import UseError
+
+BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
+
+_END_OF_TEXT = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<|endofsentence|>",
+    "[EOS]",
+)
+
+
+def require_seq_len(value: int) -> int:
+    """``value`` if it is a whole number from 2 to 2**20, else `UseError`."""
+    if isinstance(value, bool) or not MIN_SEQ_LEN <= value <= MAX_SEQ_LEN or int(value) != value:
+        raise UseError(
+            f"seq_len must be a whole number from {MIN_SEQ_LEN} to {MAX_SEQ_LEN}, got {value!r}: "
+            "an example needs a token to predict from and one to predict",
+            hint="128 is what Charles et al. 2024 use",
+        )
+    return int(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreTokenizer:
+    """A tokenizer and the facts of it that a store keeps.
+
+    Args:
+        encoder: padding and truncation are off; special tokens that stand in a text are read as
+            plain text, so that nobody's text can end a record or open a role.
+        content: the bytes of tokenizer.json.
+        vocab_size: greatest id plus one.
+        end_of_text_id: None if the tokenizer names no such token.
+    """
+
+    encoder: Tokenizer
+    content: bytes
+    vocab_size: int
+    end_of_text_id: int | None
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> StoreTokenizer:
+        """Read ``tokenizer.json``, or a folder that holds one; None: the bundled one.
+
+        The end-of-text token is ``eos_token`` of a ``tokenizer_config.json`` beside it, else the
+        first of the usual names that is a special token.
+
+        Raises:
+            UseError: nothing there, or not a tokenizer.
+        """
+        file = BUNDLED_TOKENIZER if path is None else path
+        if file.is_dir():
+            file = file / "tokenizer.json"
+        if not file.is_file():
+            raise UseError(
+                f"no tokenizer at {file}",
+                hint="give a tokenizer.json of the `tokenizers` library, or a folder with one",
+            )
+        content = file.read_bytes()
+        try:
+            # The library raises bare `Exception`s; these are the ones it is known to pass on.
+            json.loads(content)
+            encoder = Tokenizer.from_str(content.decode())
+        except Exception as error:
+            raise UseError(
+                f"{file} is not a tokenizer.json: {error}",
+                hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
+            ) from error
+        encoder.no_padding()
+        encoder.no_truncation()
+        encoder.encode_special_tokens = True
+        vocabulary = encoder.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise UseError(f"the tokenizer at {file} has no tokens", hint="give a trained one")
+        return cls(
+            encoder=encoder,
+            content=content,
+            vocab_size=max(vocabulary.values()) + 1,
+            end_of_text_id=_end_of_text(encoder, file.with_name("tokenizer_config.json")),
+        )
+
+    @property
+    def sha256(self) -> str:
+        """Of tokenizer.json's bytes."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def dtype(self) -> str:
+        """The store's type of a token."""
+        return token_dtype(self.vocab_size)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's tokens, the end-of-text token last where the tokenizer has one."""
+        encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        if self.end_of_text_id is None:
+            return [encoding.ids for encoding in encodings]
+        end = [self.end_of_text_id]
+        return [encoding.ids + end for encoding in encodings]
+
+
+def cut(tokens: Sequence[int], seq_len: int) -> tuple[NDArray[np.int64], int]:
+    """Lengths of the examples of one record, and how many tokens at its end make none.
+
+    All examples but the last have ``seq_len`` tokens. A last one of a single token has no
+    target and is left out.
+
+    >>> cut(range(9), 4)
+    (array([4, 4]), 1)
+    >>> cut(range(6), 4)
+    (array([4, 2]), 0)
+    """
+    whole, rest = divmod(len(tokens), seq_len)
+    if rest >= MIN_SEQ_LEN:
+        lengths = np.full(whole + 1, seq_len, dtype=np.int64)
+        lengths[-1] = rest
+        return lengths, 0
+    return np.full(whole, seq_len, dtype=np.int64), rest
+
+
+def _end_of_text(encoder: Tokenizer, config: Path) -> int | None:
+    named: list[str] = []
+    try:
+        named = [json.loads(config.read_bytes())["eos_token"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    named = [token["content"] if isinstance(token, dict) else token for token in named]
+    special = {t.content for t in encoder.get_added_tokens_decoder().values() if t.special}
+    for token in [t for t in named if isinstance(t, str)] + [t for t in _END_OF_TEXT if t in special]:
+        index = encoder.token_to_id(token)
+        if index is not None:
+            return int(index)
+    return None
