@@ -1,0 +1,105 @@
+"""The loss of a row comes from that row's own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from userdp.gradients import Units, causal_lm_loss
+
+FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
+MakeModel = Callable[..., nn.Module]
+
+
+def by_hand(model: nn.Module, row: list[int]) -> Tensor:
+    """Mean of -log p(token | the tokens before it), with the row alone and unpadded."""
+    logits = model(input_ids=torch.tensor([row])).logits[0]
+    surprises = [-torch.log_softmax(logits[t - 1], -1)[row[t]] for t in range(1, len(row))]
+    return torch.stack(surprises).mean()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_row_loses_the_mean_surprise_of_its_own_targets(
+    family: str, make_model: MakeModel
+) -> None:
+    model = make_model(family, torch.float64)
+    rows = [[3, 1, 4, 1, 5, 9, 2], [6, 5], [3, 5, 8, 9]]
+    units = Units.from_rows([rows])
+    losses = causal_lm_loss(model, units.input_ids, units.lengths)
+    expected = torch.stack([by_hand(model, row) for row in rows])
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whatever_stands_in_the_padding_changes_neither_loss_nor_gradient(
+    family: str, make_model: MakeModel
+) -> None:
+    model = make_model(family)
+    lengths = torch.tensor([3, 6, 1, 0])
+    ids = torch.randint(0, 23, (4, 8), generator=torch.Generator().manual_seed(1))
+    other = torch.where(torch.arange(8) < lengths[:, None], ids, -12345)
+    results = []
+    for tokens in (ids, other):
+        losses = causal_lm_loss(model, tokens, lengths)
+        results.append([losses, *torch.autograd.grad(losses.sum(), list(model.parameters()))])
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_no_row_reaches_the_loss_of_another(make_model: MakeModel) -> None:
+    model = make_model()
+    lengths = torch.tensor([8, 5])
+    ids = torch.randint(0, 23, (2, 8), generator=torch.Generator().manual_seed(1))
+    changed = torch.stack([ids[0], ids[1].flip(0)])
+    ours, theirs = causal_lm_loss(model, ids, lengths)
+    ours_again, theirs_again = causal_lm_loss(model, changed, lengths)
+    assert ours == ours_again
+    assert theirs != theirs_again
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 5])
+def test_a_row_without_a_target_gives_zero_loss_and_zero_gradient(
+    width: int, make_model: MakeModel
+) -> None:
+    model = make_model()
+    lengths = torch.tensor([0, min(1, width)])
+    losses = causal_lm_loss(model, torch.ones(2, width, dtype=torch.int64), lengths)
+    assert losses.tolist() == [0.0, 0.0]
+    for gradient in torch.autograd.grad(losses.sum(), list(model.parameters())):
+        assert not gradient.any()
+
+
+def test_the_loss_of_a_bfloat16_model_is_formed_in_float32(make_model: MakeModel) -> None:
+    losses = causal_lm_loss(
+        make_model(dtype=torch.bfloat16), torch.tensor([[1, 2, 3]]), torch.tensor([3])
+    )
+    assert losses.dtype == torch.float32
+
+
+class Spy(nn.Module):
+    """Passes calls on and keeps the position and attention arguments."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.shapes: list[torch.Size] = []
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, use_cache: bool
+    ) -> object:
+        self.shapes += [input_ids.shape, attention_mask.shape, position_ids.shape]
+        return self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            use_cache=use_cache,
+        )
+
+
+def test_positions_arrive_with_shape_rows_by_length(make_model: MakeModel) -> None:
+    spy = Spy(make_model())
+    causal_lm_loss(spy, torch.ones(3, 6, dtype=torch.int64), torch.tensor([6, 2, 4]))
+    assert spy.shapes == [(3, 5)] * 3

@@ -1,0 +1,78 @@
+"""`Units`: rows grouped by unit, nothing lost, nothing shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from userdp.errors import UseError
+from userdp.gradients import Units
+
+NESTED = [[[5, 6, 7], [8, 9]], [], [[1]], [[], [2, 3]]]
+
+
+def tokens_of(units: Units) -> list[list[list[int]]]:
+    return [
+        [row[: int(n)].tolist() for row, n in zip(input_ids, lengths, strict=True)]
+        for input_ids, lengths in units
+    ]
+
+
+def test_units_give_back_exactly_the_rows_they_were_made_of() -> None:
+    assert tokens_of(Units.from_rows(NESTED)) == NESTED
+
+
+def test_a_slice_of_units_holds_those_units_alone() -> None:
+    assert tokens_of(Units.from_rows(NESTED).select(1, 3)) == NESTED[1:3]
+
+
+def test_each_unit_is_cut_to_its_own_longest_row() -> None:
+    units = Units.from_rows([[[1, 2]], [[1] * 9], [[1, 2, 3], [4]]])
+    assert [ids.shape for ids, _ in units] == [(1, 2), (1, 9), (2, 3)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
+def test_ragged_arrays_of_a_store_become_the_same_units(dtype: type[np.integer]) -> None:
+    units = Units.from_flat(
+        np.array([5, 6, 7, 8, 9, 1, 2, 3], dtype=dtype),
+        np.array([0, 3, 5, 6, 6, 8]),
+        np.array([0, 2, 2, 3, 5]),
+    )
+    assert tokens_of(units) == NESTED
+
+
+def test_no_units_are_units() -> None:
+    assert len(Units.from_rows([])) == 0
+    assert list(Units.from_rows([])) == []
+
+
+IDS = torch.ones(3, 4, dtype=torch.int64)
+LENGTHS = torch.tensor([4, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("input_ids", "lengths", "offsets"),
+    [
+        (IDS.float(), LENGTHS, torch.tensor([0, 3])),
+        (IDS[0], LENGTHS, torch.tensor([0, 3])),
+        (IDS, LENGTHS[:2], torch.tensor([0, 3])),
+        (IDS, LENGTHS + 1, torch.tensor([0, 3])),
+        (IDS, LENGTHS - 1, torch.tensor([0, 3])),
+        (IDS, LENGTHS, torch.tensor([0, 2])),
+        (IDS, LENGTHS, torch.tensor([1, 3])),
+        (IDS, LENGTHS, torch.tensor([0, 2, 1, 3])),
+        (IDS, LENGTHS, torch.tensor([], dtype=torch.int64)),
+        (IDS, LENGTHS, torch.tensor([0.0, 3.0])),
+    ],
+)
+def test_units_refuse_tensors_that_do_not_fit_together(
+    input_ids: torch.Tensor, lengths: torch.Tensor, offsets: torch.Tensor
+) -> None:
+    with pytest.raises(UseError):
+        Units(input_ids=input_ids, lengths=lengths, offsets=offsets)
+
+
+def test_ragged_arrays_that_do_not_cover_the_tokens_are_refused() -> None:
+    with pytest.raises(UseError, match="row offsets"):
+        Units.from_flat(np.arange(5), np.array([0, 3]), np.array([0, 1]))
