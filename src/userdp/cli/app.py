@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
 from cyclopts.config import Toml
@@ -120,6 +121,8 @@ def _take_config(app: App, tokens: list[str]) -> list[str]:
             path, rest = token.removeprefix("--config="), tokens[:position] + tokens[position + 1 :]
         else:
             continue
+        if not Path(path).is_file():
+            raise UseError(f"--config {path}: there is no such file")
         app.config = Toml(path, must_exist=True, search_parents=False)
         return rest
     return tokens

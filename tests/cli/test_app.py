@@ -1,0 +1,138 @@
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from tests.plans import uls_plan
+from userdp.cli.app import build_app, run
+from userdp.ledger import StoreLedger
+
+MECHANISM = ["--sampling-probability", "0.01", "--steps", "10", "--delta", "1e-6"]
+ULS = ["--sampling", "users", *MECHANISM, "--noise-multiplier", "1"]
+
+IMPORTED = """
+import sys
+from userdp.cli.app import run
+run(sys.argv[1:])
+heavy = {"torch", "transformers", "scipy", "numpy", "matplotlib", "pyarrow", "duckdb", "jinja2"}
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def userdp(capsys, *arguments):
+    status = run(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["account", "--help"], ["train", "--help"]])
+def test_help_imports_nothing_heavy(arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    assert "Usage: userdp" in done.stdout
+
+
+def test_account_imports_neither_torch_nor_transformers():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, "account", *ULS, "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "torch" not in done.stderr
+    assert "transformers" not in done.stderr
+    assert json.loads(done.stdout)["accountant"]
+
+
+def test_every_commands_help_ends_in_a_command_one_can_run(capsys):
+    for name in build_app().resolved_commands():
+        if name.startswith("-"):
+            continue
+        status, out, _ = userdp(capsys, name, "--help")
+        assert status == 0
+        assert f"Try: userdp {name}" in out
+
+
+def test_account_prints_every_part_of_the_claim_as_json(capsys):
+    status, out, err = userdp(capsys, "account", *ULS, "--json")
+    result = json.loads(out)
+    assert status == 0
+    assert not err
+    assert result["epsilon"] > 0
+    for key in ("delta", "noise_multiplier", "unit", "adjacency", "sampling", "accountant"):
+        assert key in result
+
+
+def test_account_of_a_ledger_is_the_plans_epsilon(capsys, tmp_path):
+    StoreLedger(tmp_path).reserve("one", uls_plan())
+    status, out, _ = userdp(capsys, "account", "--ledger", str(tmp_path), "--json")
+    assert status == 0
+    assert json.loads(out)["epsilon"] == uls_plan().guarantee().epsilon
+
+
+def test_infinite_epsilon_is_valid_json(capsys, tmp_path):
+    StoreLedger(tmp_path).reserve("open", None)
+    status, out, _ = userdp(capsys, "account", "--ledger", str(tmp_path), "--json")
+    assert status == 0
+    assert json.loads(out)["epsilon"] == "inf"
+
+
+def test_flags_override_the_config_file(capsys, tmp_path):
+    config = tmp_path / "userdp.toml"
+    config.write_text(
+        '[account]\nsampling = "users"\nsampling_probability = 0.01\nsteps = 10\n'
+        "delta = 1e-6\nnoise_multiplier = 1.0\n"
+    )
+    status, out, _ = userdp(
+        capsys, "account", "--config", str(config), "--noise-multiplier", "2", "--json"
+    )
+    assert status == 0
+    result = json.loads(out)
+    assert result["noise_multiplier"] == 2.0
+    assert result["steps"] == 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["account"],
+        ["account", "--sampling", "userz"],
+        ["account", *ULS, "--group-size", "4"],
+        ["account", "--sampling", "examples", *MECHANISM, "--noise-multiplier", "1"],
+        ["account", "--ledger", "no-such-file"],
+        ["account", *ULS, "--delta", "1"],
+        ["account", *ULS, "--delta", "nan"],
+        ["account", *ULS, "--noise-multiplier", "nan"],
+        ["account", *ULS, "--noise-multiplier", "-1"],
+        ["account", *ULS, "--noise-multiplier", "0"],
+        ["account", *ULS, "--sampling-probability", "1.5"],
+        ["account", *ULS, "--steps", "0"],
+        ["account", *ULS, "--config"],
+        ["account", *ULS, "--config", "no-such-file.toml"],
+        ["calibrate", "--sampling", "users", *MECHANISM],
+        ["calibrate", "--sampling", "users", *MECHANISM, "--target-epsilon", "nan"],
+        ["calibrate", "--sampling", "users", *MECHANISM, "--target-epsilon", "-3"],
+    ],
+)
+def test_bad_use_is_one_clear_error_and_exit_status_2(capsys, arguments):
+    status, out, err = userdp(capsys, *arguments)
+    assert status == 2
+    assert not out
+    assert err.startswith("error: ")
+    assert err.count("error:") == 1
+    assert "Traceback" not in err
+
+
+def test_calibrate_stays_within_the_budget(capsys):
+    status, out, _ = userdp(
+        capsys, "calibrate", "--sampling", "users", *MECHANISM, "--target-epsilon", "2", "--json"
+    )
+    result = json.loads(out)
+    assert status == 0
+    assert result["epsilon"] <= 2
+    assert math.isfinite(result["noise_multiplier"])

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from userdp.cohorts.poisson import distinct_indices, poisson_indices, secret_generator
+from userdp.errors import UseError
+
+P_VALUE = 1e-4  # fixed in advance; the seeds below are fixed too, so that no test flickers
+
+
+def set_frequencies(draw, population, trials):
+    """Counts of each of the 2^population possible sets."""
+    weights = 1 << np.arange(population)
+    return np.bincount([int(weights[draw()].sum()) for _ in range(trials)], minlength=2**population)
+
+
+def coins(population, probability):
+    """Probability of each set under independent coins."""
+    sizes = np.array([bin(s).count("1") for s in range(2**population)])
+    return probability**sizes * (1 - probability) ** (population - sizes)
+
+
+def chi_square_p(observed, expected_probabilities):
+    return stats.chisquare(observed, expected_probabilities * observed.sum()).pvalue
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.4, 0.9])
+def test_invariant_2_every_set_has_the_probability_of_independent_coins(probability):
+    generator = secret_generator(unsafe_seed=1)
+    observed = set_frequencies(lambda: poisson_indices(generator, 4, probability), 4, 20_000)
+    assert chi_square_p(observed, coins(4, probability)) > P_VALUE
+
+
+def fixed_size(generator, population, probability):
+    return generator.choice(population, round(population * probability), replace=False)
+
+
+def padded_by_repeating(generator, population, probability):
+    drawn = np.flatnonzero(generator.random(population) < probability)
+    return drawn if len(drawn) else generator.integers(population, size=1)
+
+
+def coarse_count(generator, population, probability):
+    count = generator.poisson(population * probability)
+    return generator.permutation(population)[: min(count, population)]
+
+
+@pytest.mark.parametrize("broken", [fixed_size, padded_by_repeating, coarse_count])
+def test_broken_twins_of_invariant_2_are_caught_by_the_chi_square_test(broken):
+    generator = secret_generator(unsafe_seed=2)
+    observed = set_frequencies(lambda: broken(generator, 4, 0.4), 4, 20_000)
+    assert chi_square_p(observed, coins(4, 0.4)) < P_VALUE
+
+
+@pytest.mark.parametrize(("population", "count"), [(6, 2), (40, 3), (100_000, 3)])
+def test_distinct_indices_are_distinct_and_uniform(population, count):
+    generator = secret_generator(unsafe_seed=3)
+    drawn = np.array([distinct_indices(generator, population, count) for _ in range(6_000)])
+    assert all(len(set(row)) == count for row in drawn.tolist())
+    observed = np.histogram(drawn, bins=min(population, 20), range=(0, population))[0]
+    assert stats.chisquare(observed).pvalue > P_VALUE
+
+
+def test_every_pair_is_equally_likely_on_the_sparse_path():
+    generator = secret_generator(unsafe_seed=4)
+    pairs = [frozenset(distinct_indices(generator, 9, 2).tolist()) for _ in range(30_000)]
+    observed = np.unique([sorted(pair) for pair in pairs], axis=0, return_counts=True)[1]
+    assert len(observed) == 36
+    assert stats.chisquare(observed).pvalue > P_VALUE
+
+
+def test_all_or_none_can_be_drawn():
+    generator = secret_generator(unsafe_seed=5)
+    assert poisson_indices(generator, 0, 0.5).tolist() == []
+    assert poisson_indices(generator, 3, 1.0).tolist() == [0, 1, 2]
+    assert distinct_indices(generator, 7, 7).shape == (7,)
+
+
+def test_two_generators_never_agree():
+    first, second = (secret_generator().integers(2**62, size=4) for _ in range(2))
+    assert (first != second).all()
+
+
+@pytest.mark.parametrize(("population", "probability"), [(-1, 0.1), (5, 0.0), (5, float("nan"))])
+def test_bad_parameters_are_refused(population, probability):
+    with pytest.raises(UseError):
+        poisson_indices(secret_generator(unsafe_seed=6), population, probability)

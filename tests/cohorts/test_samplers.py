@@ -1,0 +1,128 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.plans import els_plan, uls_plan
+from userdp.cohorts import build_sampler
+from userdp.errors import UseError
+from userdp.plan import StepRecord
+
+COUNTS = np.array([1, 2, 9, 30] * 25)
+
+
+def draws(plan, counts, number, seed=0):
+    sampler = build_sampler(plan, counts, unsafe_seed=seed)
+    return [sampler.draw() for _ in range(number)]
+
+
+def test_a_uls_unit_is_a_user_with_at_most_g_distinct_examples_of_its_own():
+    for cohort in draws(uls_plan(), COUNTS, 50):
+        assert len(cohort.users) == len(cohort.examples) == cohort.offsets[-1]
+        for start, end in zip(cohort.offsets[:-1], cohort.offsets[1:], strict=True):
+            (user,) = set(cohort.users[start:end].tolist())
+            examples = cohort.examples[start:end].tolist()
+            assert len(set(examples)) == len(examples) == min(4, COUNTS[user])
+            assert max(examples) < COUNTS[user]
+
+
+def test_an_els_unit_is_one_example_and_no_user_has_more_than_g():
+    for cohort in draws(els_plan(), COUNTS, 50):
+        assert (np.diff(cohort.offsets) == 1).all()
+        assert (cohort.examples < np.minimum(COUNTS[cohort.users], 4)).all()
+        pairs = list(zip(cohort.users.tolist(), cohort.examples.tolist(), strict=True))
+        assert len(set(pairs)) == len(pairs)
+
+
+def p_value_of_sizes(sizes, total, probability):
+    """Chi-square test of cohort sizes against Binomial(total, probability), tails merged."""
+    low, high = stats.binom.ppf([0.01, 0.99], total, probability).astype(int)
+    cells = np.clip(sizes, low, high)
+    observed = np.bincount(cells - low, minlength=high - low + 1)
+    edges = stats.binom.cdf(np.arange(low, high), total, probability)
+    return stats.chisquare(observed, np.diff([0, *edges, 1]) * len(sizes)).pvalue
+
+
+SAMPLED = [(uls_plan(), 100), (els_plan(), 275)]
+
+
+@pytest.mark.parametrize(("plan", "total"), SAMPLED, ids=["ULS", "ELS"])
+def test_invariant_1_the_sampler_draws_with_the_accounted_probability(plan, total):
+    sizes = np.array([cohort.units for cohort in draws(plan, COUNTS, 4_000)])
+    assert p_value_of_sizes(sizes, total, plan.mechanism.sampling_probability) > 1e-4
+
+
+@pytest.mark.parametrize(("plan", "total"), SAMPLED, ids=["ULS", "ELS"])
+def test_broken_twin_of_invariant_1_a_sampler_with_another_probability_is_caught(plan, total):
+    other = dataclasses.replace(plan, sampling_probability=plan.sampling_probability * 1.2)
+    sizes = np.array([cohort.units for cohort in draws(other, COUNTS, 4_000)])
+    assert p_value_of_sizes(sizes, total, plan.mechanism.sampling_probability) < 1e-4
+
+
+def test_els_reaches_every_capped_example_equally():
+    counts = np.array([2, 7, 1])
+    plan = els_plan(population=7, batch_size=3.5)
+    seen = np.zeros((3, 4), int)
+    for cohort in draws(plan, counts, 4_000):
+        np.add.at(seen, (cohort.users, cohort.examples), 1)
+    assert (seen > 0).tolist() == [[True] * 2 + [False] * 2, [True] * 4, [True] + [False] * 3]
+    assert stats.chisquare(seen[seen > 0]).pvalue > 1e-4
+
+
+def test_uls_draws_a_users_examples_afresh_and_uniformly():
+    plan = uls_plan(population=1, cohort_size=1, group_size=2)
+    seen = np.zeros(5, int)
+    for cohort in draws(plan, np.array([5]), 4_000):
+        seen[cohort.examples] += 1
+    assert stats.chisquare(seen).pvalue > 1e-4
+
+
+def test_invariant_2_an_empty_draw_is_a_cohort_without_units():
+    plan = uls_plan(population=10_000, cohort_size=1)
+    empty = [cohort for cohort in draws(plan, np.array([3, 3]), 20) if cohort.units == 0]
+    assert empty
+    assert all(cohort.rows == 0 for cohort in empty)
+
+
+def test_invariant_2_draws_do_not_depend_on_other_users_data():
+    """Given who is drawn, a user's rows are its own affair: one more user moves no probability."""
+    inclusion = {}
+    for counts in (COUNTS, np.append(COUNTS, 500)):
+        users = np.concatenate([c.users for c in draws(uls_plan(group_size=1), counts, 4_000)])
+        inclusion[len(counts)] = np.bincount(users, minlength=101)[:100]
+    assert stats.chi2_contingency(np.stack(list(inclusion.values()))).pvalue > 1e-4
+
+
+def test_broken_twin_of_invariant_4_a_probability_from_the_data_moves_with_one_user():
+    def from_data(counts):
+        return 10 / len(counts)
+
+    assert from_data(COUNTS) != from_data(COUNTS[:-1])
+    plan = uls_plan()
+    records = [
+        build_sampler(plan, counts).record(noise_std=1.0, l2_clip_norm=0.5)
+        for counts in (COUNTS, COUNTS[:-1])
+    ]
+    assert records[0] == records[1] == StepRecord.of_plan(plan)
+
+
+def test_steps_are_independent():
+    cohorts = draws(uls_plan(), COUNTS, 2_000)
+    sizes = np.array([c.units for c in cohorts])
+    assert abs(np.corrcoef(sizes[:-1], sizes[1:])[0, 1]) < 0.1
+
+
+def test_the_shuffle_says_what_it_is_and_visits_everyone_once_per_pass():
+    plan = uls_plan(unsafe_shuffle=True, group_size=1)
+    sampler = build_sampler(plan, COUNTS, unsafe_seed=1)
+    assert sampler.record(noise_std=1.0, l2_clip_norm=0.5) == StepRecord.of_plan(plan)
+    assert str(StepRecord.of_plan(plan).sampling) == "unsafe-shuffle"
+    users = np.concatenate([sampler.draw().users for _ in range(10)])
+    assert sorted(users.tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize("counts", [[0, 1], [[1]], [-1]])
+def test_impossible_counts_are_refused(counts):
+    with pytest.raises(UseError):
+        build_sampler(uls_plan(), np.array(counts))

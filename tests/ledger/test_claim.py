@@ -1,0 +1,143 @@
+import dataclasses
+import math
+
+import pytest
+
+from tests.plans import els_plan, uls_plan
+from userdp.errors import FailureError, UseError
+from userdp.ledger import RunLedger, StoreLedger, claim
+from userdp.plan import StepRecord
+
+
+def run(path, plan, attempts):
+    path.mkdir()
+    ledger = RunLedger.create(path / "ledger.jsonl", plan=plan, run_id=path.name)
+    for _ in range(attempts):
+        ledger.attempt(StepRecord.of_plan(plan))
+    ledger.close()
+    return path
+
+
+@pytest.mark.parametrize("plan", [uls_plan(), els_plan()], ids=["ULS", "ELS"])
+def test_a_finished_runs_epsilon_is_the_plans(tmp_path, plan):
+    result = claim(run(tmp_path / "run", plan, plan.steps))
+    assert result.guarantee == plan.guarantee()
+    assert result.complete
+
+
+def test_invariant_7_every_attempt_is_charged_and_a_resume_cannot_exceed_the_plan(tmp_path):
+    plan = uls_plan()
+    run(tmp_path / "run", plan, 3)
+    ledger = RunLedger.resume(tmp_path / "run" / "ledger.jsonl")
+    assert (ledger.attempts, ledger.remaining) == (3, 2)
+    for _ in range(2):
+        ledger.attempt(StepRecord.of_plan(plan))
+    with pytest.raises(FailureError, match="all 5 planned steps are spent"):
+        ledger.attempt(StepRecord.of_plan(plan))
+    assert claim(tmp_path / "run").guarantee.epsilon == plan.guarantee().epsilon
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(StepRecord)])
+def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(tmp_path, field):
+    plan = uls_plan()
+    ledger = RunLedger.create(tmp_path / "ledger.jsonl", plan=plan, run_id="r")
+    honest = StepRecord.of_plan(plan)
+    broken = {
+        "sampling": els_plan().sampling,
+        "sampling_probability": 0.2,
+        "group_size": 5,
+        "l2_clip_norm": 1.0,
+        "noise_std": honest.noise_std * 0.9,
+    }
+    with pytest.raises(FailureError, match="ledger and sampler disagree"):
+        ledger.attempt(dataclasses.replace(honest, **{field: broken[field]}))
+    assert ledger.attempts == 0
+
+
+def test_unsafe_shuffling_and_no_privacy_claim_nothing(tmp_path):
+    shuffled = uls_plan(unsafe_shuffle=True)
+    assert claim(run(tmp_path / "a", shuffled, 2)).guarantee.epsilon == math.inf
+    assert claim(run(tmp_path / "b", None, 0)).guarantee.epsilon == math.inf
+
+
+def test_the_store_charges_whole_reservations_until_they_settle(tmp_path):
+    plan = uls_plan()
+    store = StoreLedger(tmp_path)
+    store.reserve("one", plan)
+    assert claim(tmp_path).guarantee.epsilon == plan.guarantee().epsilon
+    assert not claim(tmp_path).complete
+    store.settle("one", steps=3)
+    assert claim(tmp_path).guarantee.epsilon == plan.guarantee(3).epsilon
+    assert claim(tmp_path).complete
+
+
+def test_runs_on_one_store_add_up(tmp_path):
+    uls, els = uls_plan(), els_plan()
+    store = StoreLedger(tmp_path)
+    store.reserve("one", uls)
+    store.reserve("two", els)
+    total = claim(tmp_path)
+    assert total.guarantee.epsilon == uls.guarantee().epsilon + els.guarantee().epsilon
+    assert total.guarantee.delta == uls.target_delta + els.target_delta
+    assert total.runs == 2
+    at_delta = claim(tmp_path, delta=1e-5)
+    assert at_delta.guarantee.delta == pytest.approx(1e-5)
+    assert at_delta.guarantee.epsilon > total.guarantee.epsilon
+
+
+def test_broken_twin_a_store_that_forgets_its_first_run_reports_less(tmp_path):
+    plan = uls_plan()
+    for name in ("one", "two"):
+        StoreLedger(tmp_path).reserve(name, plan)
+    honest = claim(tmp_path).guarantee.epsilon
+    assert honest == 2 * plan.guarantee().epsilon > plan.guarantee().epsilon
+
+
+def test_a_run_without_privacy_makes_the_stores_epsilon_infinite(tmp_path):
+    store = StoreLedger(tmp_path)
+    store.reserve("private", uls_plan())
+    store.reserve("open", None)
+    assert claim(tmp_path).guarantee.epsilon == math.inf
+
+
+def test_reservations_and_settlements_are_made_once_and_in_order(tmp_path):
+    store = StoreLedger(tmp_path)
+    store.reserve("one", uls_plan())
+    with pytest.raises(UseError, match="already reserved"):
+        store.reserve("one", uls_plan())
+    with pytest.raises(UseError, match="no reservation"):
+        store.settle("two", steps=1)
+    with pytest.raises(UseError, match="cannot settle"):
+        store.settle("one", steps=99)
+    store.settle("one", steps=5)
+    store.settle("one", steps=5)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}\n", b"\xff\xfe\n", b'{"kind":"x"}\n'])
+def test_a_file_that_is_no_ledger_is_refused(tmp_path, text):
+    (tmp_path / "ledger.jsonl").write_bytes(text)
+    with pytest.raises(UseError):
+        claim(tmp_path)
+
+
+def test_no_ledger_at_all_is_refused(tmp_path):
+    with pytest.raises(UseError, match="cannot read the ledger"):
+        claim(tmp_path)
+
+
+def test_a_ledger_is_begun_once(tmp_path):
+    run(tmp_path / "run", uls_plan(), 1)
+    with pytest.raises(UseError, match="exists already"):
+        RunLedger.create(tmp_path / "run" / "ledger.jsonl", plan=uls_plan(), run_id="r")
+
+
+def test_invariant_9_the_shareable_ledger_holds_public_constants_only(tmp_path):
+    run(tmp_path / "run", uls_plan(), 3)
+    from userdp.ledger.journal import read_entries
+
+    allowed = {"kind", "attempt", *(field.name for field in dataclasses.fields(StepRecord))}
+    attempts = [
+        e for e in read_entries(tmp_path / "run" / "ledger.jsonl") if e["kind"] == "attempt"
+    ]
+    assert attempts
+    assert all(set(entry) == allowed for entry in attempts)

@@ -1,0 +1,71 @@
+import math
+
+import pytest
+
+from userdp.errors import UseError
+from userdp.guarantees import (
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    Sampling,
+    require_count,
+    require_delta,
+    require_epsilon,
+    require_positive,
+    require_probability,
+    round_up,
+)
+
+CLAIM = {
+    "epsilon": 2.0,
+    "delta": 1e-6,
+    "unit": PrivacyUnit.USER,
+    "adjacency": Adjacency.ADD_OR_REMOVE,
+    "sampling": Sampling.USERS,
+    "accountant": "contour",
+}
+
+
+@pytest.mark.parametrize(
+    ("validate", "refused"),
+    [
+        (lambda x: require_positive("x", x), [0.0, -1.0, math.inf, math.nan]),
+        (lambda x: require_probability("x", x), [0.0, -0.1, 1.0000001, math.inf, math.nan]),
+        (require_delta, [0.0, 1.0, -1e-9, math.nan]),
+        (require_epsilon, [-1e-9, math.inf, math.nan]),
+        (lambda x: require_count("x", x), [0, -1, 1.5, math.inf, math.nan, True]),
+    ],
+)
+def test_invariant_8_every_validator_refuses_nan_infinity_and_out_of_range(validate, refused):
+    for value in refused:
+        with pytest.raises(UseError, match="must be"):
+            validate(value)
+
+
+def test_broken_twin_of_invariant_8_a_negated_comparison_lets_nan_through():
+    def negated(sigma):
+        if sigma <= 0:
+            raise ValueError("sigma must be positive")
+        return sigma
+
+    assert math.isnan(negated(math.nan)), "this is why validators write the accepted range"
+
+
+@pytest.mark.parametrize("field", ["epsilon", "delta"])
+def test_a_guarantee_refuses_nan(field):
+    with pytest.raises(UseError):
+        Guarantee(**{**CLAIM, field: math.nan})
+
+
+def test_invariant_8_epsilon_is_printed_rounded_up_with_unit_adjacency_sampler_accountant():
+    text = str(Guarantee(**{**CLAIM, "epsilon": 2.000001}))
+    assert "2.0001" in text
+    for word in ("user", "add-or-remove", "users", "contour"):
+        assert word in text
+    assert float(round_up(1.99999999)) >= 1.99999999
+
+
+def test_the_claim_as_values_has_no_enums():
+    values = Guarantee(**CLAIM).to_dict()
+    assert values["unit"] == "user"
+    assert type(values["unit"]) is str

@@ -1,0 +1,103 @@
+import dataclasses
+import json
+import math
+
+import pytest
+
+from tests.plans import els_plan, uls_plan
+from userdp.accounting import PoissonExamples, PoissonUsers
+from userdp.errors import UseError
+from userdp.plan import Plan
+
+
+def test_invariant_1_the_mechanism_has_the_plans_own_parameters():
+    plan = uls_plan()
+    assert plan.mechanism == PoissonUsers(sampling_probability=0.1, noise_multiplier=2.0, steps=5)
+    plan = els_plan()
+    assert plan.mechanism == PoissonExamples(
+        sampling_probability=0.05, group_size=4, noise_multiplier=3.0, steps=5
+    )
+
+
+def test_a_plan_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        uls_plan().noise_multiplier = 0.1
+
+
+def test_invariant_4_the_denominator_is_a_public_constant_of_the_plan():
+    assert uls_plan().denominator == pytest.approx(10)
+    assert els_plan().denominator == pytest.approx(20)
+    assert uls_plan().noise_std == 1.0
+
+
+@pytest.mark.parametrize("plan", [uls_plan(), els_plan()])
+def test_a_plan_survives_json_and_its_digest_tells_plans_apart(plan, tmp_path):
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    assert again.digest == plan.digest
+    assert dataclasses.replace(plan, steps=6).digest != plan.digest
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": "userdp.plan/0"}', "\x00", '{"schema": "userdp.plan/1"}']
+)
+def test_a_file_that_is_no_plan_is_refused(text, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(UseError):
+        Plan.load(path)
+
+
+def test_an_unknown_field_is_refused():
+    values = uls_plan().to_dict()
+    with pytest.raises(UseError, match="unknown"):
+        Plan.from_dict({**values, "surprise": 1})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cohort_size": math.nan},
+        {"cohort_size": 0},
+        {"cohort_size": 101},
+        {"population": 0},
+        {"l2_clip_norm": math.nan},
+        {"l2_clip_norm": -1.0},
+        {"noise_multiplier": math.nan},
+        {"noise_multiplier": 0.0},
+        {"target_delta": 1.0},
+        {"steps": 0},
+        {"group_size": 0},
+        {"item_clip_norm": math.inf},
+        {"noise_multiplier": None},
+        {"target_epsilon": 3.0},
+    ],
+)
+def test_bad_constants_are_refused(changes):
+    with pytest.raises(UseError):
+        uls_plan(**changes)
+
+
+def test_invariant_8_calibration_returns_the_side_within_budget():
+    plan = uls_plan(noise_multiplier=None, target_epsilon=2.0)
+    assert plan.guarantee().epsilon <= 2.0
+    less = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier * 0.99)
+    assert less.guarantee().epsilon > 2.0
+
+
+def test_unsafe_shuffling_claims_nothing():
+    guarantee = uls_plan(unsafe_shuffle=True).guarantee()
+    assert guarantee.epsilon == math.inf
+    assert str(guarantee.sampling) == "unsafe-shuffle"
+
+
+def test_fewer_steps_cost_less_and_none_cost_nothing():
+    plan = uls_plan()
+    assert plan.guarantee(0).epsilon == 0
+    assert plan.guarantee(2).epsilon < plan.guarantee().epsilon
+
+
+def test_the_plan_on_disk_is_plain_json(tmp_path):
+    uls_plan().save(tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text())["sampling"] == "users"
