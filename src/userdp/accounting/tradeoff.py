@@ -1,0 +1,145 @@
+r"""What ε means to an attacker: the trade-off function of a δ(ε) curve.
+
+A membership test with false-positive rate x (it says "took part" of someone who did not) has a
+true-positive rate of at most, for *every* ε >= 0,
+
+    TPR <= δ(ε) + e^ε x              (the definition of DP),
+    TPR <= 1 - e^{-ε}(1 - x - δ(ε))  (the same for the complement, data sets exchanged),
+
+so of at most the least over any set of ε; 1 - TPR is the trade-off function f(x) of Dong, Roth and
+Su 2022 (arXiv:1905.02383), Proposition 2.12. More ε tighten the bound and none can make it wrong.
+δ is convex in e^ε and TPR's bound is linear in (δ, e^ε), so nothing is gained by interpolating
+between the ε that were computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from userdp.guarantees import require_count, require_delta, require_epsilon
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaCurve:
+    """Points (ε, δ) at which a mechanism is (ε, δ)-DP, ε rising, for both orders of the data sets.
+
+    Guarantee: what `max_true_positive_rate` and `trade_off` return bounds every attack on every
+    pair of neighbouring data sets, provided each point is a valid guarantee. Rounding is within
+    4e-16·(1 + ε) relative, added on the safe side.
+
+    Args:
+        epsilons: finite, >= 0, rising.
+        deltas: in [0, 1], one for each ε.
+
+    Raises:
+        ValueError: the lists are empty, differ in length, or hold a value out of range.
+
+    >>> pure = DeltaCurve(epsilons=(1.0,), deltas=(0.0,))  # a pure 1-DP mechanism
+    >>> round(pure.max_true_positive_rate(0.01), 4)
+    0.0272
+    >>> round(pure.max_true_positive_rate(0.5), 4)
+    0.8161
+    """
+
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.epsilons) == len(self.deltas):
+            raise ValueError(
+                "a curve needs as many deltas as epsilons and at least one, got "
+                f"{len(self.epsilons)} epsilons and {len(self.deltas)} deltas"
+            )
+        for epsilon in self.epsilons:
+            require_epsilon(epsilon)
+        if any(not a < b for a, b in zip(self.epsilons, self.epsilons[1:], strict=False)):
+            raise ValueError("the epsilons of a curve must rise")
+        for delta in self.deltas:
+            if not 0 <= delta <= 1:
+                raise ValueError(f"each delta must be in [0, 1], got {delta!r}")
+
+    def max_true_positive_rate(self, false_positive_rate: float) -> float:
+        """The largest true-positive rate of any attack with this false-positive rate.
+
+        Guarantee: an upper bound; at least ``false_positive_rate`` (guessing) and at most 1.
+
+        Args:
+            false_positive_rate: in [0, 1].
+
+        Raises:
+            ValueError: it is outside [0, 1] (NaN included).
+
+        Source: Dong, Roth and Su 2022, Equation 6 and Proposition 2.12.
+        """
+        x = false_positive_rate
+        if not 0 <= x <= 1:
+            raise ValueError(f"false_positive_rate must be in [0, 1], got {x!r}")
+        best = 1.0
+        for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
+            allowance = 1 + 4e-16 * (1 + epsilon)
+            if epsilon < 700:
+                best = min(best, (delta + math.exp(epsilon) * x) * allowance)
+            elif x == 0:
+                best = min(best, delta)
+            kept = math.exp(-epsilon) * max(1 - x - delta, 0.0)
+            best = min(best, math.nextafter(1 - kept / allowance, 1.0))
+        return max(best, x)
+
+    def trade_off(self, false_positive_rate: float) -> float:
+        """f(x): the least false-negative rate of any attack; a lower bound.
+
+        Source: Dong, Roth and Su 2022, Definition 2.1.
+        """
+        return max(math.nextafter(1 - self.max_true_positive_rate(false_positive_rate), 0.0), 0.0)
+
+
+def delta_curve(
+    delta_of_epsilon: Callable[[float], float],
+    *,
+    smallest_delta: float = 1e-12,
+    points: int = 65,
+    also_at: Sequence[float] = (),
+) -> DeltaCurve:
+    """The curve at ``points`` equally spaced ε from 0 to where δ falls to ``smallest_delta``.
+
+    Guarantee: each δ is what ``delta_of_epsilon`` said, made non-increasing (a guarantee at a
+    smaller ε also holds at a larger one), so the curve is as certified as the function.
+
+    Args:
+        delta_of_epsilon: certified upper bound of δ at an ε >= 0, in [0, 1].
+        smallest_delta: in (0, 1); how far down the curve goes.
+        points: equally spaced ε, at least 2.
+        also_at: further ε of interest, such as a claimed one.
+
+    Raises:
+        ValueError: a parameter is out of range, or the function returned a value outside [0, 1].
+    """
+    require_delta(smallest_delta)
+    require_count("points", points, at_least=2)
+    extra = [require_epsilon(e) for e in also_at]
+    known: dict[float, float] = {}
+
+    def at(epsilon: float) -> float:
+        if epsilon not in known:
+            known[epsilon] = delta_of_epsilon(epsilon)
+            if not 0 <= known[epsilon] <= 1:
+                raise ValueError(f"the curve must stay in [0, 1], got {known[epsilon]!r}")
+        return known[epsilon]
+
+    low, high = 0.0, 2.0**-10
+    while at(high) > smallest_delta and high < 1e9:
+        low, high = high, 2 * high
+    for _ in range(4):  # the last point need not be exact
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if at(middle) > smallest_delta else (low, middle)
+    for i in range(points):
+        at(high * i / (points - 1))
+    for epsilon in extra:
+        at(epsilon)
+    epsilons = tuple(sorted(known))
+    deltas: list[float] = []
+    for epsilon in epsilons:
+        deltas.append(min(known[epsilon], deltas[-1]) if deltas else known[epsilon])
+    return DeltaCurve(epsilons=epsilons, deltas=tuple(deltas))
