@@ -1,3 +1,20 @@
 """Fine-tune language models with user-level differential privacy."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from userdp.training.private import make_private
+
+__all__ = ["make_private"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`make_private` is imported when it is asked for: it needs torch, and most commands do not."""
+    if name == "make_private":
+        from userdp.training.private import make_private
+
+        return make_private
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,74 @@
+"""Exponential moving average of the weights: post-processing of the noisy updates, so free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from userdp.gradients import trainable_parameters
+from userdp.training.config import Averaging, TrainConfig
+
+
+class WeightAverage:
+    r"""Keeps :math:`a_t = d_t a_{t-1} + (1 - d_t) \theta_t`.
+
+    :math:`d_t = \min(d, (1 + t) / (10 + t))`, so that early averages forget the start quickly.
+
+    Args:
+        model: whose trainable parameters are averaged, in float32.
+        decay: d.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._parameters = trainable_parameters(model)
+        self._decay = decay
+        self._updates = 0
+        self.values = {n: p.detach().float().clone() for n, p in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the present weights."""
+        self._updates += 1
+        decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
+        for name, parameter in self._parameters.items():
+            self.values[name].lerp_(parameter.detach().float(), 1 - decay)
+
+    @property
+    def updates(self) -> int:
+        """How many weights were taken in."""
+        return self._updates
+
+    def restore(self, values: dict[str, Tensor], updates: int) -> None:
+        """Go on from a checkpoint."""
+        self.values = {name: values[name].float().clone() for name in self.values}
+        self._updates = updates
+
+    def apply(self) -> None:
+        """Put the average into the model, for good."""
+        _assign(self._parameters, self.values)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model carries the average inside the block, and its own weights again after."""
+        own = {name: p.detach().clone() for name, p in self._parameters.items()}
+        try:
+            _assign(self._parameters, self.values)
+            yield
+        finally:
+            _assign(self._parameters, own)
+
+
+def build_average(model: nn.Module, config: TrainConfig) -> WeightAverage | None:
+    """The moving average that the configuration asks for."""
+    if config.averaging is Averaging.NONE:
+        return None
+    return WeightAverage(model, config.averaging_decay)
+
+
+@torch.no_grad()
+def _assign(parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+    for name, parameter in parameters.items():
+        parameter.copy_(values[name].to(parameter.dtype))

@@ -1,0 +1,138 @@
+"""Checkpoints: what a resumed run needs, and nothing that would let it repeat itself.
+
+Weights, optimizer state and moving average as safetensors, numbers as JSON: no pickle, which can
+run code when it is read. Neither the sampler's nor the noise's state is kept: a resumed run draws
+afresh (invariant 7). Operator-only: optimizer state is noisy, but nobody needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from userdp.errors import FailureError
+from userdp.gradients import trainable_parameters
+from userdp.training import files
+from userdp.training.averaging import WeightAverage
+
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Where a checkpoint stands.
+
+    Args:
+        step: attempts charged (or plain steps done) when it was written.
+    """
+
+    step: int
+
+
+def save_checkpoint(
+    folder: Path,
+    position: Position,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None,
+) -> None:
+    """Write a checkpoint, whole or not at all, and keep the last two."""
+    folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    tensors = {f"weights.{n}": p.detach() for n, p in trainable_parameters(model).items()}
+    state_tensors, numbers = _flatten(optimizer.state_dict())
+    tensors |= state_tensors
+    if average is not None:
+        tensors |= {f"average.{name}": value for name, value in average.values.items()}
+    facts = {
+        "step": position.step,
+        "average_updates": average.updates if average else None,
+        "optimizer": numbers,
+    }
+    path = folder / f"step-{position.step:09d}"
+    with files.whole_folder(path, mode=files.OPERATOR_FOLDER) as temporary:
+        weights = temporary / "state.safetensors"
+        try:
+            save_file({k: v.cpu().contiguous().clone() for k, v in tensors.items()}, weights)
+        except SafetensorError as error:
+            raise FailureError(
+                f"cannot write a checkpoint to {folder}: {error}",
+                hint="free some disk space and resume the run",
+            ) from error
+        weights.chmod(files.OPERATOR_FILE)
+        files.write_json(temporary / "state.json", facts, mode=files.OPERATOR_FILE)
+    for old in _all(folder)[:-_KEPT]:
+        shutil.rmtree(old)
+
+
+def load_checkpoint(
+    folder: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None,
+) -> Position | None:
+    """Restore the latest checkpoint; None, and nothing changed, if there is none."""
+    if not folder.exists():
+        return None
+    files.sweep(folder)
+    paths = _all(folder)
+    if not paths:
+        return None
+    try:
+        tensors = load_file(paths[-1] / "state.safetensors")
+        facts = json.loads((paths[-1] / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise FailureError(
+            f"the checkpoint {paths[-1]} cannot be read: {error}",
+            hint="remove it to resume from the one before",
+        ) from error
+    with torch.no_grad():
+        for name, parameter in trainable_parameters(model).items():
+            parameter.copy_(tensors[f"weights.{name}"])
+    optimizer.load_state_dict(_unflatten(tensors, facts["optimizer"]))
+    if average is not None:
+        own = {
+            name.removeprefix("average."): value
+            for name, value in tensors.items()
+            if name.startswith("average.")
+        }
+        average.restore(own, facts["average_updates"])
+    return Position(step=facts["step"])
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"))
+
+
+def _flatten(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as tensors by name, and its numbers."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, values in state["state"].items():
+        numbers[str(index)] = {}
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                numbers[str(index)][key] = value
+    return tensors, {"numbers": numbers, "groups": state["param_groups"]}
+
+
+def _unflatten(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {
+        int(index): dict(values) for index, values in facts["numbers"].items()
+    }
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            state.setdefault(int(index), {})[key] = value
+    return {"state": state, "param_groups": facts["groups"]}

@@ -1,0 +1,148 @@
+"""`TrainConfig`: everything about a training run that privacy does not depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from userdp.errors import UseError
+from userdp.guarantees import require_count, require_positive
+
+
+class OptimizerName(StrEnum):
+    """Optimizers; each sees the noisy gradient alone, so each is free post-processing."""
+
+    ADAMW = "adamw"
+    ADAFACTOR = "adafactor"
+    SGD = "sgd"
+
+
+class Schedule(StrEnum):
+    """The learning rate after the warm-up."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class Averaging(StrEnum):
+    """Which weights are released: the last, or their exponential moving average."""
+
+    NONE = "none"
+    EMA = "ema"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """How to train. All of it is public, and fixed before the run.
+
+    Args:
+        model: "bundled", "new" (built from --layers, --width, --heads), a folder of a Hugging Face
+            causal language model, or its name on the hub.
+        layers: of a new model.
+        width: of a new model.
+        heads: of a new model.
+        seed: of a new model's and the adapters' initial weights; sampling and noise never use it.
+        optimizer: the optimizer.
+        learning_rate: its peak, after the warm-up.
+        warmup_steps: the learning rate rises linearly over so many steps.
+        schedule: of the learning rate after the warm-up.
+        weight_decay: decoupled; 0 turns it off.
+        lora_rank: train low-rank adapters of this rank in place of all weights.
+        lora_alpha: scale of the adapters; twice the rank by default.
+        lora_targets: modules that get an adapter; all linear ones by default.
+        dropout: set in every part of the model that has one.
+        averaging: release the last weights, or their moving average (free post-processing).
+        averaging_decay: of the moving average, at most.
+        micro_batch: most examples in one pass; memory, never privacy.
+        checkpoint_every: steps between checkpoints; a crash loses at most so many updates.
+        evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
+        evaluate_users: most held-out users that such an evaluation reads.
+    """
+
+    model: str = "bundled"
+    layers: int = 4
+    width: int = 192
+    heads: int = 6
+    seed: int = 0
+    optimizer: OptimizerName = OptimizerName.ADAMW
+    learning_rate: float = 1e-3
+    warmup_steps: int = 0
+    schedule: Schedule = Schedule.CONSTANT
+    weight_decay: float = 0.0
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
+    lora_targets: tuple[str, ...] = ()
+    dropout: float = 0.0
+    averaging: Averaging = Averaging.NONE
+    averaging_decay: float = 0.99
+    micro_batch: int = 32
+    checkpoint_every: int = 50
+    evaluate_every: int = 0
+    evaluate_users: int = 200
+
+    def __post_init__(self) -> None:
+        require_count("layers", self.layers, at_most=1000)
+        require_count("width", self.width, at_most=10**6)
+        require_count("heads", self.heads, at_most=10**4)
+        if self.width % self.heads:
+            raise UseError(
+                f"width ({self.width}) must be a multiple of heads ({self.heads}): "
+                "each head takes an equal part"
+            )
+        require_count("seed", self.seed, at_least=0)
+        require_positive("learning_rate", self.learning_rate)
+        require_count("warmup_steps", self.warmup_steps, at_least=0)
+        _require_within("weight_decay", self.weight_decay, 0, 1)
+        _require_within("dropout", self.dropout, 0, 0.99)
+        _require_within("averaging_decay", self.averaging_decay, 0, 0.999999)
+        if self.lora_rank is not None:
+            require_count("lora_rank", self.lora_rank, at_most=10**4)
+        elif self.lora_alpha is not None or self.lora_targets:
+            raise UseError(
+                "lora_alpha and lora_targets say nothing without a rank",
+                hint="add --lora-rank 8, or leave them out",
+            )
+        if self.lora_alpha is not None:
+            require_positive("lora_alpha", self.lora_alpha)
+        require_count("micro_batch", self.micro_batch)
+        require_count("checkpoint_every", self.checkpoint_every)
+        require_count("evaluate_every", self.evaluate_every, at_least=0)
+        require_count("evaluate_users", self.evaluate_users)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            key: str(value) if isinstance(value, StrEnum) else value
+            for key, value in asdict(self).items()
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: equal for equal configurations only."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainPlan:
+    """A run without privacy: shuffled batches, the mean loss per token, and no claim.
+
+    Args:
+        steps: updates.
+        batch_size: examples in each.
+    """
+
+    steps: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        require_count("steps", self.steps)
+        require_count("batch_size", self.batch_size)
+
+
+def _require_within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise UseError(f"{name} must be from {least:g} to {most:g}, got {value!r}")

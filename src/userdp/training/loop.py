@@ -1,0 +1,231 @@
+"""The command line's trainer: `make_private`, an optimizer, and what a long run needs around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.plan import Plan
+from userdp.training.averaging import WeightAverage, build_average
+from userdp.training.checkpoints import Position, load_checkpoint, save_checkpoint
+from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.evaluation import evaluate
+from userdp.training.lora import add_adapters, merged, save_adapter
+from userdp.training.models import load_model, save_model, weights_digest
+from userdp.training.optimizers import build_optimizer, set_learning_rate
+from userdp.training.plain import PlainRun, make_plain
+from userdp.training.private import PrivateRun, make_private
+from userdp.training.runs import RunFolder
+from userdp.training.schedules import learning_rate
+from userdp.training.steps import Step
+from userdp.training.tracking import Tracker, open_tracker
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainResult:
+    """What came of a training run.
+
+    Args:
+        run: its folder.
+        steps: planned, all of them spent.
+        seconds: of this process.
+    """
+
+    run: Path
+    steps: int
+    seconds: float
+
+
+def train(
+    store: UserStore,
+    plan: Plan | PlainPlan,
+    config: TrainConfig,
+    *,
+    out: Path,
+    resume: bool = False,
+    progress: Progress | None = None,
+    tensorboard: bool = True,
+    unsafe_seed: int | None = None,
+    unsafe_noise_seed: int | None = None,
+) -> TrainResult:
+    """Train a model on a store's training split and release it in ``out``.
+
+    Guarantee: with a `Plan`, what lies in ``out/model`` and in the shareable files satisfies
+    ``plan.guarantee()``. The weights released are those after the last step (or their average),
+    never the best on held-out people.
+
+    Args:
+        store: the users.
+        plan: a private plan, or a `PlainPlan` for a run without privacy.
+        config: everything that privacy does not depend on.
+        out: the run's folder; new, unless ``resume``.
+        resume: go on with an interrupted run: its remaining steps, from its last checkpoint.
+        progress: is told how many steps are done.
+        tensorboard: also write operator-only curves for TensorBoard, where it is installed.
+        unsafe_seed, unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
+
+    Raises:
+        UseError, FailureError: as `make_private`.
+    """
+    begin = time.monotonic()
+    progress = progress or NoProgress()
+    model = load_model(config, store)
+    identity = {"model": weights_digest(model), "configuration": config.digest}
+    model = add_adapters(model, config)
+    optimizer = build_optimizer(model, config)
+    average = build_average(model, config)
+    with _open(
+        model,
+        optimizer,
+        store,
+        plan,
+        config,
+        out=out,
+        resume=resume,
+        identity=identity,
+        unsafe_seed=unsafe_seed,
+        unsafe_noise_seed=unsafe_noise_seed,
+    ) as run:
+        restored = load_checkpoint(
+            run.folder.checkpoints, model=model, optimizer=optimizer, average=average
+        )
+        if restored and isinstance(run, PlainRun):
+            run.done = restored.step
+        tracker = open_tracker(run.folder.tensorboard, wanted=tensorboard)
+        progress.stage("train", plan.steps)
+        progress.at(run.done)
+        if config.evaluate_every and not run.done:
+            _evaluate(model, average, store, config, run.folder, tracker, step=0)
+        for step in run:
+            rate = learning_rate(config, step=step.number, steps=plan.steps)
+            set_learning_rate(optimizer, rate)
+            optimizer.step()
+            if average is not None:
+                average.update()
+            _note(run.folder, tracker, step, rate=rate)
+            last = step.number == plan.steps
+            if last or step.number % config.checkpoint_every == 0:
+                save_checkpoint(
+                    run.folder.checkpoints,
+                    Position(step=step.number),
+                    model=model,
+                    optimizer=optimizer,
+                    average=average,
+                )
+            if config.evaluate_every and (last or step.number % config.evaluate_every == 0):
+                _evaluate(model, average, store, config, run.folder, tracker, step=step.number)
+            progress.at(step.number)
+        tracker.close()
+        _release(model, average, store, run.folder, lora=config.lora_rank is not None)
+        run.finish()
+    return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
+
+
+def _open(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    store: UserStore,
+    plan: Plan | PlainPlan,
+    config: TrainConfig,
+    *,
+    out: Path,
+    resume: bool,
+    identity: Mapping[str, str],
+    unsafe_seed: int | None,
+    unsafe_noise_seed: int | None,
+) -> PrivateRun | PlainRun:
+    public: dict[str, Any] = {"train": config.to_dict(), "seq_len": store.meta.seq_len}
+    if isinstance(plan, PlainPlan):
+        return make_plain(
+            model,
+            optimizer,
+            store,
+            plan,
+            out=out,
+            seed=config.seed,
+            micro_batch=config.micro_batch,
+            resume=resume,
+            identity=identity,
+            public=public,
+        )
+    return make_private(
+        model,
+        optimizer,
+        store,
+        plan,
+        out=out,
+        micro_batch=config.micro_batch,
+        resume=resume,
+        identity=identity,
+        public=public,
+        unsafe_seed=unsafe_seed,
+        unsafe_noise_seed=unsafe_noise_seed,
+    )
+
+
+def _note(folder: RunFolder, tracker: Tracker, step: Step, *, rate: float) -> None:
+    """The step's exact numbers, for the operator alone."""
+    folder.log({"kind": "step", "step": step.number, **step.operator, "learning_rate": rate})
+    tracker.scalar("learning rate", rate, step.number)
+    for name in ("loss", "units", "clipped_fraction", "seconds"):
+        value = step.operator.get(name)
+        if value is not None:
+            tracker.scalar(f"train/{name}", float(value), step.number)
+
+
+def _evaluate(
+    model: nn.Module,
+    average: WeightAverage | None,
+    store: UserStore,
+    config: TrainConfig,
+    folder: RunFolder,
+    tracker: Tracker,
+    *,
+    step: int,
+) -> None:
+    """Held-out loss of the weights that would be released now, for the operator alone."""
+    if not len(store.split(Split.HELD_OUT_USERS).counts):
+        return
+
+    def measure() -> None:
+        found = evaluate(
+            model,
+            store,
+            Split.HELD_OUT_USERS,
+            batch=config.micro_batch,
+            most_users=config.evaluate_users,
+        )
+        folder.log({"kind": "evaluation", "step": step, **found.to_dict()})
+        tracker.scalar("held-out users/loss", found.loss, step)
+
+    if average is None:
+        measure()
+    else:
+        with average.applied():
+            measure()
+
+
+def _release(
+    model: nn.Module,
+    average: WeightAverage | None,
+    store: UserStore,
+    folder: RunFolder,
+    *,
+    lora: bool,
+) -> None:
+    """Write the released weights: shareable."""
+    if average is not None:
+        average.apply()
+    if lora:
+        save_adapter(model, folder.adapter)
+        model = merged(model)
+    save_model(model, folder.model, tokenizer=store.tokenizer_path)

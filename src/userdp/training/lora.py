@@ -1,0 +1,71 @@
+"""Low-rank adapters through `peft`, which is imported only when they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from userdp.errors import UseError
+from userdp.training import files
+from userdp.training.config import TrainConfig
+
+
+def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
+    """``model`` with adapters as its only trainable parameters; as it is without a rank.
+
+    Build the optimizer after this: wrapped layers hold new tensors (pitfall 9).
+
+    Raises:
+        UseError: `peft` is not installed, or no module has one of the names in ``lora_targets``.
+    """
+    if config.lora_rank is None:
+        return model
+    try:
+        import peft
+    except ImportError as error:
+        raise UseError(
+            "--lora-rank needs the package peft", hint="pip install 'userdp[lora]'"
+        ) from error
+    alpha = config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank
+    settings = peft.LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=alpha,
+        target_modules=list(config.lora_targets) or "all-linear",
+        lora_dropout=config.dropout,
+        bias="none",
+        task_type="CAUSAL_LM",
+        fan_in_fan_out=_uses_conv1d(model),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        try:
+            wrapped: nn.Module = peft.get_peft_model(model, settings)
+        except ValueError as error:
+            raise UseError(
+                f"cannot attach adapters: {str(error).splitlines()[0]}",
+                hint="name modules of this model in --lora-targets",
+            ) from error
+    return wrapped.train()
+
+
+def save_adapter(model: nn.Module, folder: Path) -> None:
+    """Write the adapters alone, in `peft`'s layout, whole or not at all."""
+    settings: Any = model.peft_config["default"]  # type: ignore[index, union-attr]
+    settings.base_model_name_or_path = None
+    with files.whole_folder(folder) as temporary:
+        model.save_pretrained(temporary)  # type: ignore[operator]
+        (temporary / "README.md").unlink(missing_ok=True)
+
+
+def merged(model: nn.Module) -> nn.Module:
+    """The plain model with the adapters added into its weights; ``model`` is used up."""
+    plain: nn.Module = model.merge_and_unload()  # type: ignore[operator]
+    return plain
+
+
+def _uses_conv1d(model: nn.Module) -> bool:
+    """GPT-2 stores its linear layers transposed."""
+    return any(type(module).__name__ == "Conv1D" for module in model.modules())

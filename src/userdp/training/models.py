@@ -1,0 +1,160 @@
+"""Causal language models: the bundled one, a folder, the hub, or a new one from flags."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+import userdp
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.training import files
+from userdp.training.config import TrainConfig
+
+BUNDLED = "bundled"
+NEW = "new"
+BASE_MODEL = Path(userdp.__file__).parent / "assets" / "base-model"
+
+
+def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
+    """The model that ``config`` names, in float32, ready to train on ``store``'s tokens.
+
+    Weights are read from safetensors alone: a pickle file can run code.
+
+    Raises:
+        UseError: there is no such model, it has no safetensors, or it cannot read the store's
+            tokens (another tokenizer, too short a context).
+    """
+    _quiet()
+    if config.model == NEW:
+        model = new_model(config, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
+    else:
+        model = read_model(resolve(config.model), dropout=config.dropout)
+    _require_fit(model, config.model, store)
+    return model.train()
+
+
+def resolve(name: str) -> str:
+    """The folder of the bundled model for "bundled"; else ``name``."""
+    return str(BASE_MODEL) if name == BUNDLED else name
+
+
+def new_model(config: TrainConfig, *, vocab_size: int, seq_len: int) -> nn.Module:
+    """A GPT-2-style decoder with tied embeddings; its initial weights follow ``config.seed``."""
+    shape = transformers.GPT2Config(
+        vocab_size=vocab_size,
+        n_positions=seq_len,
+        n_embd=config.width,
+        n_layer=config.layers,
+        n_head=config.heads,
+        bos_token_id=0,
+        eos_token_id=0,
+        resid_pdrop=config.dropout,
+        embd_pdrop=config.dropout,
+        attn_pdrop=config.dropout,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
+    return model
+
+
+def read_model(name: str, *, dropout: float = 0.0) -> nn.Module:
+    """A causal language model from a folder or the hub, in float32."""
+    _quiet()
+    try:
+        shape = transformers.AutoConfig.from_pretrained(name)
+        _set_dropout(shape, dropout)
+        model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
+            name, config=shape, dtype=torch.float32, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise UseError(
+            f"cannot load a causal language model from {name!r}: {_first_line(error)}",
+            hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",
+        ) from error
+    return model
+
+
+def save_model(model: nn.Module, folder: Path, *, tokenizer: Path) -> None:
+    """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all."""
+    with files.whole_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+        for weights in temporary.glob("*.safetensors"):
+            weights.chmod(files.SHAREABLE_FILE)
+        shutil.copyfile(tokenizer, temporary / "tokenizer.json")
+        files.write_json(
+            temporary / "tokenizer_config.json",
+            {"tokenizer_class": "PreTrainedTokenizerFast", **_special_tokens(tokenizer)},
+        )
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over all names, shapes, dtypes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _special_tokens(tokenizer: Path) -> dict[str, str]:
+    """The end-of-text token, if the tokenizer has the usual one."""
+    added = json.loads(tokenizer.read_text(encoding="utf-8")).get("added_tokens", [])
+    names = [token["content"] for token in added if token.get("special")]
+    end = next((name for name in names if "endoftext" in name or name in ("</s>", "<eos>")), None)
+    return {"eos_token": end} if end else {}
+
+
+def _set_dropout(shape: Any, dropout: float) -> None:
+    for name, value in shape.to_dict().items():
+        is_rate = "dropout" in name or name.endswith("_pdrop")
+        if is_rate and isinstance(value, float) and not isinstance(value, bool):
+            setattr(shape, name, dropout)
+
+
+def _require_fit(model: nn.Module, name: str, store: UserStore) -> None:
+    embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
+    rows = embeddings.weight.shape[0]
+    if rows < store.meta.vocab_size:
+        raise UseError(
+            f"model {name!r} knows {rows} tokens, the store uses {store.meta.vocab_size}: they "
+            "come from different tokenizers",
+            hint="prepare the store with this model's tokenizer.json",
+        )
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and positions < store.meta.seq_len:
+        raise UseError(
+            f"model {name!r} reads {positions} tokens, the store's examples have up to "
+            f"{store.meta.seq_len}",
+            hint="prepare the store again with a smaller --seq-len",
+        )
+    own = Path(resolve(name)) / "tokenizer.json"
+    if name != NEW and own.exists() and _vocabulary(own) != _vocabulary(store.tokenizer_path):
+        raise UseError(
+            f"model {name!r} and the store have different tokenizers: the model would read other "
+            "words than the ones in the store",
+            hint=f"prepare the store with the tokenizer at {own}",
+        )
+
+
+def _vocabulary(path: Path) -> object:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return values.get("model", {}).get("vocab")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _quiet() -> None:
+    """Weights are loaded without a progress bar or advice on stderr."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

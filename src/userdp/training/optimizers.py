@@ -1,0 +1,35 @@
+"""Optimizers: torch's own, over the parameters that train."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from userdp.gradients import trainable_parameters
+from userdp.training.config import OptimizerName, TrainConfig
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimizer over exactly the model's trainable parameters.
+
+    Matrices decay, biases and norms do not: two groups, as is usual for language models.
+    """
+    parameters = list(trainable_parameters(model).values())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    match config.optimizer:
+        case OptimizerName.ADAMW:
+            return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.98))
+        case OptimizerName.ADAFACTOR:
+            return torch.optim.Adafactor(groups, lr=config.learning_rate)
+        case OptimizerName.SGD:
+            return torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Use ``rate`` in every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -1,0 +1,276 @@
+"""`make_private`: the private steps of a PyTorch loop that is somebody else's.
+
+::
+
+    with make_private(model, optimizer, store, plan, out="run") as private:
+        for step in private:
+            optimizer.step()
+            scheduler.step()
+
+The loop owns the model, the optimizer and the schedule; each turn finds a noisy gradient in
+``.grad``. Everything the loop does with it is post-processing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from userdp.cohorts import Sampler, build_sampler
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import FailureError, UseError
+from userdp.gradients import (
+    ClippedSum,
+    Loss,
+    NoiseSource,
+    causal_lm_loss,
+    clipped_sum,
+    require_uncoupled,
+    trainable_parameters,
+)
+from userdp.guarantees import require_count
+from userdp.plan import Plan
+from userdp.training.collate import Collator
+from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
+from userdp.training.runs import OpenRun, RunFolder, open_run
+from userdp.training.steps import Step, operator_facts
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    store: UserStore | str | os.PathLike[str],
+    plan: Plan,
+    *,
+    out: str | os.PathLike[str],
+    loss: Loss = causal_lm_loss,
+    micro_batch: int = 32,
+    resume: bool = False,
+    identity: Mapping[str, str] | None = None,
+    public: Mapping[str, Any] | None = None,
+    unsafe_seed: int | None = None,
+    unsafe_noise_seed: int | None = None,
+) -> PrivateRun:
+    """Reserve ``plan`` in the store's ledger and open a run; iterate over it to train.
+
+    Guarantee: everything computed from the gradients that the run hands out, weights included,
+    satisfies ``plan.guarantee()``, whatever the loop does with them, as long as it reads the store
+    in no other way. The exact numbers in `Step.operator` are not covered.
+
+    Args:
+        model: its parameters with ``requires_grad`` are trained; on any device.
+        optimizer: over exactly those parameters.
+        store: the user store, or where it is; its training split is read.
+        plan: sampler, clip, noise, denominator and number of steps.
+        out: the run's folder; new, unless ``resume``.
+        loss: per-row loss that couples no two rows.
+        micro_batch: most rows in one pass; memory, never privacy.
+        resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
+            yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
+            whose update was lost stay charged.
+        identity: digests of anything else that a resumed run must share.
+        public: public constants to note in config.json.
+        unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
+        unsafe_noise_seed: FOR TESTS ONLY: fixes the noise, which voids all privacy.
+
+    Raises:
+        UseError: the optimizer holds other parameters, the model couples users, the folder is not
+            new (or, to resume, something changed), or a value is out of range. Nothing has been
+            charged then.
+        FailureError: another process holds the folder, or the disk refused.
+    """
+    require_same_parameters(model, optimizer)
+    require_uncoupled(model)
+    require_count("micro_batch", micro_batch)
+    opened = store if isinstance(store, UserStore) else UserStore.open(Path(store))
+    split = opened.split(Split.TRAIN)
+    sampler = build_sampler(plan, split.counts, unsafe_seed=unsafe_seed)
+    noise = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
+    unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
+    run = open_run(
+        Path(out),
+        opened,
+        plan,
+        identity={"model": shape_digest(model), **(identity or {})},
+        public={"plan": plan.to_dict(), **(public or {})},
+        facts={"unsafe_seeds": True} if unsafe else None,
+        resume=resume,
+    )
+    return PrivateRun(
+        run,
+        model=model,
+        optimizer=optimizer,
+        plan=plan,
+        sampler=sampler,
+        collator=Collator(split, plan),
+        noise=noise,
+        loss=loss,
+        micro_batch=micro_batch,
+    )
+
+
+class PrivateRun:
+    """The steps of a private run that remain; made by `make_private`.
+
+    Guarantee (invariant 7): a step is in the ledger, on the disk, before its data is read, so
+    whatever ends it early leaves it charged, and the crash of a step cannot be undone by drawing
+    another cohort in its place for free.
+
+    Use it as a context manager: leaving it after the last step settles with the store; leaving it
+    earlier leaves the whole plan reserved, and the run can be resumed.
+    """
+
+    def __init__(
+        self,
+        run: OpenRun,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: Plan,
+        sampler: Sampler,
+        collator: Collator,
+        noise: NoiseSource,
+        loss: Loss,
+        micro_batch: int,
+    ) -> None:
+        self.plan = plan
+        self._run = run
+        self._model = model
+        self._optimizer = optimizer
+        self._sampler = sampler
+        self._collator = collator
+        self._noise = noise
+        self._noise_std = plan.noise_std
+        self._l2_clip_norm = plan.l2_clip_norm
+        self._loss = loss
+        self._micro_batch = micro_batch
+        self._movement: MovementCheck | None = None
+        self._moved = False
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where the run lies."""
+        return self._run.folder
+
+    @property
+    def done(self) -> int:
+        """Attempts charged so far, those of earlier processes included."""
+        return self._run.ledger.attempts
+
+    @property
+    def remaining(self) -> int:
+        """Steps that may still be attempted."""
+        return self._run.ledger.remaining
+
+    def __iter__(self) -> Iterator[Step]:
+        """Each remaining step, with its noisy gradient in ``.grad``."""
+        while self.remaining:
+            if not self._moved:
+                self._movement = MovementCheck(self._model, self._optimizer)
+            step = self._step()
+            yield step
+            self._check_movement()
+
+    def _step(self) -> Step:
+        """One step: charge, draw, clip, add noise, divide by the public denominator."""
+        begin = time.monotonic()
+        number = self._run.ledger.attempt(
+            self._sampler.record(noise_std=self._noise_std, l2_clip_norm=self._l2_clip_norm)
+        )
+        cohort = self._sampler.draw()
+        summed = clipped_sum(
+            self._model,
+            self._loss,
+            self._collator(cohort).to(_device(self._model)),
+            l2_clip_norm=self._l2_clip_norm,
+            item_clip_norm=self.plan.item_clip_norm,
+            micro_batch=self._micro_batch,
+        )
+        self._require_sensitivity(summed)
+        self._noise.add_(summed.value, self._noise_std)
+        set_gradients(self._model, summed.value, denominator=self.plan.denominator)
+        facts = operator_facts(
+            summed,
+            rows=cohort.rows,
+            l2_clip_norm=self._l2_clip_norm,
+            seconds=time.monotonic() - begin,
+        )
+        return Step(number=number, operator=facts)
+
+    def _require_sensitivity(self, summed: ClippedSum) -> None:
+        if not summed.sensitivity <= self.plan.l2_clip_norm:
+            raise FailureError(
+                f"the gradient engine states a sensitivity of {summed.sensitivity}, the plan's "
+                f"l2_clip_norm is {self.plan.l2_clip_norm}: the noise would be too small, so "
+                "training stopped before this update"
+            )
+
+    def _check_movement(self) -> None:
+        if self._movement is not None and self._movement.has_learning_rate:
+            self._movement.require_moved()
+            self._movement, self._moved = None, True
+
+    def finish(self) -> None:
+        """Note the end of the run and settle with the store.
+
+        Raises:
+            UseError: planned steps remain. When to stop early may have been decided on private
+                results, so a run that stops early stays charged in full: use `close`.
+        """
+        if self.remaining:
+            raise UseError(
+                f"{self.remaining} planned steps have not run: a run that stops early stays "
+                "charged in full",
+                hint="iterate to the end, or call close() and resume later",
+            )
+        self._run.finish()
+        self._run.close()
+
+    def close(self) -> None:
+        """Let go of the folder without settling: the plan stays reserved, the run resumable."""
+        self._run.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and not self.remaining and not self._run.closed:
+            self.finish()
+        self.close()
+
+
+def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator: float) -> None:
+    """Put ``value / denominator`` into each trainable parameter's ``.grad``, in its dtype.
+
+    Args:
+        value: the noisy sum by parameter name.
+        denominator: a public constant (invariant 4).
+    """
+    for name, parameter in trainable_parameters(model).items():
+        parameter.grad = (value[name] / denominator).to(parameter.dtype)
+
+
+def shape_digest(model: nn.Module) -> str:
+    """SHA-256 of the trainable parameters' names, shapes and dtypes."""
+    text = "\n".join(
+        f"{name} {tuple(p.shape)} {p.dtype}" for name, p in trainable_parameters(model).items()
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(iter(trainable_parameters(model).values())).device

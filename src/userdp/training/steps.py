@@ -1,0 +1,54 @@
+"""What one step of a run hands to the loop, and what the operator may know of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from userdp.gradients import ClippedSum
+
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One step whose gradients now stand in ``.grad``.
+
+    Args:
+        number: of this step, from 1; in a private run the attempts charged so far.
+        operator: exact numbers about private data, for operator.jsonl and nothing else.
+    """
+
+    number: int
+    operator: dict[str, Any]
+
+
+def operator_facts(
+    summed: ClippedSum, *, rows: int, l2_clip_norm: float, seconds: float
+) -> dict[str, Any]:
+    """What the operator may know of a private step: exact, and not covered by any ε."""
+    units = len(summed.norms)
+    finite = summed.norms[summed.norms.isfinite()]
+    losses = summed.losses[summed.losses.isfinite()]
+    quantiles = (
+        torch.quantile(finite, torch.tensor(_QUANTILES, dtype=finite.dtype)).tolist()
+        if len(finite)
+        else []
+    )
+    return {
+        "units": units,
+        "rows": rows,
+        "loss": float(losses.mean()) if len(losses) else None,
+        "norm_quantiles": dict(zip(map(str, _QUANTILES), quantiles, strict=False)),
+        "clipped_fraction": float((finite > l2_clip_norm).double().mean()) if len(finite) else None,
+        "non_finite": summed.non_finite,
+        "seconds": round(seconds, 4),
+    }
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return value if math.isfinite(value) else None
