@@ -7,7 +7,6 @@ own library and `pydoc_data.topics`, nothing else. `scripts/make_base_model.py` 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from userdp.data.progress import NoProgress
@@ -28,7 +27,7 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     temporary = options.out.with_suffix(".partial")
     temporary.write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
-    os.replace(temporary, options.out)
+    temporary.replace(options.out)
     print(f"{options.out}: {tokenizer.get_vocab_size()} pieces from {len(texts)} docstrings")
 
 

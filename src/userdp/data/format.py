@@ -12,6 +12,8 @@ A store is a folder::
       segments/00000/tokens.arrow    token: uint16 (vocabulary up to 65,536) or uint32, flat
       segments/00000/offsets.arrow   offset: int64, (examples + 1,); example e of the segment is
                                      tokens[offset[e]:offset[e + 1]]
+      ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
+                              written by `userdp.ledger`, kept when the store is overwritten
 
 All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one
 array of the memory map: reading copies nothing.
@@ -48,6 +50,7 @@ SPANS = "spans.arrow"
 SEGMENTS = "segments"
 TOKENS = "tokens.arrow"
 OFFSETS = "offsets.arrow"
+LEDGER = "ledger.jsonl"
 
 SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -10,12 +11,15 @@ import duckdb
 import pyarrow as pa
 
 from userdp.data.records import Record
-from userdp.errors import FailureError
+from userdp.errors import FailureError, UseError
 
 MEMORY_LIMIT = "1GB"
+_SIZE = re.compile(r"[1-9]\d{0,8}(\.\d+)?\s?[KMGT]i?B", re.IGNORECASE)
 _BATCH_RECORDS = 8192
 _BATCH_BYTES = 2**24
-_SCHEMA = pa.schema([("user", pa.large_binary()), ("place", pa.int64()), ("text", pa.large_binary())])
+_SCHEMA = pa.schema(
+    [("user", pa.large_binary()), ("place", pa.int64()), ("text", pa.large_binary())]
+)
 
 
 class Grouping:
@@ -30,19 +34,26 @@ class Grouping:
     """
 
     def __init__(self, folder: Path, *, memory_limit: str = MEMORY_LIMIT) -> None:
-        self._folder = folder
+        if not _SIZE.fullmatch(memory_limit):
+            raise UseError(
+                f"memory_limit must be a size such as 1GB, got {memory_limit!r}",
+                hint="a number and one of KB, MB, GB, TB",
+            )
         folder.mkdir(parents=True, exist_ok=True)
-        self._database = duckdb.connect(
-            str(folder / "records.duckdb"),
-            config={
-                "memory_limit": memory_limit,
-                "temp_directory": str(folder / "spill"),
-                "threads": 2,
-                "preserve_insertion_order": False,
-            },
-        )
-        self._database.execute("SET enable_progress_bar = false")
-        self._database.execute("CREATE TABLE records (\"user\" BLOB, place BIGINT, text BLOB)")
+        try:
+            self._database = duckdb.connect(
+                str(folder / "records.duckdb"),
+                config={
+                    "memory_limit": memory_limit,
+                    "temp_directory": str(folder / "spill"),
+                    "threads": 2,
+                    "preserve_insertion_order": False,
+                },
+            )
+            self._database.execute("SET enable_progress_bar = false")
+            self._database.execute('CREATE TABLE records ("user" BLOB, place BIGINT, text BLOB)')
+        except duckdb.Error as error:
+            raise _failure(error) from error
 
     def add(self, records: Iterable[Record]) -> int:
         """Take in all of ``records``; return how many they were."""

@@ -16,7 +16,7 @@ from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
 from userdp.data.splits import Split, is_held_out_user, record_split, require_fraction
 from userdp.data.tokenize import StoreTokenizer, cut, require_seq_len
-from userdp.data.writer import StoreWriter, require_free
+from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError
 
 
@@ -58,7 +58,6 @@ def prepare_store(
         require_fraction("held_out_users", held_out_users),
         require_fraction("held_out_examples", held_out_examples),
     )
-    require_free(out, overwrite=overwrite)
     shown = progress or NoProgress()
     tally = Tally()
     try:

@@ -6,6 +6,7 @@ by itself, without padding or truncation, and an example is cut from one record 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -140,15 +141,15 @@ def cut(tokens: Sequence[int], seq_len: int) -> tuple[NDArray[np.int64], int]:
 
 
 def _end_of_text(encoder: Tokenizer, config: Path) -> int | None:
-    named: list[str] = []
-    try:
-        named = [json.loads(config.read_bytes())["eos_token"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    named = [token["content"] if isinstance(token, dict) else token for token in named]
+    named: object = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        named = json.loads(config.read_bytes())["eos_token"]
+    if isinstance(named, dict):
+        named = named.get("content")
     special = {t.content for t in encoder.get_added_tokens_decoder().values() if t.special}
-    for token in [t for t in named if isinstance(t, str)] + [t for t in _END_OF_TEXT if t in special]:
-        index = encoder.token_to_id(token)
+    names = [named] if isinstance(named, str) else []
+    for name in names + [usual for usual in _END_OF_TEXT if usual in special]:
+        index = encoder.token_to_id(name)
         if index is not None:
             return int(index)
     return None

@@ -36,7 +36,8 @@ class StoreWriter:
         out: the store's place.
         tokenizer: is copied into the store.
         seq_len: most tokens of an example.
-        overwrite: replace the store that lies at ``out``.
+        overwrite: replace the store that lies at ``out``; its privacy ledger is carried over,
+            since the people stay charged for what was released.
         segment_tokens: a new segment begins once one holds this many.
 
     Raises:
@@ -53,6 +54,7 @@ class StoreWriter:
         segment_tokens: int = layout.SEGMENT_TOKENS,
     ) -> None:
         self._out = out.absolute()
+        _recover(self._out)
         require_free(self._out, overwrite=overwrite)
         self._overwrite = overwrite
         self._tokenizer = tokenizer
@@ -121,9 +123,7 @@ class StoreWriter:
         if self._segment is not None:
             self._segment.close()
         hashes = [user_hash(user) for user in self._ids]
-        _write_arrow(
-            self._work / layout.USERS, {"hash": pa.array(hashes, pa.binary(HASH_BYTES))}
-        )
+        _write_arrow(self._work / layout.USERS, {"hash": pa.array(hashes, pa.binary(HASH_BYTES))})
         _write_arrow(
             self._work / layout.USER_IDS, {"id": pa.array(self._ids, pa.large_binary())}, 0o600
         )
@@ -138,8 +138,9 @@ class StoreWriter:
             token_dtype=self._tokenizer.dtype,
             end_of_text_id=self._tokenizer.end_of_text_id,
             tokenizer_sha256=self._tokenizer.sha256,
-            content_sha256=self._hash.hexdigest(self._ids, spans["user"], spans["split"],
-                                                spans["length"], self._seq_len),
+            content_sha256=self._hash.hexdigest(
+                self._ids, spans["user"], spans["split"], spans["length"], self._seq_len
+            ),
             source=source,
             held_out_users=fractions[0],
             held_out_examples=fractions[1],
@@ -153,7 +154,7 @@ class StoreWriter:
         return meta
 
     def _all_totals(self, tally: Tally) -> dict[str, Any]:
-        users, examples, tokens = sum(self._totals.values(), np.zeros(3, dtype=np.int64)).tolist()
+        _, examples, tokens = sum(self._totals.values(), np.zeros(3, dtype=np.int64)).tolist()
         names = ("users", "examples", "tokens")
         return {
             "records_read": tally.records_read,
@@ -172,15 +173,17 @@ class StoreWriter:
         for folder, _, _ in os.walk(self._work):
             _sync_folder(Path(folder))
         require_free(self._out, overwrite=self._overwrite)
-        if self._out.exists():
-            old = self._out.with_name(f".{self._out.name}.old-{secrets.token_hex(4)}")
-            self._out.rename(old)
+        if not self._out.exists():
             self._work.rename(self._out)
             _sync_folder(self._out.parent)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            self._work.rename(self._out)
-            _sync_folder(self._out.parent)
+            return
+        old = self._out.with_name(f".{self._out.name}.old-{secrets.token_hex(4)}")
+        _keep_ledger(self._out, self._work)
+        self._out.rename(old)
+        self._work.rename(self._out)
+        _sync_folder(self._out.parent)
+        _keep_ledger(old, self._out)
+        shutil.rmtree(old, ignore_errors=True)
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -318,6 +321,26 @@ def require_free(out: Path, *, overwrite: bool) -> None:
             f"a store exists at {out}",
             hint="choose another place, or give --overwrite to replace it",
         )
+
+
+def _keep_ledger(old: Path, new: Path) -> None:
+    """Let a new store share the old one's privacy ledger, the same file on disk.
+
+    The people whose data it is stay charged; a run that is writing to it loses nothing.
+    """
+    if (old / layout.LEDGER).exists() and not (new / layout.LEDGER).exists():
+        (new / layout.LEDGER).hardlink_to(old / layout.LEDGER)
+        _sync_folder(new)
+
+
+def _recover(out: Path) -> None:
+    """Bring back an old store that a killed process had moved aside and not yet replaced."""
+    for old in out.parent.glob(f".{out.name}.old-*"):
+        if not out.exists():
+            old.rename(out)
+        else:
+            _keep_ledger(old, out)
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _remove_abandoned(out: Path) -> None:

@@ -227,7 +227,7 @@ def _unzipped(raw: IO[bytes]) -> IO[bytes]:
     raw.seek(0)
     if magic == _GZIP_MAGIC:
         return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 2**20)
-    return open(raw.fileno(), "rb", closefd=False, buffering=2**20)  # noqa: PTH123
+    return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
 
 
 def _words(error: BaseException) -> str:

@@ -1,0 +1,147 @@
+"""``userdp prepare``: records to a user store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from userdp.cli.output import emit, stderr
+
+
+def prepare(
+    paths: list[str] | None = None,
+    /,
+    *,
+    out: Path,
+    source: str | None = None,
+    tokenizer: Path | None = None,
+    seq_len: int = 128,
+    user_field: str = "user",
+    text_field: str = "text",
+    held_out_users: float = 0.1,
+    held_out_examples: float = 0.05,
+    max_users: int | None = None,
+    memory_limit: str = "1GB",
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
+    """Turn records into a user store.
+
+    Every record is stored or counted as dropped, with the reason. The store is written whole or
+    not at all. Its counts are for its operator: they are not differentially private.
+
+    Args:
+        paths: files or folders; for docstrings, names of installed packages, or stdlib.
+        out: the store's folder.
+        source: jsonl (plain or gzip) or docstrings; by default told from the paths.
+        tokenizer: tokenizer.json or a folder that holds one; by default the bundled model's. It
+            must come from public text.
+        seq_len: most tokens of an example.
+        user_field: the field that names a record's user.
+        text_field: the field that holds a record's text.
+        held_out_users: fraction of users of whom nothing is trained on.
+        held_out_examples: fraction of the other users' records that are not trained on.
+        max_users: at most this many users; for public sources (docstrings) alone.
+        memory_limit: of the grouping stage, e.g. 1GB; the rest goes to disk beside the store.
+        overwrite: replace the store that lies there; its privacy ledger is kept.
+        json: print one JSON object on stdout.
+    """
+    from userdp.data.prepare import prepare_store
+    from userdp.data.sources import SourceOptions, open_source
+    from userdp.data.tokenize import StoreTokenizer
+
+    options = SourceOptions(user_field=user_field, text_field=text_field, max_users=max_users)
+    records = open_source(paths or [], kind=source, options=options)
+    with _Bar() as bar:
+        meta = prepare_store(
+            records,
+            out,
+            tokenizer=StoreTokenizer.load(tokenizer),
+            seq_len=seq_len,
+            held_out_users=held_out_users,
+            held_out_examples=held_out_examples,
+            overwrite=overwrite,
+            memory_limit=memory_limit,
+            progress=bar,
+        )
+    result = {"store": str(out), **meta.to_dict()}
+    emit(result, json=json, render=lambda console: _print(console, result))
+
+
+class _Bar:
+    """A progress bar per stage on stderr, with the time that is left; silent in a pipe."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description:>10}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=stderr,
+            disable=not stderr.is_terminal,
+        )
+        self._task: TaskID | None = None
+
+    def stage(self, name: str, total: int | None) -> None:
+        if self._task is not None:
+            done = self._bar.tasks[self._task].total
+            self._bar.update(self._task, completed=done)
+        self._task = self._bar.add_task(name, total=total)
+
+    def at(self, done: int) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=done)
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    totals = result["totals"]
+    books = Table(title="records", title_justify="left", box=None, show_header=False)
+    books.add_column(justify="right")
+    books.add_column()
+    books.add_row(f"{totals['records_read']:,}", "read")
+    books.add_row(f"{totals['records_stored']:,}", "stored")
+    for reason, count in result["drops"].items():
+        books.add_row(f"{count:,}", f"dropped: {reason}")
+    for reason, count in result["example_drops"].items():
+        books.add_row(f"{count:,}", f"examples dropped: {reason}")
+    splits = Table(title="splits", title_justify="left", box=None)
+    splits.add_column("")
+    for name in ("users", "examples", "tokens"):
+        splits.add_column(name, justify="right")
+    for name, sizes in result["totals"]["splits"].items():
+        splits.add_row(name, *(f"{sizes[key]:,}" for key in ("users", "examples", "tokens")))
+    console.print(books)
+    console.print(splits)
+    console.print(
+        f"Store: {result['store']} (store id {result['store_id'][:8]}…). "
+        "These counts are exact: operator-only, not differentially private.",
+        soft_wrap=True,
+        markup=False,
+    )

@@ -1,0 +1,116 @@
+"""``userdp stats``: a store in numbers, for its operator."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from userdp.cli.output import emit
+from userdp.errors import UseError
+
+if TYPE_CHECKING:
+    from userdp.data.statistics import SplitStatistics, StoreStatistics
+
+_BAR_WIDTH = 40
+
+
+def stats(
+    store: Path,
+    /,
+    *,
+    plot: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Count a store's users and examples (operator-only).
+
+    The numbers are exact, so they are for the store's operator: they are not differentially
+    private, and nothing public, nor a constant of a plan, may be derived from them.
+
+    Args:
+        store: the folder that `userdp prepare` wrote.
+        plot: also draw the histogram of examples per user to this file (png, pdf, svg).
+        json: print one JSON object on stdout.
+    """
+    from userdp.data.statistics import describe
+    from userdp.data.store import UserStore
+
+    if plot is not None and not plot.parent.is_dir():
+        raise UseError(f"no folder at {plot.parent} to put the plot in")
+    statistics = describe(UserStore.open(store))
+    if plot is not None:
+        _plot(statistics, plot)
+    result = {"store": str(store), **statistics.to_dict()}
+    emit(result, json=json, render=lambda console: _print(console, statistics))
+
+
+def _print(console: Console, statistics: StoreStatistics) -> None:
+    from userdp.data.statistics import QUANTILES
+
+    console.print("[bold]Operator-only[/]: exact counts, not differentially private.\n")
+    console.print(
+        f"{statistics.records_read:,} records read, {statistics.records_stored:,} stored; "
+        f"{statistics.users:,} users, {statistics.examples:,} examples of at most "
+        f"{statistics.seq_len} tokens, {statistics.tokens:,} tokens",
+        soft_wrap=True,
+    )
+    for reason, count in {**statistics.drops, **statistics.example_drops}.items():
+        console.print(f"  dropped {count:,}: {reason}", markup=False, soft_wrap=True)
+    table = Table(box=None)
+    table.add_column("")
+    for name in statistics.splits:
+        table.add_column(name, justify="right")
+    splits = statistics.splits.values()
+    for key in ("users", "examples", "tokens"):
+        table.add_row(key, *(f"{getattr(split, key):,}" for split in splits))
+    table.add_row("examples per user")
+    for key in QUANTILES:
+        levels = [split.examples_per_user.get(key) for split in splits]
+        table.add_row(f"  {key}", *("" if n is None else f"{n:,}" for n in levels))
+    means = [split.mean_examples_per_user for split in splits]
+    table.add_row("  mean", *("" if mean is None else f"{mean:.1f}" for mean in means))
+    console.print()
+    console.print(table)
+    _print_histogram(console, statistics.splits["train"])
+
+
+def _print_histogram(console: Console, split: SplitStatistics) -> None:
+    """Users by examples per user: bins are powers of two, bars the logarithm of the users."""
+    if not split.histogram:
+        return
+    longest = math.log1p(max(users for _, _, users in split.histogram))
+    console.print("\ntraining users by number of examples (both scales logarithmic)")
+    for least, greatest, users in split.histogram:
+        label = f"{least:,}" if least == greatest else f"{least:,}-{greatest:,}"
+        bar = "█" * round(_BAR_WIDTH * math.log1p(users) / longest)
+        console.print(f"{label:>19}  {users:>9,} {bar}", markup=False)
+
+
+def _plot(statistics: StoreStatistics, path: Path) -> None:
+    """The histogram as an image, in the manner of Charles et al. 2024, Figure 10."""
+    from matplotlib.figure import Figure
+
+    histogram = statistics.splits["train"].histogram
+    if not histogram:
+        raise UseError("the store has no training users, so there is nothing to plot")
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.add_subplot()
+    edges = [least for least, _, _ in histogram] + [histogram[-1][1] + 1]
+    axes.stairs([users for _, _, users in histogram], edges, fill=True)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.8)  # so that a bin with one user shows
+    axes.set_xlabel("examples per user")
+    axes.set_ylabel("users")
+    axes.set_title("operator-only: exact counts", fontsize=9)
+    partial = path.with_name(f".{path.name}.partial{path.suffix}")
+    try:
+        figure.savefig(partial, dpi=150)
+        partial.replace(path)
+    except ValueError as error:
+        raise UseError(f"cannot draw {path}: {error}", hint="name it .png, .pdf or .svg") from error
+    finally:
+        partial.unlink(missing_ok=True)

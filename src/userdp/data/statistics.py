@@ -1,0 +1,114 @@
+"""Exact counts of a store, for its operator: users, examples, tokens, examples per user.
+
+Operator-only: these numbers are not differentially private, and nothing that leaves the
+operator's hands, nor any constant of a plan, may be derived from them (invariant 4).
+
+The quantiles are those of Charles et al. 2024, Table 1 (min, median, max) and more; the histogram
+is that of their Figure 10, over powers of two, both axes logarithmic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+
+QUANTILES = {"min": 0.0, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9,
+             "p99": 0.99, "max": 1.0}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitStatistics:
+    """One split in numbers; operator-only.
+
+    Args:
+        users, examples, tokens: totals.
+        examples_per_user: quantile name (`QUANTILES`) to the least number of examples that at
+            least that part of the users do not exceed; empty without users.
+        mean_examples_per_user: None without users.
+        histogram: rows (least, greatest examples, users), over powers of two, up to the last
+            that has users.
+    """
+
+    users: int
+    examples: int
+    tokens: int
+    examples_per_user: dict[str, int]
+    mean_examples_per_user: float | None
+    histogram: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreStatistics:
+    """A store in numbers; operator-only."""
+
+    records_read: int
+    records_stored: int
+    drops: dict[str, int]
+    example_drops: dict[str, int]
+    users: int
+    examples: int
+    tokens: int
+    seq_len: int
+    vocab_size: int
+    splits: dict[str, SplitStatistics]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {"operator_only": True, **asdict(self)}
+
+
+def describe(store: UserStore) -> StoreStatistics:
+    """The exact counts of ``store``. Reads the span index, no tokens."""
+    totals = store.meta.totals
+    return StoreStatistics(
+        records_read=totals["records_read"],
+        records_stored=totals["records_stored"],
+        drops=store.meta.drops,
+        example_drops=store.meta.example_drops,
+        users=totals["users"],
+        examples=totals["examples"],
+        tokens=totals["tokens"],
+        seq_len=store.meta.seq_len,
+        vocab_size=store.meta.vocab_size,
+        splits={
+            str(name): describe_counts(
+                store.split(name).counts, tokens=totals["splits"][str(name)]["tokens"]
+            )
+            for name in Split
+        },
+    )
+
+
+def describe_counts(counts: NDArray[np.int64], *, tokens: int) -> SplitStatistics:
+    """The statistics of one split, from its examples per user: int64 (users,), each >= 1.
+
+    >>> describe_counts(np.array([1, 2, 3, 40]), tokens=99).histogram
+    ((1, 1, 1), (2, 3, 2), (4, 7, 0), (8, 15, 0), (16, 31, 0), (32, 63, 1))
+    """
+    if len(counts) == 0:
+        return SplitStatistics(
+            users=0,
+            examples=0,
+            tokens=tokens,
+            examples_per_user={},
+            mean_examples_per_user=None,
+            histogram=(),
+        )
+    levels = np.quantile(counts, list(QUANTILES.values()), method="inverted_cdf").astype(np.int64)
+    bins = np.bincount(np.frexp(counts.astype(np.float64))[1] - 1)
+    return SplitStatistics(
+        users=len(counts),
+        examples=int(counts.sum()),
+        tokens=tokens,
+        examples_per_user=dict(zip(QUANTILES, levels.tolist(), strict=True)),
+        mean_examples_per_user=float(counts.mean()),
+        histogram=tuple(
+            (2**power, 2 ** (power + 1) - 1, int(users)) for power, users in enumerate(bins)
+        ),
+    )
