@@ -218,7 +218,7 @@ def twin(
 
 def one_long_among_short(make_rows: MakeRows) -> Rows:
     long = make_rows([1], seed=5, shortest=30, longest=30)
-    return long + make_rows([1] * 5, seed=6, shortest=3, longest=3)
+    return long + make_rows([1] * 8, seed=6, shortest=3, longest=3)
 
 
 def test_invariant_3_twin_a_loss_over_the_tokens_of_the_batch_is_caught(

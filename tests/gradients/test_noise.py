@@ -1,0 +1,226 @@
+"""Invariant 5, noise: exact variance, once per logical step, never twice the same.
+
+The thresholds were fixed before any of these tests had run: a Kolmogorov-Smirnov test of 20,000
+numbers accepts at p > 1e-3 (the seeds are fixed) and must reject a broken twin at p < 1e-9. Noise
+from the operating system, which no seed can fix, is accepted at p > 1e-9.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from userdp.errors import UseError
+from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
+from userdp.gradients.noise import FLOATING_POINT_ASSUMPTION
+
+ACCEPT, REJECT = 1e-3, 1e-9
+STD = 3.7
+MakeModel = Callable[..., nn.Module]
+MakeRows = Callable[..., list[list[list[int]]]]
+
+
+def zeros(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    return {str(k): torch.zeros(shape, dtype=dtype) for k, shape in enumerate(shapes)}
+
+
+def p_value(noise: Tensor, std: float = STD) -> float:
+    return float(stats.kstest(noise.double().flatten().numpy() / std, "norm").pvalue)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_invariant_5_noise_is_gaussian_with_exactly_the_planned_deviation(
+    seed: int, dtype: torch.dtype
+) -> None:
+    value = zeros((100, 200), dtype=dtype)
+    NoiseSource(unsafe_noise_seed=seed).add_(value, STD)
+    assert value["0"].dtype == dtype
+    assert p_value(value["0"]) > ACCEPT
+
+
+@pytest.mark.parametrize("wrong", [0.9, 1.1, math.sqrt(2), math.sqrt(0.5)])
+def test_invariant_5_twin_noise_of_another_deviation_is_caught(wrong: float) -> None:
+    """0.9 σ; and √2 σ: what noise per micro-batch, per process or added twice comes to."""
+    value = zeros((100, 200))
+    NoiseSource(unsafe_noise_seed=1).add_(value, STD * wrong)
+    assert p_value(value["0"]) < REJECT
+
+
+def test_invariant_5_noise_of_the_operating_system_is_gaussian_too() -> None:
+    value = zeros((100, 200))
+    NoiseSource().add_(value, STD)
+    assert p_value(value["0"]) > REJECT
+
+
+def noise_of_a_step(model: nn.Module, units: Units, *, micro_batch: int, calls: int = 1) -> Tensor:
+    """Noisy sum minus clean sum of one logical step; ``calls`` other than 1 is the broken twin."""
+    clean, noisy = (
+        clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=micro_batch)
+        for _ in range(2)
+    )
+    source = NoiseSource(unsafe_noise_seed=11)
+    for _ in range(calls):
+        source.add_(noisy.value, STD)
+    return torch.cat([(noisy.value[n] - clean.value[n]).flatten() for n in clean.value])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("micro_batch", [1, 2, 32])
+def test_invariant_5_the_variance_of_a_step_does_not_depend_on_the_micro_batches(
+    micro_batch: int, dtype: torch.dtype, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model, units = make_model(dtype=dtype), Units.from_rows(make_rows([4, 3]))
+    noise = noise_of_a_step(model, units, micro_batch=micro_batch)
+    assert p_value(noise) > ACCEPT
+    assert noise.dtype == torch.float64
+
+
+def test_invariant_5_twin_noise_once_per_micro_batch_is_caught(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model, units = make_model(), Units.from_rows(make_rows([4, 3]))
+    assert p_value(noise_of_a_step(model, units, micro_batch=2, calls=2)) < REJECT
+
+
+def correlated(one: Tensor, two: Tensor) -> bool:
+    """Whether two noises of the same size have anything to do with each other (6 deviations)."""
+    together = np.corrcoef(one.flatten().numpy(), two.flatten().numpy())[0, 1]
+    return abs(float(together)) > 6 / math.sqrt(one.numel())
+
+
+def noise_repeats(make_source: Callable[[], NoiseSource], source: NoiseSource) -> bool:
+    """Whether two steps, over different data, got related noise."""
+    noises = []
+    for start in (0.0, 5.0):
+        value = {"w": torch.full((20_000,), start, dtype=torch.float64)}
+        source.add_(value, STD)
+        noises.append(value["w"] - start)
+        source = make_source()
+    return correlated(*noises)
+
+
+def test_invariant_5_no_two_calls_and_no_two_sources_share_noise() -> None:
+    source = NoiseSource()
+    assert not noise_repeats(lambda: source, source)
+    assert not noise_repeats(NoiseSource, NoiseSource())
+    seeded = NoiseSource(unsafe_noise_seed=1)
+    assert not noise_repeats(lambda: seeded, seeded)
+
+
+def test_invariant_5_twin_the_same_noise_for_different_data_is_caught() -> None:
+    def restarted() -> NoiseSource:
+        return NoiseSource(unsafe_noise_seed=1)
+
+    assert noise_repeats(restarted, restarted())
+
+
+def test_invariant_5_no_two_tensors_and_no_two_blocks_of_a_call_share_noise() -> None:
+    block = 1 << 18
+    value = zeros((block, 2), (2 * block,), (1,), (0, 3))
+    NoiseSource(unsafe_noise_seed=5, threads=3).add_(value, 1.0)
+    blocks = [*value["0"].flatten().split(block), *value["1"].split(block)]
+    for k, one in enumerate(blocks):
+        assert not any(correlated(one, two) for two in blocks[k + 1 :])
+    assert value["2"] != 0
+
+
+def test_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def randbits(bits: int) -> int:
+        asked.append(bits)
+        return 12345
+
+    monkeypatch.setattr(secrets, "randbits", randbits)
+    one, two = zeros((3,), (1 << 19,)), zeros((3,))
+    source = NoiseSource()
+    assert asked == []
+    source.add_(one, 1.0)
+    source.add_(two, 1.0)
+    assert asked == [256] * 4
+    assert torch.equal(one["0"], two["0"])  # nothing but those bits decides
+
+
+def test_torch_and_numpy_seeds_do_not_reach_the_noise() -> None:
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        value = zeros((1000,))
+        NoiseSource().add_(value, 1.0)
+        draws.append(value["0"])
+    assert not correlated(*draws)
+
+
+def test_the_number_of_threads_does_not_change_seeded_noise() -> None:
+    values = [zeros((700_000,), (5, 5)) for _ in range(2)]
+    for value, threads in zip(values, (1, 4), strict=True):
+        NoiseSource(unsafe_noise_seed=3, threads=threads).add_(value, STD)
+    assert all(torch.equal(values[0][name], values[1][name]) for name in values[0])
+
+
+def test_only_a_seeded_source_calls_itself_unsafe() -> None:
+    assert NoiseSource(unsafe_noise_seed=0).unsafe
+    assert not NoiseSource().unsafe
+
+
+@pytest.mark.parametrize("std", [1e-6, 0.75, STD, 1e5])
+def test_every_noisy_value_lies_on_one_public_grid_whatever_the_data(std: float) -> None:
+    """Mironov 2012: the low-order bits of the sum must not tell which data it came from."""
+    grid = 2.0 ** (math.floor(math.log2(std)) - 20)
+    assert grid <= std * 2**-20
+    data = torch.rand(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for scale in (0.0, std, 1000 * std):
+        value = {"w": data * scale}
+        NoiseSource(unsafe_noise_seed=1).add_(value, std)
+        multiples = value["w"] / grid
+        assert torch.equal(multiples, multiples.round())
+    bare = data + std * torch.from_numpy(np.random.default_rng(0).standard_normal(5000))
+    assert not torch.equal(bare / grid, (bare / grid).round())  # broken twin: plain addition
+
+
+def test_the_floating_point_assumption_states_its_grade() -> None:
+    assert "theoretical" in FLOATING_POINT_ASSUMPTION
+
+
+@pytest.mark.parametrize("std", [float("nan"), float("inf"), -float("inf"), 0.0, -1.0])
+def test_a_deviation_that_is_not_finite_and_positive_is_refused(std: float) -> None:
+    value = zeros((3,))
+    with pytest.raises(UseError, match="noise_std"):
+        NoiseSource().add_(value, std)
+    assert not value["0"].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
+def test_noise_in_the_dtype_of_narrow_parameters_is_refused_before_anything_changes(
+    dtype: torch.dtype,
+) -> None:
+    value = {"wide": torch.zeros(3), "narrow": torch.zeros(3, dtype=dtype)}
+    with pytest.raises(UseError, match="narrow"):
+        NoiseSource().add_(value, 1.0)
+    assert not value["wide"].any()
+
+
+def test_a_tensor_that_cannot_be_noised_in_place_is_refused() -> None:
+    with pytest.raises(UseError, match="contiguous"):
+        NoiseSource().add_({"w": torch.zeros(3, 4).t()}, 1.0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, float("nan"), 2**256])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match="unsafe_noise_seed"):
+        NoiseSource(unsafe_noise_seed=seed)
+
+
+def test_noise_over_no_tensors_is_no_noise() -> None:
+    NoiseSource().add_({}, 1.0)

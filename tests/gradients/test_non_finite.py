@@ -1,0 +1,97 @@
+"""Invariant 6: a unit with a non-finite gradient counts as zero, and is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from userdp.gradients import Units, causal_lm_loss, clipped_sum, trainable_parameters
+from userdp.gradients.clipping import squared_norm
+
+MakeModel = Callable[..., nn.Module]
+MakeRows = Callable[..., list[list[list[int]]]]
+POISON = 22
+
+
+def poisoned(value: float) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    """The loss, times ``value`` for every row that holds the token `POISON`."""
+
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        hit = (input_ids == POISON).any(1)
+        return causal_lm_loss(model, input_ids, lengths) * torch.where(hit, value, 1.0)
+
+    return loss
+
+
+def units_with_poison(make_rows: MakeRows) -> tuple[list[list[list[int]]], list[list[list[int]]]]:
+    rows = [[[token % POISON for token in row] for row in unit] for unit in make_rows([2, 3, 1])]
+    bad = [[3, 4, 5], [1, POISON, 2]]
+    return rows, [rows[0], bad, rows[1], bad, rows[2]]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 3e38])
+@pytest.mark.parametrize("item_clip_norm", [None, 0.5])
+@pytest.mark.parametrize("micro_batch", [1, 32])
+def test_invariant_6_a_non_finite_unit_counts_as_zero_and_is_counted(
+    value: float,
+    item_clip_norm: float | None,
+    micro_batch: int,
+    make_model: MakeModel,
+    make_rows: MakeRows,
+) -> None:
+    model = make_model()
+    good, mixed = units_with_poison(make_rows)
+    without, with_bad = (
+        clipped_sum(
+            model,
+            poisoned(value),
+            Units.from_rows(rows),
+            l2_clip_norm=1.0,
+            item_clip_norm=item_clip_norm,
+            micro_batch=micro_batch,
+        )
+        for rows in (good, mixed)
+    )
+    assert (without.non_finite, with_bad.non_finite) == (0, 2)
+    for name, tensor in without.value.items():
+        assert torch.equal(tensor, with_bad.value[name])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_invariant_6_twin_a_clip_by_min_or_by_multiplying_with_zero_is_caught(
+    value: float, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model()
+    _, mixed = units_with_poison(make_rows)
+    parameters = list(trainable_parameters(model).values())
+    totals = {"min": 0.0, "zero": 0.0}
+    for input_ids, lengths in Units.from_rows(mixed):
+        loss = poisoned(value)(model, input_ids, lengths).mean()
+        gradient = torch.autograd.grad(loss, parameters)
+        norm = squared_norm(gradient) ** 0.5
+        one = float(gradient[0].flatten()[0])
+        totals["min"] += one * min(1.0, 1.0 / norm)
+        totals["zero"] += one * (1.0 / norm if norm < float("inf") else 0.0)
+    assert all(total != total for total in totals.values())
+
+
+def test_invariant_6_rows_that_cancel_to_something_finite_still_count_as_non_finite() -> None:
+    """Each row overflows float64 when squared; their mean would be an innocent zero."""
+
+    class Slope(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        sign = torch.where(input_ids[:, 0] == 1, 1, -1).double()
+        return 1e200 * sign * model.get_parameter("weight")
+
+    result = clipped_sum(
+        Slope(), loss, Units.from_rows([[[1], [2]]]), l2_clip_norm=1.0, item_clip_norm=1.0
+    )
+    assert result.non_finite == 1
+    assert result.value["weight"].tolist() == [0.0]

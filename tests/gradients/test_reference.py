@@ -1,0 +1,320 @@
+"""The reference engine against independent oracles, and what it leaves alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import MixtralConfig, MixtralForCausalLM
+
+from userdp.errors import UseError
+from userdp.gradients import (
+    CLIP_MARGIN,
+    Units,
+    causal_lm_loss,
+    clipped_sum,
+    require_uncoupled,
+    trainable_parameters,
+)
+
+MakeModel = Callable[..., nn.Module]
+MakeRows = Callable[..., list[list[list[int]]]]
+FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
+
+
+def row_gradient(model: nn.Module, row: list[int]) -> dict[str, Tensor]:
+    """One row's gradient by ``backward`` on a copy, from unpadded logits: an independent oracle."""
+    twin = copy.deepcopy(model)
+    if len(row) > 1:
+        logits = twin(input_ids=torch.tensor([row[:-1]])).logits[0]
+        logs = torch.log_softmax(logits, -1)
+        (-logs[torch.arange(len(row) - 1), torch.tensor(row[1:])].mean()).backward()
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad
+        for name, p in twin.named_parameters()
+    }
+
+
+def length(gradient: dict[str, Tensor]) -> float:
+    return math.sqrt(math.fsum(float(g.double().square().sum()) for g in gradient.values()))
+
+
+def clipped(gradient: dict[str, Tensor], bound: float) -> dict[str, Tensor]:
+    factor = min(1.0, bound * (1 - CLIP_MARGIN) / length(gradient)) if length(gradient) else 1.0
+    return {name: g * factor for name, g in gradient.items()}
+
+
+def added(gradients: list[dict[str, Tensor]], weight: float) -> dict[str, Tensor]:
+    return {name: sum(g[name] for g in gradients) * weight for name in gradients[0]}
+
+
+@pytest.mark.parametrize("item_clip_norm", [None, 1.5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(
+    family: str, item_clip_norm: float | None, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    # RMSNorm rounds to float32 inside, whatever the dtype of the model.
+    exact = 1e-6 if family in ("llama", "qwen2") else 1e-10
+    model = make_model(family, torch.float64)
+    rows = [*make_rows([3, 1, 2]), [[4]], [[5, 6], [7]]]
+    means = []
+    for unit in rows:
+        gradients = [row_gradient(model, row) for row in unit]
+        if item_clip_norm is not None:
+            gradients = [clipped(g, item_clip_norm) for g in gradients]
+        means.append(added(gradients, 1 / len(unit)))
+    expected = added([clipped(mean, 1.0) for mean in means], 1)
+    for micro_batch in (1, 2, 32):
+        result = clipped_sum(
+            model,
+            causal_lm_loss,
+            Units.from_rows(rows),
+            l2_clip_norm=1.0,
+            item_clip_norm=item_clip_norm,
+            micro_batch=micro_batch,
+        )
+        assert list(result.value) == list(trainable_parameters(model))
+        for name, value in result.value.items():
+            torch.testing.assert_close(value, expected[name], rtol=exact, atol=exact)
+        norms = torch.tensor([length(mean) for mean in means], dtype=torch.float64)
+        torch.testing.assert_close(result.norms, norms, rtol=exact, atol=exact)
+        assert result.non_finite == 0
+        assert result.sensitivity == 1.0
+
+
+def test_the_gradient_is_the_slope_of_the_loss(make_model: MakeModel, make_rows: MakeRows) -> None:
+    """Central differences of fourth order along a random direction, in float64."""
+    model = make_model("gpt2-tied", torch.float64)
+    units = Units.from_rows(make_rows([3]))
+    result = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1e6)
+    generator = torch.Generator().manual_seed(0)
+    parameters = trainable_parameters(model)
+    direction = {
+        n: torch.randn(p.shape, generator=generator, dtype=p.dtype) for n, p in parameters.items()
+    }
+    start = {name: p.detach().clone() for name, p in parameters.items()}
+
+    def loss_at(step: float) -> float:
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(start[name] + step * direction[name])
+            return float(causal_lm_loss(model, *units.rows_of(0)).mean())
+
+    h = 1e-4
+    slope = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h)
+    ours = sum(float((result.value[n] * direction[n]).sum()) for n in direction)
+    assert ours == pytest.approx(slope, rel=1e-8)
+
+
+def test_the_losses_are_each_units_mean_over_its_rows(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model()
+    units = Units.from_rows(make_rows([3, 1]))
+    result = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=2)
+    rows = causal_lm_loss(model, units.input_ids, units.lengths).double()
+    torch.testing.assert_close(result.losses, torch.stack([rows[:3].mean(), rows[3]]))
+
+
+def test_an_empty_cohort_is_a_sum_of_zeros(make_model: MakeModel) -> None:
+    model = make_model()
+    result = clipped_sum(model, causal_lm_loss, Units.from_rows([]), l2_clip_norm=1.0)
+    assert {n: v.shape for n, v in result.value.items()} == {
+        n: p.shape for n, p in trainable_parameters(model).items()
+    }
+    assert not any(value.any() for value in result.value.values())
+    assert result.norms.shape == result.losses.shape == (0,)
+
+
+def test_units_and_rows_of_padding_contribute_exactly_zero(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model()
+    rows = make_rows([2, 1])
+    bare = clipped_sum(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1.0)
+    padded = clipped_sum(
+        model, causal_lm_loss, Units.from_rows([[], *rows, [[]], [[], [3]]]), l2_clip_norm=1.0
+    )
+    assert all(torch.equal(bare.value[name], padded.value[name]) for name in bare.value)
+    assert padded.norms[[0, 3, 4]].tolist() == [0, 0, 0]
+
+
+def test_a_tied_tensor_counts_once_and_a_frozen_one_not_at_all(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model("gpt2-tied")
+    assert "lm_head.weight" not in trainable_parameters(model)
+    model.get_parameter("transformer.wpe.weight").requires_grad_(False)
+    result = clipped_sum(model, causal_lm_loss, Units.from_rows(make_rows([2])), l2_clip_norm=1e6)
+    assert "transformer.wpe.weight" not in result.value
+    total = math.sqrt(sum(float(v.square().sum()) for v in result.value.values()))
+    assert float(result.norms[0]) == pytest.approx(total, rel=1e-12)
+
+
+def test_the_sum_is_float64_whatever_the_parameters_dtype(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        result = clipped_sum(
+            make_model(dtype=dtype),
+            causal_lm_loss,
+            Units.from_rows(make_rows([2])),
+            l2_clip_norm=1.0,
+        )
+        assert {v.dtype for v in result.value.values()} == {torch.float64}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_call_leaves_mode_grad_and_weights_untouched(
+    training: bool, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model().train(training)
+    first = next(model.parameters())
+    first.grad = torch.full_like(first, 3.0)
+    before = copy.deepcopy(model.state_dict())
+    with torch.no_grad():  # gradients are computed all the same
+        result = clipped_sum(
+            model, causal_lm_loss, Units.from_rows(make_rows([2])), l2_clip_norm=1.0
+        )
+    assert result.norms[0] > 0
+    assert model.training == training
+    assert torch.equal(first.grad, torch.full_like(first, 3.0))
+    assert all(p.grad is None for p in list(model.parameters())[1:])
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_calling_twice_gives_the_same_bits(make_model: MakeModel, make_rows: MakeRows) -> None:
+    model, units = make_model("llama"), Units.from_rows(make_rows([3, 2]))
+    one, two = (clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1.0) for _ in range(2))
+    assert all(torch.equal(one.value[name], two.value[name]) for name in one.value)
+
+
+class Tail(nn.Module):
+    """An embedding, a layer under test, and a sum."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.layer = layer
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        rows: Tensor = self.layer(self.embedding(input_ids).mean(1))
+        return rows.square().sum(1)
+
+
+def tail_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    losses: Tensor = model(input_ids)
+    return losses
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(4),
+        nn.BatchNorm1d(4).eval(),
+        nn.SyncBatchNorm(4),
+        nn.InstanceNorm1d(4, track_running_stats=True),
+    ],
+)
+def test_a_model_with_statistics_over_the_batch_is_refused(layer: nn.Module) -> None:
+    with pytest.raises(UseError, match="statistics over the batch"):
+        clipped_sum(Tail(layer), tail_loss, Units.from_rows([[[1, 2], [3, 4]]]), l2_clip_norm=1.0)
+
+
+class RunningMean(nn.Module):
+    """State written in the forward pass that is not one of torch's norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        mean = self.get_buffer("mean")
+        mean.lerp_(rows.detach().mean(0), 0.1)
+        return rows - mean.clone()
+
+
+def test_a_model_that_writes_users_data_into_a_buffer_is_refused() -> None:
+    with pytest.raises(UseError, match=r"layer\.mean changed"):
+        clipped_sum(
+            Tail(RunningMean()), tail_loss, Units.from_rows([[[1, 2]], [[3, 4]]]), l2_clip_norm=1.0
+        )
+
+
+def test_a_mixture_of_experts_with_its_balance_loss_is_refused_and_without_it_is_not() -> None:
+    config = MixtralConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=2,
+    )
+    model = MixtralForCausalLM(config)
+    require_uncoupled(model)
+    model.config.output_router_logits = True
+    with pytest.raises(UseError, match="load-balancing"):
+        require_uncoupled(model)
+
+
+def test_rotary_embeddings_that_remember_the_longest_input_are_refused(
+    make_model: MakeModel,
+) -> None:
+    model = make_model("llama")
+    model.config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0}  # type: ignore[union-attr]
+    with pytest.raises(UseError, match="dynamic rotary"):
+        require_uncoupled(model)
+
+
+def test_a_loss_that_is_one_number_for_the_batch_is_refused(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return causal_lm_loss(model, input_ids, lengths).mean()
+
+    with pytest.raises(UseError, match="one number per row"):
+        clipped_sum(make_model(), batch_mean, Units.from_rows(make_rows([2])), l2_clip_norm=1.0)
+
+
+def test_a_model_with_nothing_to_train_is_refused(make_model: MakeModel) -> None:
+    model = make_model().requires_grad_(False)
+    with pytest.raises(UseError, match="no trainable parameter"):
+        clipped_sum(model, causal_lm_loss, Units.from_rows([]), l2_clip_norm=1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+@pytest.mark.parametrize("name", ["l2_clip_norm", "item_clip_norm"])
+def test_a_clip_norm_that_bounds_nothing_is_refused(
+    name: str, value: float, make_model: MakeModel
+) -> None:
+    arguments = {"l2_clip_norm": 1.0, "item_clip_norm": 1.0, name: value}
+    with pytest.raises(UseError, match=name):
+        clipped_sum(make_model(), causal_lm_loss, Units.from_rows([]), **arguments)
+
+
+@pytest.mark.parametrize("micro_batch", [0, -1, 1.5, True])
+def test_a_micro_batch_that_is_no_count_is_refused(micro_batch: int, make_model: MakeModel) -> None:
+    with pytest.raises(ValueError, match="micro_batch"):
+        clipped_sum(
+            make_model(),
+            causal_lm_loss,
+            Units.from_rows([]),
+            l2_clip_norm=1.0,
+            micro_batch=micro_batch,
+        )
+
+
+def test_dropout_may_be_on_and_the_sensitivity_holds_for_every_mask(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model().train()
+    units = Units.from_rows(make_rows([2]))
+    for seed in range(5):
+        torch.manual_seed(seed)
+        result = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.3)
+        assert math.sqrt(sum(float(v.square().sum()) for v in result.value.values())) <= 0.3
