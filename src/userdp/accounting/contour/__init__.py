@@ -1,0 +1,28 @@
+"""The contour accountant: certified (epsilon, delta) of composed mixtures of Gaussians.
+
+Derivation and proofs: docs/accounting.md.
+"""
+
+from userdp.accounting.contour.certify import (
+    ACCOUNTANT,
+    Direction,
+    delta_bracket,
+    epsilon_bracket,
+)
+from userdp.accounting.contour.phases import (
+    Phase,
+    binomial_phase,
+    gaussian_phase,
+    hypergeometric_phase,
+)
+
+__all__ = [
+    "ACCOUNTANT",
+    "Direction",
+    "Phase",
+    "binomial_phase",
+    "delta_bracket",
+    "epsilon_bracket",
+    "gaussian_phase",
+    "hypergeometric_phase",
+]

@@ -1,146 +1,177 @@
-r"""delta(epsilon) and epsilon(delta) of one direction, from nodes; both directions together."""
+r"""delta(epsilon) and epsilon(delta) of one direction, from the nodes of one or more attempts."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+import numpy as np
+
+from userdp.accounting.contour.attempts import TINY, attempts, reference_delta
+from userdp.accounting.contour.bounds import Bounds
+from userdp.accounting.contour.closed import gaussian_delta, gaussian_epsilon, single_step_delta
 from userdp.accounting.contour.phases import Phase
-from userdp.accounting.contour.plan import plan_nodes
-from userdp.accounting.contour.saddle import Saddle, saddle_at_delta, saddle_at_epsilon
-from userdp.accounting.contour.side import Side, make_side
-from userdp.accounting.contour.trapezoid import Nodes, chernoff, evaluate
+from userdp.accounting.contour.side import make_side
+from userdp.accounting.contour.trapezoid import Chernoff, Nodes, chernoff, evaluate
 
-MASS_SHARE = 2e-9  # numerator mass that may be dropped, relative to delta
-TINY = 1e-290  # below this, delta is only said to be below this
+WIDTH = 8e-7  # an attempt this narrow (relative) ends the search
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """lower <= truth <= upper of one direction."""
-
-    lower: float
-    upper: float
-    note: str = ""
-
-
-def _up(x: float) -> float:
-    return math.nextafter(x * (1 + 4e-16), math.inf) if x > 0 else x
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 1.0 else math.e
 
 
 def delta_at(nodes: Nodes, epsilon: float) -> Bounds:
-    """delta(epsilon) of the nodes' direction, dropped mass included."""
+    """delta(epsilon) of the nodes' direction, dropped mass included (docs, eq. 15)."""
     piece = evaluate(nodes, epsilon)
-    scale = math.exp(min(piece.log_scale, 700.0))
-    lower = max(piece.lower * scale, 0.0) * (1 - 1e-15)
-    upper = min(_up(piece.upper * scale + nodes.side.dropped), 1.0)
-    cheap = nodes.bounds.log_delta(epsilon)
-    upper = min(upper, _up(math.exp(cheap)) + nodes.side.dropped)
-    return Bounds(min(lower, upper), upper)
+    cheap = _exp(nodes.bounds.log_delta(epsilon)) * (1 + 1e-12)
+    upper, lower = cheap, 0.0
+    if piece.log_scale < 690.0:
+        scale = math.exp(piece.log_scale)
+        lower = piece.lower * scale * (1 - 1e-15)
+        upper = min(upper, piece.upper * scale * (1 + 1e-15))
+    upper = min(upper + nodes.side.dropped, 1.0)
+    return Bounds(min(max(lower, 0.0), upper), upper)
 
 
-def _sides(phases: tuple[Phase, ...], remove: bool, epsilon: float) -> tuple[Side, Saddle | None]:
-    """A side whose dropped mass suits the delta found at ``epsilon``."""
-    reference = 1e-12
-    for _ in range(8):
-        side = make_side(phases, remove=remove, mass_budget=MASS_SHARE * reference)
-        saddle = saddle_at_epsilon(side, epsilon)
-        if saddle is None:
-            if reference <= TINY:
-                return side, None
-            reference = max(reference**3, TINY)
-            continue
-        found = math.exp(max(saddle.log_delta, -690.0))
-        if found >= 0.5 * reference or reference <= TINY:
-            return side, saddle
-        reference = max(0.3 * found, TINY)
-    return side, saddle
+def delta_bounds(
+    phases: tuple[Phase, ...], epsilon: float, *, remove: bool, enough: float = 0.0
+) -> Bounds:
+    """Certified delta(epsilon) of one direction; may stop early at an upper bound <= ``enough``."""
+    mu = gaussian_mu(phases)
+    if mu is not None:
+        return gaussian_delta(mu, epsilon)
+    if not remove and epsilon >= -least_loss(phases):
+        return Bounds(0.0, 0.0)
+    best = Bounds(0.0, 1.0)
+    if len(phases) == 1 and phases[0].count == 1:
+        closed = single_step_delta(phases[0], epsilon, remove=remove)
+        if closed is not None:
+            return closed
+    if enough > 0:
+        bounds, dropped = plain_chernoff(phases, remove, enough)
+        cheap = _exp(bounds.log_delta(epsilon)) + dropped
+        if cheap <= enough:
+            return Bounds(0.0, cheap)
+    reference = reference_delta(phases, remove=remove, epsilon=epsilon)
+    for attempt in attempts(
+        phases, remove=remove, reference=TINY if reference is None else reference, epsilon=epsilon
+    ):
+        best = best.meet(delta_at(attempt.nodes, epsilon))
+        if best.upper - best.lower <= WIDTH * best.lower:
+            return best
+    bounds, dropped = plain_chernoff(phases, remove, TINY if reference is None else reference)
+    return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
 
 
-def delta_bounds(phases: tuple[Phase, ...], epsilon: float, *, remove: bool) -> Bounds:
-    """Certified delta(epsilon) of one direction of a composition with mixed phases."""
-    if not remove:
-        least = _least_loss(phases)
-        if epsilon >= -least:
-            return Bounds(0.0, 0.0)
-    side, saddle = _sides(phases, remove, epsilon)
-    if saddle is None or saddle.log_delta < math.log(TINY):
-        return Bounds(0.0, max(2 * TINY, 2 * side.dropped), "delta is below 1e-289")
-    return delta_at(plan_nodes(side, saddle), epsilon)
+def plain_chernoff(
+    phases: tuple[Phase, ...], remove: bool, reference: float
+) -> tuple[Chernoff, float]:
+    """Chernoff bounds that always exist, and the mass dropped for them."""
+    side = make_side(phases, remove=remove, mass_budget=1e-3 * reference)
+    found = chernoff(side, tuple(s.inner for s in side.steps), np.geomspace(1e-4, 1e8, 240))
+    return found, side.dropped
 
 
-def _least_loss(phases: tuple[Phase, ...]) -> float:
+def gaussian_mu(phases: tuple[Phase, ...]) -> float | None:
+    """mu of the equivalent single Gaussian if every phase has one certain shift, else None."""
+    if not all(ph.is_gaussian for ph in phases):
+        return None
+    return math.sqrt(
+        math.fsum(ph.count * (ph.shifts[0] / ph.noise_multiplier) ** 2 for ph in phases)
+    )
+
+
+def least_loss(phases: tuple[Phase, ...]) -> float:
     """The infimum of the total loss: sum T log p_0, or -inf where a phase has no zero shift."""
     if any(ph.shifts[0] > 0 for ph in phases):
         return -math.inf
-    return math.fsum(ph.count * ph.log_probabilities[0] for ph in phases) * (1 - 1e-12)
+    return math.fsum(ph.count * ph.log_probabilities[0] for ph in phases) * (1 + 1e-12)
 
 
 def epsilon_bounds(phases: tuple[Phase, ...], delta: float, *, remove: bool) -> Bounds:
-    """Certified epsilon(delta) of one direction: 0 where delta(0) <= delta."""
-    side = make_side(phases, remove=remove, mass_budget=MASS_SHARE * delta)
-    zero = saddle_at_epsilon(side, 0.0)
+    """Certified epsilon(delta) of one direction: exactly 0 where delta(0) <= delta."""
+    mu = gaussian_mu(phases)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta)
+    if len(phases) == 1 and phases[0].count == 1:
+        closed = _single_step_epsilon(phases[0], delta, remove)
+        if closed is not None:
+            return closed
     log_delta = math.log(delta)
-    if zero is None:
-        return Bounds(0.0, math.inf, "no saddle at epsilon 0")
-    if zero.log_delta < log_delta + 0.7:
-        if chernoff(side, zero.c).log_delta(0.0) < log_delta - 1e-6:
-            return Bounds(0.0, 0.0)
-        at_zero = delta_at(plan_nodes(side, zero), 0.0)
-        if at_zero.upper <= delta:
-            return Bounds(0.0, 0.0)
-    saddle = saddle_at_delta(side, log_delta, zero)
-    for _ in range(3):
-        nodes = plan_nodes(side, saddle)
-        found, centre = _solve(nodes, delta, saddle.epsilon)
-        if found.upper - found.lower <= 5e-7 * max(found.upper, 1e-3):
-            break
-        better = saddle_at_epsilon(side, max(centre, 0.0), saddle.c)
-        if better is None or abs(math.log(better.c / saddle.c)) < 0.02:
-            break
-        saddle = better
-    return found
+    best = Bounds(0.0, math.inf)
+    for attempt in attempts(phases, remove=remove, reference=delta, log_delta=log_delta):
+        saddle = attempt.saddle
+        if saddle.log_delta < log_delta + 0.7 and saddle.epsilon < 1e-9:
+            if delta_at(attempt.nodes, 0.0).upper <= delta:
+                return Bounds(0.0, 0.0)
+        best = best.meet(_solve(attempt.nodes, delta, max(saddle.epsilon, 0.0)))
+        if best.upper - best.lower <= WIDTH * max(best.upper, 1e-3):
+            return best
+    bounds, dropped = plain_chernoff(phases, remove, delta)
+    cheap = float(((bounds.value - math.log(delta - dropped)) / bounds.a).min())
+    return best.meet(Bounds(0.0, max(cheap, 0.0) * (1 + 1e-12)))
 
 
-def _solve(nodes: Nodes, delta: float, epsilon: float) -> tuple[Bounds, float]:
+def _single_step_epsilon(phase: Phase, delta: float, remove: bool) -> Bounds | None:
+    """Bisection of the closed form, outwards rounded; None where it does not answer."""
+    at_zero = single_step_delta(phase, 0.0, remove=remove)
+    if at_zero is None:
+        return None
+    if at_zero.upper <= delta:
+        return Bounds(0.0, 0.0)
+    ends = []
+    for want_upper in (False, True):
+        low, high, bracketed = 0.0, 1e-3, False
+        for _ in range(400):
+            mid = 0.5 * (low + high) if bracketed else high
+            found = single_step_delta(phase, mid, remove=remove)
+            if found is None:
+                return None
+            if (found.upper > delta) if want_upper else (found.lower >= delta):
+                low = mid
+                high = high if bracketed else 2 * high
+            else:
+                high, bracketed = mid, True
+            if bracketed and high - low <= 1e-14 * high:
+                break
+        ends.append(high if want_upper else low)
+    return Bounds(min(ends), ends[1])
+
+
+def _solve(nodes: Nodes, delta: float, epsilon: float) -> Bounds:
     """The epsilons where the upper and the lower bound cross ``delta``."""
-    for _ in range(30):  # Newton in log delta on the uncertified middle; delta is log-concave-ish
+    rate = 1 / nodes.c
+    for _ in range(40):  # Newton in log delta on the uncertified middle
         piece = evaluate(nodes, epsilon)
         if not piece.middle > 0 or not piece.slope < 0:
             break
-        rate = piece.slope / piece.middle
-        gap = math.log(piece.middle) + piece.log_scale - math.log(delta)
-        move = -gap / rate
-        limit = 2 / nodes.c
-        move = min(max(move, -limit), limit)
-        epsilon = max(epsilon + move, 0.0)
-        if abs(move) <= 1e-13 * max(epsilon, 1e-3):
-            break
-    centre = epsilon
-    here = delta_at(nodes, centre)
-    rate = 1 / max(nodes.c, 1e-300)
-    if piece.slope < 0 < piece.middle:
         rate = -piece.middle / piece.slope
-    above = max(math.log(here.upper / delta), 0.0) if here.upper > 0 else 0.0
-    upper = _first(nodes, delta, centre, rate, above + 1e-15, True)
-    below = math.log(delta / here.lower) if here.lower > 0 else 1.0
-    lower = _first(nodes, delta, centre, rate, max(below, 0.0) + 1e-15, False)
-    return Bounds(lower, upper), centre
+        gap = math.log(piece.middle) + piece.log_scale - math.log(delta)
+        move = min(max(gap * rate, -2 / nodes.c), 2 / nodes.c)
+        moved = max(epsilon + move, 0.0)
+        done = abs(moved - epsilon) <= 1e-13 * max(moved, 1e-3)
+        epsilon = moved
+        if done:
+            break
+    here = delta_at(nodes, epsilon)
+    above = max(math.log(here.upper / delta), 0.0)
+    upper = _outwards(nodes, delta, epsilon, rate * above, 1)
+    below = max(math.log(delta / here.lower), 0.0) if here.lower > 0 else 1.0
+    lower = _outwards(nodes, delta, epsilon, rate * below, -1)
+    return Bounds(lower, upper)
 
 
-def _first(
-    nodes: Nodes, delta: float, centre: float, rate: float, gap: float, upwards: bool
-) -> float:
+def _outwards(nodes: Nodes, delta: float, centre: float, move: float, way: int) -> float:
     """Step out from ``centre`` until the certified bound is on the right side of ``delta``."""
-    move = gap * rate * 1.02 + 1e-16 * centre
+    move = move * 1.02 + 1e-15 * max(centre, 1e-6)
     for _ in range(60):
-        at = centre + move if upwards else centre - move
-        if at <= 0 and not upwards:
+        at = centre + way * move
+        if at <= 0 and way < 0:
             return 0.0
         found = delta_at(nodes, at)
-        if upwards and found.upper <= delta:
+        if way > 0 and found.upper <= delta:
             return at
-        if not upwards and found.lower >= delta:
+        if way < 0 and found.lower >= delta:
             return at
         move *= 2.0
-    return math.inf if upwards else 0.0
+    return math.inf if way > 0 else 0.0

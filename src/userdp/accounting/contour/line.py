@@ -32,7 +32,7 @@ class Line:
     log_m: float
     defect: float
     noise: float  # mean of |l| under the tilt: float rounding grows with it
-    lines: Floats  # heights y of the lines that bound the tail
+    domain: slice  # of the step's coarse grid
     log_size: Floats  # (m, n): log |f_0| + log h on those lines, relative to M(c)
     imag: Floats  # (m, n): Im l on those lines
 
@@ -46,7 +46,7 @@ class Line:
         return min(math.log(value), 0.0)
 
 
-def _domain(step: Step, b: float) -> tuple[float, float]:
+def _domain(step: Step, b: float) -> slice:
     """The part of the step's x-range that carries the tilted mass; at least ``step.inner``."""
     g = b * step.ell - 0.5 * step.x * step.x
     inner = g[step.inner]
@@ -66,13 +66,13 @@ def _domain(step: Step, b: float) -> tuple[float, float]:
         right = step.inner.stop - 1 + (int(low[0]) if low.size else int(outer.argmin()))
         if good[-1] < step.inner.stop - 1:
             right = int(good[-1]) + 1
-    return float(step.x[left]), float(step.x[right])
+    return slice(left, right + 1)
 
 
 def make_line(step: Step, b: float) -> Line:
     """The line for the exponent ``b`` (1 + c for remove, -c for add)."""
-    low, high = _domain(step, b)
-    inside = (step.x >= low) & (step.x <= high)
+    inside = _domain(step, b)
+    low, high = float(step.x[inside][0]), float(step.x[inside][-1])
     bend = float(step.curvature[inside].max())
     height = min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
     for _ in range(60):
@@ -116,11 +116,11 @@ def make_line(step: Step, b: float) -> Line:
     noise = float(np.abs(weights) @ np.abs(ell[0]))
     imag = np.maximum(ell.imag[1:], 0.0)
     return Line(
-        step.count, ell[0], weights, log_m, strip + edge, noise, heights[1:], log_size[1:], imag
+        step.count, ell[0], weights, log_m, strip + edge, noise, inside, log_size[1:], imag
     )
 
 
-def _log_sum(g: Floats, inside: np.ndarray) -> float:  # type: ignore[type-arg]
+def _log_sum(g: Floats, inside: slice) -> float:
     part = g[inside]
     top = float(part.max())
     return top + math.log(float(np.exp(part - top).sum()))

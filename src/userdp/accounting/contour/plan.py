@@ -13,7 +13,7 @@ import numpy as np
 from userdp.accounting.contour.line import Line, make_lines
 from userdp.accounting.contour.saddle import Saddle
 from userdp.accounting.contour.side import Side
-from userdp.accounting.contour.trapezoid import Nodes, chernoff, compute_nodes
+from userdp.accounting.contour.trapezoid import RATIOS, Nodes, chernoff, compute_nodes
 
 LOG_SHARE = math.log(1e-9)  # excess and tail, each relative to delta
 _SMOOTHING_SHARE = 1.5e-7  # v c (c+1)
@@ -28,11 +28,11 @@ def log_tail(side: Side, lines: tuple[Line, ...], u: float, smoothing: float) ->
     return total
 
 
-def _period(side: Side, saddle: Saddle) -> float:
+def _period(side: Side, domains: tuple[slice, ...], saddle: Saddle) -> float:
     """The least period whose excess is below e^LOG_SHARE of the estimated delta."""
     c, log_delta = saddle.c, saddle.log_delta
     spread = math.sqrt(saddle.curvature)
-    bounds = chernoff(side, c)
+    bounds = chernoff(side, domains, c * RATIOS)
     longest = max((25.0 - min(log_delta, 0.0)) / c, 5 * spread)
     periods = np.geomspace(min(2.0 * spread, 0.5 * longest), 4 * longest, 160)
     excess = bounds.log_excess(c, saddle.epsilon, periods)
@@ -63,11 +63,18 @@ def _reach(
     return last, v, tail
 
 
-def plan_nodes(side: Side, saddle: Saddle) -> Nodes:
-    """Nodes for epsilons near ``saddle.epsilon``, whose delta is near exp(saddle.log_delta)."""
+def plan_nodes(side: Side, saddle: Saddle) -> Nodes | None:
+    """Nodes for epsilons near ``saddle.epsilon``, whose delta is near exp(saddle.log_delta).
+
+    None where the domain cuts alone would spoil the answer (another cut has to be tried).
+    """
     c = saddle.c
     lines = make_lines(side, c)
-    period = _period(side, saddle)
+    spoiled = math.fsum(line.count * line.defect for line in lines)
+    if spoiled > 1e-2:
+        return None
+    domains = tuple(line.domain for line in lines)
+    period = _period(side, domains, saddle)
     h = 2 * math.pi / period
     width = sum(line.ell.size for line in lines)
     share = _SMOOTHING_SHARE
@@ -78,4 +85,5 @@ def plan_nodes(side: Side, saddle: Saddle) -> Nodes:
             break
         share *= 4.0
     tail = log_tail(side, lines, n * h, smoothing)
-    return compute_nodes(side, lines, c, h, n, chernoff(side, c, smoothing), smoothing, tail)
+    bounds = chernoff(side, domains, c * RATIOS, smoothing)
+    return compute_nodes(side, lines, c, h, n, bounds, smoothing, tail)

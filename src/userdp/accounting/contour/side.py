@@ -19,6 +19,11 @@ from userdp.accounting.contour.phases import Phase
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _LEFT = 9.2  # Phi(-9.2) < 2e-20
+_MOST_POINTS = 60_000
+
+
+class GridTooLarge(Exception):
+    """The x-range of a step would need too many points; another method must answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +71,12 @@ class Side:
             k2 += s.count * var
         return k0, k1, k2
 
-    def log_moments(self, c: Floats) -> Floats:
-        """K at many c at once, from the coarse real grid, rounded up by 1e-6 * T (docs, eq. 8)."""
-        out = 0.5 * self.mu2 * c * (c + 1)
-        b = 1.0 + c if self.remove else -c
-        for s in self.steps:
-            ell, x = s.ell[s.inner], s.x[s.inner]
-            g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
-            top = g.max(axis=1)
-            out = out + s.count * (
-                top + np.log(np.exp(g - top[:, None]).sum(axis=1) * s.h) - LOG_SQRT_2PI
-            )
-        return out
-
-
 def _grid_step(a: Floats) -> float:
     gap = float(np.diff(a).max()) if a.size > 1 else 0.0
     return min(0.3, 0.9 / gap) if gap > 0 else 0.3
 
 
-def _step(phase: Phase, remove: bool, budget: float) -> Step:
+def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> Step:
     """``budget``: numerator mass that one step may drop (on each of two occasions)."""
     a = np.asarray(phase.shifts) / phase.noise_multiplier
     w = np.asarray(phase.log_probabilities)
@@ -105,16 +96,21 @@ def _step(phase: Phase, remove: bool, budget: float) -> Step:
         must = float(candidates[int(ok.argmax())]) if ok.any() else high
         dropped = missing + budget
         ends = (low, must + 9.0)
+        if reach_c is not None:
+            ends = (low, max(must, (1.0 + reach_c) * float(law.a[-1]) + 9.5))
+            must = ends[1] + 1.0
     else:
         law = Law(a, w, 0.0)
         must = -reach
         dropped = budget
         ends = (must - 9.0, _LEFT)
     h = _grid_step(law.a)
+    if (ends[1] - ends[0]) / h > _MOST_POINTS:
+        raise GridTooLarge
     x = np.arange(ends[0], ends[1] + h, h)
     ell, slope, curvature = losses(law, x, np.zeros(1))
     if remove:
-        inner = slice(0, int(np.searchsorted(x, must)) + 1)
+        inner = slice(0, min(int(np.searchsorted(x, must)) + 1, x.size))
     else:
         inner = slice(max(int(np.searchsorted(x, must)) - 1, 0), x.size)
     return Step(
@@ -122,13 +118,19 @@ def _step(phase: Phase, remove: bool, budget: float) -> Step:
     )
 
 
-def make_side(phases: Sequence[Phase], *, remove: bool, mass_budget: float) -> Side:
-    """The direction of ``phases``; at most ``mass_budget`` of the numerator's mass is dropped."""
+def make_side(
+    phases: Sequence[Phase], *, remove: bool, mass_budget: float, reach_c: float | None = None
+) -> Side:
+    """The direction of ``phases``; at most ``mass_budget`` of the numerator's mass is dropped.
+
+    With ``reach_c``, x is not cut where its mass ends but where the tilted integrand of every
+    c <= ``reach_c`` has decayed (components of tiny mass are still dropped).
+    """
     mu2 = math.fsum(
         ph.count * (ph.shifts[0] / ph.noise_multiplier) ** 2 for ph in phases if ph.is_gaussian
     )
     mixed = [ph for ph in phases if not ph.is_gaussian]
     steps = tuple(
-        _step(ph, remove, mass_budget / (2 * len(mixed) * ph.count)) for ph in mixed
+        _step(ph, remove, mass_budget / (2 * len(mixed) * ph.count), reach_c) for ph in mixed
     )
     return Side(remove, steps, mu2, math.fsum(s.count * s.dropped for s in steps))

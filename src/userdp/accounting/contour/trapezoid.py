@@ -13,9 +13,9 @@ import numpy as np
 
 from userdp.accounting.contour.line import EPS, Line, powers
 from userdp.accounting.contour.losses import Complexes, Floats
-from userdp.accounting.contour.side import Side
+from userdp.accounting.contour.side import LOG_SQRT_2PI, Side
 
-_RATIOS = np.concatenate(
+RATIOS = np.concatenate(
     [np.linspace(0.02, 0.98, 33), 1 + np.geomspace(0.01, 60.0, 40)]
 )
 
@@ -49,12 +49,23 @@ def log_kappa(a: Floats) -> Floats:
     return np.where(a > 1, -a * np.log1p(1 / np.maximum(a, 1)) - np.log1p(a), out)
 
 
-def chernoff(side: Side, c: float, smoothing: float = 0.0) -> Chernoff:
-    """Chernoff bounds around the abscissa c, with an extra Gaussian of variance ``smoothing``."""
-    a = c * _RATIOS
-    k = side.log_moments(a) + 0.5 * smoothing * a * (a + 1)
-    slack = 1e-6 * sum(s.count for s in side.steps) + 1e-9 * np.abs(k)
-    return Chernoff(a, k + slack + log_kappa(a))
+def chernoff(
+    side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float = 0.0
+) -> Chernoff:
+    """Chernoff bounds at the orders ``a`` for the measure kept on ``domains`` (one per step).
+
+    K(a) is a coarse upper sum, rounded up by 1e-6 per step (docs, eq. 8).
+    """
+    k = 0.5 * (side.mu2 + smoothing) * a * (a + 1)
+    b = 1.0 + a if side.remove else -a
+    for step, domain in zip(side.steps, domains, strict=True):
+        ell, x = step.ell[domain], step.x[domain]
+        g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
+        top = g.max(axis=1)
+        e = np.exp(g - top[:, None])
+        total = (e.sum(axis=1) + e[:, 0] + e[:, -1]) * step.h
+        k = k + step.count * (top + np.log(total) - LOG_SQRT_2PI + 1e-6)
+    return Chernoff(a, k + 1e-9 * np.abs(k) + log_kappa(a))
 
 
 @dataclass(frozen=True, slots=True)

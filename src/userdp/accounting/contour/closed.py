@@ -1,0 +1,168 @@
+r"""Closed forms: a pure Gaussian composition, and one single step (T = 1).
+
+Legend: R(z) = e^{z^2/2} int_z^inf e^{-t^2/2} dt = sqrt(pi/2) erfcx(z/sqrt 2), the Mills ratio;
+phi and Phi_c are the standard normal density and upper tail.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import erfcx, log_ndtr
+
+from userdp.accounting.contour.bounds import Bounds
+from userdp.accounting.contour.losses import Floats, Law, losses
+from userdp.accounting.contour.phases import Phase
+
+_SPECIAL = 4e-15  # stated relative error of erfcx and of exp(log_ndtr) in the ranges used
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def _log_mills(z: float) -> float:
+    """log R(z)."""
+    if z > -25:
+        return math.log(math.sqrt(math.pi / 2) * float(erfcx(z / math.sqrt(2))))
+    return 0.5 * z * z + _LOG_SQRT_2PI  # R(z) = sqrt(2 pi) e^{z^2/2} (1 - tiny)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> Bounds:
+    """delta(epsilon) of N(mu, 1) against N(0, 1); both directions are equal.
+
+    delta = Phi_c(z) - e^eps Phi_c(z + mu) = phi(z) (R(z) - R(z + mu)), z = eps/mu - mu/2, because
+    e^eps phi(z + mu) = phi(z) (Balle & Wang 2018, Thm 8). docs, eq. 16.
+    """
+    z = epsilon / mu - 0.5 * mu
+    if z > -20:
+        first, second = math.exp(_log_mills(z)), math.exp(_log_mills(z + mu))
+        gap = first - second
+        error = _SPECIAL * (first + second)
+        # z itself is rounded: d log phi = z dz, and R changes by at most (1 + |z| R) dz
+        shift = 2.0**-52 * (abs(epsilon / mu) + mu)
+        relative = shift * (abs(z) + 1) * 2 + 1e-15
+        if gap < 1e-3 * first:  # R(z) - R(z+mu) = int (1 - t R(t)) dt, in mu, without cancelling
+            gap_low, gap_high = _mills_gap(z, mu)
+        else:
+            gap_low, gap_high = gap - error - shift * first, gap + error + shift * first
+        log_phi = -0.5 * z * z - _LOG_SQRT_2PI
+        relative += 2.0**-51 * z * z
+        if log_phi < -740:
+            return Bounds(0.0, 1e-300)
+        phi = math.exp(log_phi)
+        low, high = phi * gap_low * (1 - relative), phi * gap_high * (1 + relative)
+    else:
+        # delta is within e^-200 of 1
+        low, high = 1 - 1e-15, 1.0
+    high = min(high, 1.0)
+    return Bounds(min(max(low, 0.0), high), high)
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+
+
+def _mills_gap(z: float, mu: float) -> tuple[float, float]:
+    """R(z) - R(z + mu) for small mu, as int over t of g(t) = 1 - t R(t), bounded both ways.
+
+    g is positive and falls, so the integral lies between mu g(z + mu) and mu g(z); the 12-point
+    rule is exact to rounding for mu < 1; g loses about z^2 ulps for large z.
+    """
+    t = z + 0.5 * mu * (1 + _NODES)
+    g = 1 - t * math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2))
+    value = 0.5 * mu * float(_WEIGHTS @ g)
+    size = 1 + abs(z)
+    error = _SPECIAL * mu * (size + 1)
+    return max(value - error, 0.0), value + error
+
+
+def gaussian_epsilon(mu: float, delta: float) -> Bounds:
+    """The epsilon of N(mu, 1) against N(0, 1) at ``delta``: bisection on certified bounds."""
+    if gaussian_delta(mu, 0.0).upper <= delta:
+        return Bounds(0.0, 0.0)
+    high = 0.5 * mu * mu + mu * math.sqrt(2 * math.log(1 / delta)) + mu
+    return Bounds(
+        _crossing(lambda e: gaussian_delta(mu, e).lower >= delta, high)[0],
+        _crossing(lambda e: gaussian_delta(mu, e).upper > delta, high)[1],
+    )
+
+
+def _crossing(holds, high: float) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+    """(last epsilon known to hold, first known not to) for a property that holds below."""
+    low = 0.0
+    while holds(high):
+        low, high = high, 2 * high
+    for _ in range(200):
+        mid = 0.5 * (low + high)
+        if not low < mid < high or high - low < 1e-15 * high:
+            break
+        if holds(mid):
+            low = mid
+        else:
+            high = mid
+    return low, high
+
+
+def _law(phase: Phase) -> Law:
+    w = np.asarray(phase.log_probabilities)
+    w = w - math.log(math.fsum(np.exp(w)))
+    return Law(np.asarray(phase.shifts) / phase.noise_multiplier, w, 0.0)
+
+
+def single_step_delta(phase: Phase, epsilon: float, *, remove: bool) -> Bounds | None:
+    """delta(epsilon) of one mixed step; None where the closed form cancels too much.
+
+    remove: {l > eps} = {x > r}, delta = Q(x > r) - e^eps P(x > r); add: {-l > eps} = {x < r},
+    delta = P(x < r) - e^eps Q(x < r) (l increases). Any r gives a lower bound; a root r wrong by
+    dr costs at most the second-order term, which is added (docs, eq. 17).
+    """
+    law = _law(phase)
+    target = epsilon if remove else -epsilon
+    if not remove and phase.shifts[0] == 0 and target <= float(law.w[0]):
+        return Bounds(0.0, 0.0)
+    r, residue = _root(law, target)
+    return _tail_gap(law, r, residue, epsilon, remove)
+
+
+def _loss_at(law: Law, x: float) -> tuple[float, float]:
+    ell, slope, _ = losses(law, np.array([x]), np.zeros(1))
+    return float(ell[0, 0].real), float(slope[0])
+
+
+def _root(law: Law, target: float) -> tuple[float, float]:
+    """(r with l(r) close to target, |l(r) - target|) for the increasing, convex l."""
+    low, high = -1.0, 1.0
+    while _loss_at(law, low)[0] > target and low > -1e8:
+        low *= 2
+    while _loss_at(law, high)[0] < target and high < 1e8:
+        high *= 2
+    x = high
+    value = math.inf
+    for _ in range(200):
+        value, slope = _loss_at(law, x)
+        low, high = (x, high) if value < target else (low, x)
+        new = x - (value - target) / slope if slope > 0 else 0.5 * (low + high)
+        if not low < new < high:
+            new = 0.5 * (low + high)
+        if abs(new - x) <= 2e-16 * max(abs(x), 1.0) or not low < high:
+            break
+        x = new
+    return x, abs(value - target)
+
+
+def _tail_gap(law: Law, r: float, residue: float, epsilon: float, remove: bool) -> Bounds | None:
+    sign = 1.0 if remove else -1.0
+    log_q: Floats = law.w + log_ndtr(sign * (law.a - r))
+    log_p = float(log_ndtr(-sign * r))
+    logs = (log_q, np.array([epsilon + log_p])) if remove else (np.array([log_p]), epsilon + log_q)
+    top = float(logs[0].max())
+    if top < -690 or float(logs[1].max()) > 690:
+        return None
+    plus, minus = math.fsum(np.exp(logs[0])), math.fsum(np.exp(logs[1]))
+    size = 2e-15 + 4 * 2.0**-53 * (float(np.abs(law.w).min()) + abs(epsilon) + abs(top))
+    # log_ndtr(t) is accurate to a few ulps of its value, and t = a - r is rounded: |d log| ~ |t| dt
+    size += 2.0**-52 * (1 + abs(r)) * (abs(r) + 1)
+    gap, error = plus - minus, size * (plus + minus)
+    # |l - eps| <= residue + rounding between r and the true root, over at most that mass
+    miss = 2 * (residue + 1e-15 * (1 + abs(epsilon))) * max(plus, minus)
+    if not gap > 0 or error + miss > 4e-7 * gap:
+        return None
+    return Bounds(max(gap - error, 0.0), min(gap + error + miss, 1.0))
