@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from userdp.errors import UseError
 from userdp.guarantees import require_count, require_positive
@@ -119,6 +119,25 @@ class TrainConfig:
             key: str(value) if isinstance(value, StrEnum) else value
             for key, value in asdict(self).items()
         }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; `UseError` for unknown or missing fields."""
+        names = {field.name for field in fields(cls)}
+        if set(values) != names:
+            raise UseError(
+                "this configuration is of another version of userdp: unknown "
+                f"{sorted(set(values) - names)}, missing {sorted(names - set(values))}"
+            )
+        return cls(
+            **{
+                **values,
+                "optimizer": OptimizerName(values["optimizer"]),
+                "schedule": Schedule(values["schedule"]),
+                "averaging": Averaging(values["averaging"]),
+                "lora_targets": tuple(values["lora_targets"]),
+            }
+        )
 
     @property
     def digest(self) -> str:

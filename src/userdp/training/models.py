@@ -37,7 +37,7 @@ def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
         model = new_model(config, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
     else:
         model = read_model(resolve(config.model), dropout=config.dropout)
-    _require_fit(model, config.model, store)
+    require_fit(model, config.model, store)
     return model.train()
 
 
@@ -120,7 +120,8 @@ def _set_dropout(shape: Any, dropout: float) -> None:
             setattr(shape, name, dropout)
 
 
-def _require_fit(model: nn.Module, name: str, store: UserStore) -> None:
+def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
+    """Refuse a model that would misread the store's tokens."""
     embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
     rows = embeddings.weight.shape[0]
     if rows < store.meta.vocab_size:

@@ -1,0 +1,153 @@
+"""``userdp train``: fine-tune with user-level privacy, or pre-train without."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from userdp.cli.output import emit, stderr
+from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
+from userdp.cli.progress import StepBar
+from userdp.errors import UseError
+from userdp.guarantees import round_up
+from userdp.training.config import PlainPlan, TrainConfig
+
+if TYPE_CHECKING:
+    from userdp.plan import Plan
+
+
+def train(
+    store: Path,
+    /,
+    *,
+    out: Path,
+    plan: Path | None = None,
+    privacy: Literal["user", "none"] = "user",
+    resume: bool = False,
+    no_tensorboard: bool = False,
+    options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
+    config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
+    json: bool = False,
+) -> None:
+    """Fine-tune a model with user-level differential privacy.
+
+    Each step is charged in the run's ledger, on the disk, before its data is read; the whole plan
+    is reserved in the store's ledger before the first. The released weights are in RUN/model.
+
+    Args:
+        store: a user store made by userdp prepare.
+        out: the run's folder (RUN).
+        plan: a plan file; or give the plan's numbers as options.
+        privacy: user (the default), or none: shuffled batches, no claim, and the store's own claim
+            becomes infinite.
+        resume: go on with the interrupted run in --out: its remaining steps, on fresh cohorts.
+        no_tensorboard: write no curves, even where TensorBoard is installed.
+        options: see PlanOptions.
+        config: see TrainConfig.
+        json: print one JSON object on stdout.
+    """
+    chosen = _choose_plan(plan, privacy, options, out, resume=resume)
+    settings = _choose_config(config, out, resume=resume)
+    if isinstance(chosen, PlainPlan):
+        stderr.print(
+            "[bold yellow]warning:[/] --privacy none: the people in this store get no protection "
+            "from this run, and no epsilon can be claimed for the store any more.",
+            soft_wrap=True,
+        )
+    elif chosen.unsafe_shuffle:
+        stderr.print(
+            "[bold yellow]warning:[/] --unsafe-shuffle: no accountant covers shuffled batches, so "
+            "no epsilon is claimed for this run or, from here on, for the store.",
+            soft_wrap=True,
+        )
+    from userdp.data.store import UserStore
+    from userdp.training.loop import train as run_training
+
+    with StepBar() as bar:
+        done = run_training(
+            UserStore.open(store),
+            chosen,
+            settings,
+            out=out,
+            resume=resume,
+            progress=bar,
+            tensorboard=not no_tensorboard,
+        )
+    result = describe(out, chosen, seconds=done.seconds)
+    emit(result, json=json, render=lambda console: _print(console, result))
+
+
+def describe(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, Any]:
+    """The claim of a finished run, recomputed from its ledger, and where its parts lie."""
+    from userdp.ledger import claim
+
+    found = claim(out / "ledger.jsonl")
+    private = not isinstance(plan, PlainPlan)
+    return {
+        **found.guarantee.to_dict(),
+        "algorithm": plan.algorithm if private else None,
+        "steps": found.steps if private else plan.steps,
+        "seconds": round(seconds, 2),
+        "run": str(out),
+        "model": str(out / "model"),
+        "ledger": str(out / "ledger.jsonl"),
+    }
+
+
+def _choose_plan(
+    path: Path | None,
+    privacy: str,
+    options: PlanOptions | None,
+    out: Path,
+    *,
+    resume: bool,
+) -> Plan | PlainPlan:
+    """The plan of a file, of options, or of the run that is resumed."""
+    if path is not None:
+        if options is not None or privacy == "none":
+            raise UseError("--plan says it all: leave the other options of a plan out")
+        from userdp.plan import Plan
+
+        return Plan.load(path)
+    if resume and options is None:
+        return _kept_plan(out)
+    options = options or PlanOptions()
+    return build_plain_plan(options) if privacy == "none" else build_plan(options)
+
+
+def _kept_plan(out: Path) -> Plan | PlainPlan:
+    from userdp.plan import Plan
+    from userdp.training.runs import RunFolder
+
+    kept = RunFolder(out).read_config()
+    if "plan" in kept:
+        return Plan.from_dict(kept["plan"])
+    return PlainPlan(steps=kept["steps"], batch_size=kept["batch_size"])
+
+
+def _choose_config(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
+    """The configuration of the options, or of the run that is resumed."""
+    if config is not None or not resume:
+        return config or TrainConfig()
+    from userdp.training.runs import RunFolder
+
+    return TrainConfig.from_dict(RunFolder(out).read_config().get("train", {}))
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    epsilon = float(result["epsilon"])
+    table.add_row("epsilon", "[bold]none[/]" if math.isinf(epsilon) else f"[bold]{round_up(epsilon)}[/]")
+    table.add_row("delta", f"{result['delta']:g}")
+    for name in ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps"):
+        if result[name] is not None:
+            table.add_row(name, str(result[name]))
+    table.add_row("minutes", f"{result['seconds'] / 60:.1f}")
+    table.add_row("model", result["model"])
+    table.add_row("ledger", result["ledger"])
+    console.print(table)
