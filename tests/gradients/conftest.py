@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -53,6 +53,15 @@ def _config(family: str) -> PretrainedConfig:
         return GPTNeoXConfig(**common)
     assert family == "qwen2"
     return Qwen2Config(**common, num_key_value_heads=1, tie_word_embeddings=True)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads only slow models down that are this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 
+import peft
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,10 @@ def clipped(gradient: dict[str, Tensor], bound: float) -> dict[str, Tensor]:
 
 
 def added(gradients: list[dict[str, Tensor]], weight: float) -> dict[str, Tensor]:
-    return {name: sum(g[name] for g in gradients) * weight for name in gradients[0]}
+    return {
+        name: torch.stack([gradient[name] for gradient in gradients]).sum(0) * weight
+        for name in gradients[0]
+    }
 
 
 @pytest.mark.parametrize("item_clip_norm", [None, 1.5])
@@ -281,6 +285,50 @@ def test_a_loss_that_is_one_number_for_the_batch_is_refused(
         clipped_sum(make_model(), batch_mean, Units.from_rows(make_rows([2])), l2_clip_norm=1.0)
 
 
+def test_a_loss_that_forgot_the_model_is_refused(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    def detached(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return causal_lm_loss(model, input_ids, lengths).detach()
+
+    with pytest.raises(UseError, match="does not depend"):
+        clipped_sum(make_model(), detached, Units.from_rows(make_rows([2])), l2_clip_norm=1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+def test_with_lora_only_the_adapters_are_summed_and_the_base_costs_no_gradient(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    model: nn.Module = peft.get_peft_model(make_model(dtype=torch.float64), config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # born as zeros, which would leave lora_A without gradient
+            torch.nn.init.normal_(parameter)
+    row = make_rows([1])[0][0]
+    result = clipped_sum(model, causal_lm_loss, Units.from_rows([[row]]), l2_clip_norm=1e6)
+    assert len(result.value) == 2
+    assert all("lora" in name for name in result.value)
+    expected = row_gradient(model, row)
+    for name, value in result.value.items():
+        assert value.any()
+        torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+def test_activation_checkpointing_changes_nothing(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    units = Units.from_rows(make_rows([2]))
+    values = []
+    for checkpointing in (False, True):
+        model = make_model("llama").train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()  # type: ignore[operator]
+        values.append(clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1.0).value)
+    for name, value in values[0].items():
+        torch.testing.assert_close(value, values[1][name])
+
+
 def test_a_model_with_nothing_to_train_is_refused(make_model: MakeModel) -> None:
     model = make_model().requires_grad_(False)
     with pytest.raises(UseError, match="no trainable parameter"):
@@ -292,9 +340,15 @@ def test_a_model_with_nothing_to_train_is_refused(make_model: MakeModel) -> None
 def test_a_clip_norm_that_bounds_nothing_is_refused(
     name: str, value: float, make_model: MakeModel
 ) -> None:
-    arguments = {"l2_clip_norm": 1.0, "item_clip_norm": 1.0, name: value}
+    norms = {"l2_clip_norm": 1.0, "item_clip_norm": 1.0, name: value}
     with pytest.raises(UseError, match=name):
-        clipped_sum(make_model(), causal_lm_loss, Units.from_rows([]), **arguments)
+        clipped_sum(
+            make_model(),
+            causal_lm_loss,
+            Units.from_rows([]),
+            l2_clip_norm=norms["l2_clip_norm"],
+            item_clip_norm=norms["item_clip_norm"],
+        )
 
 
 @pytest.mark.parametrize("micro_batch", [0, -1, 1.5, True])

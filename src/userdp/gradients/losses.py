@@ -10,7 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""``loss(model, input_ids, lengths)`` → (rows,): one number per row, from that row alone."""
+"""``loss(model, input_ids, lengths)`` → (rows,): one number per row, from that row alone.
+
+``input_ids`` is (rows, width) and its contents beyond each row's length are arbitrary. The result
+is attached to the model's graph even where it is 0. Normalise by nothing that other rows decide.
+"""
 
 _IGNORED = -100
 

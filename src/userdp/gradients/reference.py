@@ -184,6 +184,11 @@ def _gradient_of_sum(
                 f"{tuple(losses.shape)}: a loss averaged over the batch makes one user's gradient "
                 "depend on the others"
             )
+        if not losses.requires_grad:
+            raise UseError(
+                "the loss does not depend on any trainable parameter, so its gradient is nothing",
+                hint="do not detach the loss, nor compute it under torch.no_grad()",
+            )
         total = losses.sum() * weight
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
     wide = [
