@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from userdp.accounting.calibration import calibrate
-from userdp.accounting.mechanisms import Mechanism, PoissonExamples, PoissonUsers
+from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers, SampledMechanism
 from userdp.errors import UseError
 from userdp.guarantees import (
     Adjacency,
@@ -111,6 +111,7 @@ class Plan:
                 noise_multiplier=noise_multiplier or 1.0,
                 steps=steps,
             ),
+            sampling_probability=probability,
             noise_multiplier=noise_multiplier,
             sampling=Sampling.USERS,
             group_size=group_size,
@@ -145,6 +146,7 @@ class Plan:
                 noise_multiplier=noise_multiplier or 1.0,
                 steps=steps,
             ),
+            sampling_probability=probability,
             noise_multiplier=noise_multiplier,
             sampling=Sampling.EXAMPLES,
             group_size=group_size,
@@ -159,8 +161,9 @@ class Plan:
     @classmethod
     def _calibrated(
         cls,
-        start: Mechanism,
+        start: SampledMechanism,
         *,
+        sampling_probability: float,
         noise_multiplier: float | None,
         target_epsilon: float | None,
         target_delta: float,
@@ -185,7 +188,7 @@ class Plan:
             sampling=sampling,
             steps=start.steps,
             group_size=group_size,
-            sampling_probability=start.sampling_probability,
+            sampling_probability=sampling_probability,
             noise_multiplier=start.noise_multiplier,
             l2_clip_norm=l2_clip_norm,
             population=population,
@@ -196,7 +199,7 @@ class Plan:
         )
 
     @property
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> SampledMechanism:
         """What the accountant prices: built from the same fields as the sampler."""
         if self.sampling is Sampling.USERS:
             return PoissonUsers(
@@ -301,7 +304,9 @@ class StepRecord:
         )
 
 
-def guarantee_of(mechanism: Mechanism, *, steps: int, delta: float, covered: bool) -> Guarantee:
+def guarantee_of(
+    mechanism: SampledMechanism, *, steps: int, delta: float, covered: bool
+) -> Guarantee:
     """The user-level claim of ``steps`` steps of a mechanism; ε = ∞ where not ``covered``."""
     if not covered:
         epsilon, accountant = math.inf, "none"

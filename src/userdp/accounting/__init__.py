@@ -2,6 +2,13 @@
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.calibration import calibrate
-from userdp.accounting.mechanisms import Mechanism, PoissonExamples, PoissonUsers
+from userdp.accounting.mechanisms import Mechanism, PoissonExamples, PoissonUsers, SampledMechanism
 
-__all__ = ["Bracket", "Mechanism", "PoissonExamples", "PoissonUsers", "calibrate"]
+__all__ = [
+    "Bracket",
+    "Mechanism",
+    "PoissonExamples",
+    "PoissonUsers",
+    "SampledMechanism",
+    "calibrate",
+]

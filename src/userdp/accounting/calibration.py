@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from userdp.accounting.mechanisms import Mechanism
+from userdp.accounting.mechanisms import SampledMechanism
 from userdp.errors import UseError
 from userdp.guarantees import require_delta, require_positive
 
@@ -10,8 +10,12 @@ _LARGEST_NOISE = 1e6
 
 
 def calibrate(
-    mechanism: Mechanism, *, target_epsilon: float, target_delta: float, tolerance: float = 1e-3
-) -> Mechanism:
+    mechanism: SampledMechanism,
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    tolerance: float = 1e-3,
+) -> SampledMechanism:
     """The mechanism with the least noise that stays within (``target_epsilon``, ``target_delta``).
 
     Guarantee: the returned mechanism's upper bound on ε is at most ``target_epsilon``; its noise

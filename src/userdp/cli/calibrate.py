@@ -47,7 +47,7 @@ def calibrate(
         "delta": delta,
         "sampling_probability": sampling_probability,
         "steps": steps,
-        "group_size": mechanism.group_size,
+        "group_size": start.group_size,
         "unit": str(PrivacyUnit.USER),
         "adjacency": str(mechanism.adjacency),
         "sampling": str(mechanism.sampling),

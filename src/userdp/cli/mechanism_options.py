@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
-    from userdp.accounting.mechanisms import Mechanism
+    from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
 
 MechanismSampling = Literal["users", "examples"]
 
@@ -19,7 +19,7 @@ def build_mechanism(
     noise_multiplier: float,
     steps: int | None,
     group_size: int | None,
-) -> Mechanism:
+) -> PoissonUsers | PoissonExamples:
     """The mechanism that the options describe; `UseError` names what is missing."""
     from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
 
