@@ -1,0 +1,267 @@
+"""What a claimed ε rests on, in words, each assumption graded by what breaks if it is false."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from userdp.guarantees import Sampling
+from userdp.reporting.run_facts import RunFacts
+
+
+class Grade(StrEnum):
+    """How much hangs on an assumption.
+
+    ``CRITICAL``: false means that the claimed ε does not hold; somebody must have made sure.
+    ``THEORETICAL``: a known gap between proof and machine; no way to use it is known to us.
+    ``NEGLIGIBLE``: bounded far below the digits shown, or without bearing on ε.
+    """
+
+    CRITICAL = "critical"
+    THEORETICAL = "theoretical"
+    NEGLIGIBLE = "negligible"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumption:
+    """One thing that has to be true.
+
+    Args:
+        key: names it, for links and tests.
+        title: in a few words.
+        grade: how much hangs on it.
+        statement: what has to be true.
+        otherwise: what follows if it is not.
+        ensured: who sees to it, and how.
+    """
+
+    key: str
+    title: str
+    grade: Grade
+    statement: str
+    otherwise: str
+    ensured: str
+
+
+def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
+    """The assumptions of these runs' claims, the most critical first."""
+    found = [*_ALWAYS]
+    if any(run.plan is not None and run.plan.sampling is Sampling.EXAMPLES for run in runs):
+        found.append(_CAP)
+    if len(runs) > 1:
+        found.append(_SEVERAL)
+    if any(run.plan is not None and not run.claim.complete for run in runs):
+        found.append(_INTERRUPTED)
+    order = list(Grade)
+    return tuple(sorted(found, key=lambda assumption: order.index(assumption.grade)))
+
+
+_ALWAYS = (
+    Assumption(
+        key="identity",
+        title="One id, one person",
+        grade=Grade.CRITICAL,
+        statement=(
+            "All that one person contributed carries one user id, and the id was assigned without "
+            "regard to the text."
+        ),
+        otherwise="A person with several ids is protected less, as a group of that many users.",
+        ensured="The operator, who chose the field that names the user.",
+    ),
+    Assumption(
+        key="contribution",
+        title="What a user wrote, not what others wrote about them",
+        grade=Grade.CRITICAL,
+        statement=(
+            "The claim bounds the influence of a user's own records. A secret that other users "
+            "repeat, quote or answer is spread over their records too."
+        ),
+        otherwise="What several users know of somebody may be learned, and no ε here limits it.",
+        ensured="Nobody: it is the meaning of the claim. Judge whether the unit fits the data.",
+    ),
+    Assumption(
+        key="constants",
+        title="Constants owe nothing to the data",
+        grade=Grade.CRITICAL,
+        statement=(
+            "The declared population, sampling probability, number of steps, noise, denominators "
+            "and δ were fixed before the data was looked at; none is a count of it."
+        ),
+        otherwise="A denominator or δ taken from the data's own counts tells who is in it.",
+        ensured=(
+            "The operator declares the population in the plan; userdp derives every denominator "
+            "from the plan alone."
+        ),
+    ),
+    Assumption(
+        key="tuning",
+        title="Nothing was tuned on this data for free",
+        grade=Grade.CRITICAL,
+        statement=(
+            "Learning rate, clip norm, group size and the number of steps were chosen on public "
+            "data, or each trial on this data is charged in the store's ledger."
+        ),
+        otherwise="Choosing the best of several runs reveals something that no run was charged.",
+        ensured="The operator. `userdp account --ledger STORE` adds up all that was charged.",
+    ),
+    Assumption(
+        key="released",
+        title="Only what is covered gets out",
+        grade=Grade.CRITICAL,
+        statement=(
+            "Released are the weights, this ledger and public constants. Exact losses, norms, "
+            "cohort sizes, checkpoints of interrupted steps and logs stay with the operator."
+        ),
+        otherwise="An exact loss or count is a statistic of the private text, without noise.",
+        ensured=(
+            "userdp keeps them in files that only the operator may read; a public report never "
+            "opens them."
+        ),
+    ),
+    Assumption(
+        key="secret-sampling",
+        title="Who was drawn stays secret",
+        grade=Grade.CRITICAL,
+        statement=(
+            "Nobody learns which users or examples joined a step. The price per step counts on "
+            "that (amplification by sampling)."
+        ),
+        otherwise="Without that secrecy each step costs what it would with everybody in it.",
+        ensured="Draws are seeded by the operating system, and never stored, logged or released.",
+    ),
+    Assumption(
+        key="base-model",
+        title="Base model and tokenizer are independent of this data",
+        grade=Grade.CRITICAL,
+        statement=(
+            "The weights that training began with, the tokenizer and the sequence length were made "
+            "without the private text."
+        ),
+        otherwise="Whatever the base model learned from it is not covered by any ε here.",
+        ensured="The operator, who chose the base model.",
+    ),
+    Assumption(
+        key="per-user-preparation",
+        title="Each user's records were prepared on their own",
+        grade=Grade.CRITICAL,
+        statement=(
+            "Selection, cuts, splits and de-duplication of a user's records depended on that "
+            "user's records and public data only, before userdp saw them as well as in it."
+        ),
+        otherwise="One user's text would then change what is kept of others.",
+        ensured="`userdp prepare` decides by user; what came before it is the operator's part.",
+    ),
+    Assumption(
+        key="honest-run",
+        title="The ledger is of the run that made the weights",
+        grade=Grade.CRITICAL,
+        statement=(
+            "The released weights come from the run that wrote this ledger, with userdp unmodified."
+        ),
+        otherwise="The claim is about other weights.",
+        ensured=(
+            "Steps are written before they are applied and chained by hashes, which shows "
+            "accidents and careless edits. It is no proof against a dishonest operator."
+        ),
+    ),
+    Assumption(
+        key="floating-point",
+        title="Noise in floating point",
+        grade=Grade.THEORETICAL,
+        statement=(
+            "The Gaussian noise is drawn in double precision and rounded to a public grid; its "
+            "probabilities are taken to be those of an exact Gaussian (Mironov 2012 shows what "
+            "naive sampling leaks)."
+        ),
+        otherwise="The low-order bits of a single noisy update might tell more than ε allows.",
+        ensured="Rounding removes those bits. No attack on it is known to us; no proof excludes one.",
+    ),
+    Assumption(
+        key="randomness",
+        title="The operating system's randomness",
+        grade=Grade.THEORETICAL,
+        statement=(
+            "Seeds from the operating system are unpredictable, and the generator they start "
+            "behaves like true randomness."
+        ),
+        otherwise="Predictable noise can be subtracted.",
+        ensured="256 fresh bits from the system for each draw of cohorts and each block of noise.",
+    ),
+    Assumption(
+        key="timing",
+        title="Nobody watches the clock",
+        grade=Grade.THEORETICAL,
+        statement=(
+            "How long a step took, and the memory it used, are not seen by those from whom the "
+            "data is to be protected."
+        ),
+        otherwise="A step's duration tells the size of its cohort.",
+        ensured="The ledger holds no times; the operator keeps the machine to itself.",
+    ),
+    Assumption(
+        key="rounding",
+        title="Rounding inside a step",
+        grade=Grade.NEGLIGIBLE,
+        statement=(
+            "Clipped gradients are added in double precision under a stated margin that covers "
+            "every rounding error of norms and sums."
+        ),
+        otherwise="Sensitivity would exceed the clip norm in its last digits.",
+        ensured="The clip aims below the clip norm by that margin; tests check it.",
+    ),
+    Assumption(
+        key="accounting",
+        title="Numerical accounting",
+        grade=Grade.NEGLIGIBLE,
+        statement="The accountant answers with an upper bound on ε; every ε here is rounded up.",
+        otherwise="The last digit shown would be wrong.",
+        ensured="Accountants are tested against independent calculations.",
+    ),
+    Assumption(
+        key="held-out",
+        title="Held-out users were not trained on",
+        grade=Grade.NEGLIGIBLE,
+        statement=(
+            "Users on whom the model is evaluated are chosen by a hash of the user and never drawn."
+        ),
+        otherwise="Losses would look better than they are. ε would not change.",
+        ensured="`userdp prepare` keeps them in a split of their own.",
+    ),
+)
+
+_CAP = Assumption(
+    key="cap",
+    title="No user has more examples than the cap",
+    grade=Grade.CRITICAL,
+    statement=(
+        "Where examples are sampled (ELS), the training set holds at most group size examples of "
+        "each user, chosen without regard to other users."
+    ),
+    otherwise="A user with more examples would be hit harder than ε says.",
+    ensured="userdp caps by a hash of the user when the sampler is built from the plan.",
+)
+
+_SEVERAL = Assumption(
+    key="several-runs",
+    title="Each ε is of one run",
+    grade=Grade.CRITICAL,
+    statement=(
+        "The ε beside a run covers that run's weights alone. Who sees several runs on the same "
+        "people learns what they tell together."
+    ),
+    otherwise="Releasing several costs up to the sum of their ε and of their δ.",
+    ensured="Release one, or claim the sum. `userdp account --ledger STORE` gives it.",
+)
+
+_INTERRUPTED = Assumption(
+    key="interruption",
+    title="Interruptions did not depend on the data",
+    grade=Grade.THEORETICAL,
+    statement=(
+        "A run here stopped before its last planned step. Its ε counts the steps attempted, and "
+        "holds if the moment it stopped was not decided by private results."
+    ),
+    otherwise="Claim the ε of the whole plan in its place; that one holds whenever it stopped.",
+    ensured="The store's ledger keeps the whole plan charged until the run settles.",
+)

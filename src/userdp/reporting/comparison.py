@@ -1,0 +1,93 @@
+"""Several runs side by side: which ε may be compared, and what they cost together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from userdp.guarantees import round_up
+from userdp.reporting.run_facts import RunFacts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Together:
+    """What who sees all of several runs on one store may learn: the sum, by basic composition."""
+
+    names: tuple[str, ...]
+    epsilon: str
+    delta: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """How the runs of a page relate.
+
+    Args:
+        groups: runs with one unit and one adjacency, whose ε mean the same; those without a claim
+            are in none.
+        warnings: what a reader must know before comparing; empty if all is alike.
+        together: for each store with several private runs here, their sum.
+    """
+
+    groups: tuple[tuple[RunFacts, ...], ...]
+    warnings: tuple[str, ...]
+    together: tuple[Together, ...]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether all claimed ε are about the same unit and adjacency."""
+        return len(self.groups) <= 1
+
+
+def compare(runs: Sequence[RunFacts]) -> Comparison:
+    """Group the runs by what their ε means.
+
+    Guarantee: runs whose unit or adjacency differ are never in one group, and `warnings` says so.
+    """
+    groups: dict[tuple[str, str], list[RunFacts]] = {}
+    for run in runs:
+        if run.private:
+            kind = (str(run.guarantee.unit), str(run.guarantee.adjacency))
+            groups.setdefault(kind, []).append(run)
+    warnings: list[str] = []
+    if len(groups) > 1:
+        kinds = "; ".join(
+            f"per {unit} under {adjacency}: {', '.join(run.name for run in members)}"
+            for (unit, adjacency), members in groups.items()
+        )
+        warnings.append(
+            "These runs make different kinds of claim, so their ε cannot be compared: a smaller "
+            f"number in one kind may protect less than a larger one in another. {kinds}."
+        )
+    deltas = {run.guarantee.delta for run in runs if run.private}
+    if len(deltas) > 1:
+        listed = ", ".join(f"{delta:g}" for delta in sorted(deltas))
+        warnings.append(
+            f"δ differs between these runs ({listed}): compare ε at one δ, with "
+            "userdp account --ledger RUN --delta DELTA."
+        )
+    return Comparison(
+        groups=tuple(tuple(members) for members in groups.values()),
+        warnings=tuple(warnings),
+        together=_together(groups.values()),
+    )
+
+
+def _together(groups: Iterable[Sequence[RunFacts]]) -> tuple[Together, ...]:
+    found: list[Together] = []
+    for members in groups:
+        stores: dict[str, list[RunFacts]] = {}
+        for run in members:
+            if run.store is not None:
+                stores.setdefault(run.store, []).append(run)
+        found += [
+            Together(
+                names=tuple(run.name for run in same),
+                epsilon=round_up(math.fsum(run.guarantee.epsilon for run in same)),
+                delta=f"{math.fsum(run.guarantee.delta for run in same):.4g}",
+            )
+            for same in stores.values()
+            if len(same) > 1
+        ]
+    return tuple(found)

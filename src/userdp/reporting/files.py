@@ -1,0 +1,48 @@
+"""A page is there whole, or the old one still is."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from userdp.errors import FailureError, UseError
+
+
+def require_page_place(path: Path) -> Path:
+    """``path`` if a page may be written there, else `UseError`; nothing is written."""
+    if path.is_dir():
+        raise UseError(f"{path} is a folder, and a report is a file", hint=f"--out {path}/report.html")
+    if not path.parent.is_dir():
+        raise UseError(f"there is no folder {path.parent} to put the report in")
+    return path
+
+
+def write_page(path: Path, text: str, *, private: bool) -> None:
+    """Write a page atomically; ``private`` pages are readable by their owner alone.
+
+    Raises:
+        FailureError: the disk refused; what was there before is unchanged.
+    """
+    mode = 0o600 if private else 0o644
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise FailureError(
+            f"cannot write the report {path}: {error.strerror}; what was there is unchanged",
+            hint="free some space, or choose another place with --out",
+        ) from error

@@ -1,0 +1,218 @@
+"""One self-contained HTML page about one or several runs.
+
+The page's public part is rendered from `RunFacts` alone, by a template that is given nothing else;
+the operator's part is rendered apart and put in whole, or not at all (invariant 9).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from userdp import __version__
+from userdp.errors import UseError
+from userdp.guarantees import Adjacency, Guarantee, round_up
+from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
+from userdp.reporting.comparison import Comparison, compare
+from userdp.reporting.constants import constants_of, sampler_in_words
+from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of, percent_up
+from userdp.reporting.operator_facts import OperatorFacts
+from userdp.reporting.operator_view import operator_view
+from userdp.reporting.run_facts import RunFacts
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PAGE = "report.html.j2"
+OPERATOR_PART = "operator.html.j2"
+
+_ADJACENCY = {
+    Adjacency.ADD_OR_REMOVE: "adding or removing everything that one {unit} contributed",
+    Adjacency.REPLACE: "exchanging everything that one {unit} contributed for anything else",
+    Adjacency.ZERO_OUT: "blanking everything that one {unit} contributed",
+    Adjacency.FIXED_GRAPH: "changing everything that one {unit} contributed, but not how much",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A run as the page shows it: public facts, formatted."""
+
+    facts: RunFacts
+    name: str
+    epsilon: str
+    delta: str
+    unit: str
+    adjacency: str
+    sampler: str
+    accountant: str
+    steps: str
+    state: str
+    tier: str
+    factor: str
+    best_guess: str
+    detection: str
+    expected: str
+    ledger_command: str
+    mechanism_command: str | None
+
+
+def render_report(
+    runs: Sequence[RunFacts], *, operator: Sequence[OperatorFacts] | None = None
+) -> str:
+    """The page as text.
+
+    Guarantee: with ``operator`` None the page is a function of ``runs`` alone, so it shows nothing
+    that the runs' ε do not cover. With it, the public part is the same, and the rest stands in one
+    section that says who may see it.
+
+    Args:
+        runs: at least one, as `read_runs` gives them.
+        operator: for each run, in the same order; None for a page that may be handed on.
+
+    Raises:
+        UseError: no run, or not as many operator's facts as runs.
+    """
+    if not runs:
+        raise UseError("no run to report", hint="name one or more run folders")
+    if operator is not None and len(operator) != len(runs):
+        raise UseError(f"{len(runs)} runs, but the operator's facts of {len(operator)}")
+    comparison = compare(runs)
+    page = _environment().get_template(PAGE)
+    return page.render(
+        **_public(runs, comparison), operator_part=_operator_part(runs, comparison, operator)
+    )
+
+
+def claim_sentence(run: RunFacts) -> str:
+    """The claim of one run in one sentence; the same on the page, and on the command line."""
+    guarantee = run.guarantee
+    if not run.private:
+        return f"No ε is claimed for {run.name}: {why_no_claim(run)}."
+    return (
+        f"The model that {run.name} released is (ε ≤ {round_up(guarantee.epsilon)}, "
+        f"δ = {guarantee.delta:g})-differentially private per {guarantee.unit}, under "
+        f"{guarantee.adjacency} adjacency, with {sampler_in_words(run)}, "
+        f"as bounded by the accountant {guarantee.accountant}."
+    )
+
+
+def why_no_claim(run: RunFacts) -> str:
+    """Why a run's ε is infinite."""
+    if run.plan is None:
+        return "it was trained without privacy"
+    if run.unsafe_seeds:
+        return "its randomness was fixed by a known seed, which anybody could repeat"
+    if run.plan.unsafe_shuffle:
+        return "it drew shuffled batches, which no accountant here covers"
+    return "its accountant gave no finite bound"
+
+
+def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
+    """All that the page's template is given, the operator's part apart."""
+    assumptions = assumptions_of(runs)
+    rows = [_row(run) for run in runs]
+    private = [row for row in rows if row.facts.private]
+    return {
+        "rows": rows,
+        "private": private,
+        "unclaimed": [(row, why_no_claim(row.facts)) for row in rows if not row.facts.private],
+        "title": rows[0].name if len(rows) == 1 else f"{len(rows)} runs",
+        "change": _change(private[0].facts.guarantee) if private else "",
+        "comparison": comparison,
+        "assumptions": assumptions,
+        "grades": [(grade, _GRADES[grade], _graded(assumptions, grade)) for grade in Grade],
+        "constants": constants_of(runs),
+        "false_alarms": f"{FALSE_ALARMS:.0%}",
+        "version": __version__,
+    }
+
+
+_GRADES = {
+    Grade.CRITICAL: "If one of these is false, the claimed ε does not hold.",
+    Grade.THEORETICAL: "Known gaps between proof and machine; no way to use them is known to us.",
+    Grade.NEGLIGIBLE: "Bounded far below the digits shown, or without bearing on ε.",
+}
+
+
+def _graded(assumptions: Sequence[Assumption], grade: Grade) -> list[Assumption]:
+    return [assumption for assumption in assumptions if assumption.grade is grade]
+
+
+def _change(guarantee: Guarantee) -> str:
+    return _ADJACENCY[guarantee.adjacency].format(unit=guarantee.unit)
+
+
+def _row(run: RunFacts) -> _Row:
+    guarantee = run.guarantee
+    meaning = meaning_of(guarantee.epsilon, guarantee.delta) if run.private else None
+    planned = run.plan.steps if run.plan else None
+    return _Row(
+        facts=run,
+        name=run.name,
+        epsilon=round_up(guarantee.epsilon) if run.private else "not claimed",
+        delta=f"{guarantee.delta:g}" if run.private else "–",
+        unit=str(guarantee.unit) if run.private else "–",
+        adjacency=str(guarantee.adjacency) if run.private else "–",
+        sampler=sampler_in_words(run),
+        accountant=guarantee.accountant if run.private else "–",
+        steps=f"{run.claim.steps:,} of {planned:,}" if planned is not None else "–",
+        state=_state(run),
+        tier=meaning.tier if meaning else "–",
+        factor=factor_up(meaning.factor) if meaning else "–",
+        best_guess=percent_up(meaning.best_guess) if meaning else "–",
+        detection=percent_up(meaning.detection) if meaning else "–",
+        expected=round_up(guarantee.epsilon, 6) if run.private else "inf",
+        ledger_command=f"userdp account --ledger {shlex.quote(run.name)}",
+        mechanism_command=_mechanism_command(run),
+    )
+
+
+def _state(run: RunFacts) -> str:
+    if run.finished:
+        return "complete"
+    return "not finished" if run.plan is None else "interrupted, or still running"
+
+
+def _mechanism_command(run: RunFacts) -> str | None:
+    """The command that prices the mechanism from the constants on this page alone."""
+    plan = run.plan
+    if plan is None or not run.private or run.claim.steps == 0:
+        return None
+    group = f" --group-size {plan.group_size}" if plan.algorithm == "ELS" else ""
+    return (
+        f"userdp account --sampling {plan.sampling} "
+        f"--sampling-probability {plan.sampling_probability!r}{group} "
+        f"--noise-multiplier {plan.noise_multiplier!r} --steps {run.claim.steps} "
+        f"--delta {run.guarantee.delta!r}"
+    )
+
+
+def _operator_part(
+    runs: Sequence[RunFacts], comparison: Comparison, operator: Sequence[OperatorFacts] | None
+) -> Any:
+    from markupsafe import Markup
+
+    if operator is None:
+        return None
+    view = operator_view(runs, operator, comparison)
+    # Rendered by a template with autoescape on, so what comes out is markup.
+    return Markup(_environment().get_template(OPERATOR_PART).render(view=view))
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("userdp.reporting", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
+    return environment

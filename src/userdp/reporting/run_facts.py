@@ -1,0 +1,194 @@
+"""The public facts of a run: its ledger, and the allowed constants of its configuration.
+
+Nothing here opens an operator's file. Whatever a public page shows comes from `RunFacts`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from userdp.errors import UseError
+from userdp.guarantees import Guarantee
+from userdp.ledger import Claim, claim
+from userdp.ledger.journal import read_entries
+from userdp.ledger.run import plan_of
+from userdp.plan import Plan
+
+LEDGER = "ledger.jsonl"
+CONFIG = "config.json"
+
+_ALLOWED = (
+    "model",
+    "layers",
+    "width",
+    "heads",
+    "seq_len",
+    "optimizer",
+    "learning_rate",
+    "warmup_steps",
+    "schedule",
+    "weight_decay",
+    "lora_rank",
+    "lora_alpha",
+    "dropout",
+    "averaging",
+    "averaging_decay",
+    "steps",
+    "batch_size",
+)
+"""Settings that a public page may show: all fixed before the run, none of them a path or a count.
+
+An allow-list, so that whatever a later version adds to config.json stays out until it is judged.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """What may be told of one run.
+
+    Args:
+        path: the run's folder; for reading, never shown.
+        name: what the page calls it; distinct among the runs of one page.
+        claim: recomputed from the ledger when this was read.
+        plan: None for a run without privacy.
+        run_id: random.
+        finished: the ledger notes the run's end.
+        unsafe_seeds: sampling or noise had a known seed, so that nothing is claimed.
+        store: the random name of the user store, or None if the ledger has none.
+        version: of userdp when the run began.
+        settings: public constants of the training, by name, of `_ALLOWED` alone.
+        ledger_digest: SHA-256 of the ledger's bytes: tells whether a ledger is the one meant here.
+    """
+
+    path: Path
+    name: str
+    claim: Claim
+    plan: Plan | None
+    run_id: str
+    finished: bool
+    unsafe_seeds: bool
+    store: str | None
+    version: str
+    settings: Mapping[str, str]
+    ledger_digest: str
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The claim; ε is infinite where nothing is claimed."""
+        return self.claim.guarantee
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is claimed."""
+        return math.isfinite(self.guarantee.epsilon)
+
+    @property
+    def gradients_per_step(self) -> float | None:
+        """Most gradients that a step of the plan computes in expectation: the unit of compute."""
+        if self.plan is None:
+            return None
+        per_unit = self.plan.group_size if self.plan.algorithm == "ULS" else 1
+        return self.plan.denominator * per_unit
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
+    """The facts of several runs, each with a name of its own.
+
+    Raises:
+        UseError: no path, a path twice, or one that is not a run's folder.
+    """
+    if not paths:
+        raise UseError("no run to report", hint="name one or more run folders")
+    resolved = Counter(path.resolve() for path in paths)
+    for path, times in resolved.items():
+        if times > 1:
+            raise UseError(f"run {path.name!r} is named {times} times; a comparison needs others")
+    runs = [read_run(path) for path in paths]
+    names = Counter(run.name for run in runs)
+    return tuple(
+        replace(run, name=f"{run.path.resolve().parent.name}/{run.name}")
+        if names[run.name] > 1
+        else run
+        for run in runs
+    )
+
+
+def read_run(path: Path) -> RunFacts:
+    """The public facts of the run in ``path``; ε is recomputed from its ledger.
+
+    Raises:
+        UseError: ``path`` is not a run's folder, or its ledger was edited.
+    """
+    ledger = path / LEDGER
+    if not path.is_dir():
+        raise UseError(
+            f"there is no run at {path}: {'it is a file' if path.exists() else 'nothing is there'}",
+            hint="name the folder that `userdp train STORE --out RUN` wrote",
+        )
+    if not ledger.exists():
+        raise UseError(
+            f"{path} is not a run's folder: it has no {LEDGER}, and without one there is no "
+            "epsilon to report",
+            hint="name the folder that `userdp train STORE --out RUN` wrote",
+        )
+    entries = read_entries(ledger)
+    if entries and entries[0].get("kind") == "store":
+        raise UseError(
+            f"{path} is a user store, not a run: its ledger tells of all runs on it",
+            hint=f"for the sum over its runs: userdp account --ledger {path}",
+        )
+    plan = plan_of(ledger, entries)
+    facts = entries[0].get("facts", {})
+    unsafe = bool(facts.get("unsafe_seeds"))
+    found = claim(ledger)
+    if unsafe:
+        # A known seed voids amplification or noise: no ε, whatever the steps were.
+        void = replace(found.guarantee, epsilon=math.inf, accountant="none")
+        found = replace(found, guarantee=void)
+    return RunFacts(
+        path=path,
+        name=path.resolve().name,
+        claim=found,
+        plan=plan,
+        run_id=str(entries[0].get("run_id", "")),
+        finished=entries[-1]["kind"] == "finish",
+        unsafe_seeds=unsafe,
+        store=facts.get("store"),
+        version=str(facts.get("userdp", "unknown")),
+        settings=_settings(path / CONFIG),
+        ledger_digest=hashlib.sha256(ledger.read_bytes()).hexdigest(),
+    )
+
+
+def _settings(path: Path) -> dict[str, str]:
+    """The allowed settings in a run's config.json, as text; none if the file is not there."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UseError(f"cannot read {path}: {error}") from error
+    flat: dict[str, Any] = {}
+    if isinstance(values, dict):
+        for value in values.values():
+            if isinstance(value, dict) and "l2_clip_norm" not in value:
+                flat.update(value)
+        flat.update(values)
+    return {
+        key: _shown(key, flat[key])
+        for key in _ALLOWED
+        if isinstance(flat.get(key), str | int | float) and flat[key] is not None
+    }
+
+
+def _shown(key: str, value: str | float) -> str:
+    if key == "model":
+        return PurePath(str(value)).name or "unknown"  # a folder's place is nobody's business
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:80]
