@@ -317,7 +317,7 @@ class _Planner:
         x, signed, log_w, top = self._on_grid(c)
         keep = np.flatnonzero(log_w > top - 115)
         x_low, x_high = float(x[keep[0]]), float(x[keep[-1]])
-        inside = np.linspace(x_low, x_high, 6001)
+        inside = np.linspace(x_low, x_high, 8001)
         signed = _losses(inside, self.log_weights, self.sigma)
         sign = 1 if self.direction == "remove" else -1
         power = c + 1 if self.direction == "remove" else c
@@ -331,7 +331,7 @@ class _Planner:
             return before + decay - 2 * math.log(math.hypot(c, u)) + math.log(u + c)
 
         u = 1 / width
-        while max(size(u * f) for f in np.geomspace(1, 6, 40)) > -52.0:
+        while max(size(u * f) for f in np.geomspace(1, 6, 20)) > -52.0:
             u *= 1.15
             if u / spacing > 3e6:
                 u = math.inf
@@ -341,7 +341,7 @@ class _Planner:
     def best(self, log_delta: float, variant: int) -> _Grid:
         """The cheapest line (variant 0) or the next cheapest, stretched (variant 1)."""
         saddle = self.saddle()
-        grids = [self.grid(saddle * f, log_delta) for f in (1.1, 1.0, 0.85, 0.7, 0.5, 0.35)]
+        grids = [self.grid(saddle * f, log_delta) for f in (1.1, 1.0, 0.7, 0.45)]
         grids.sort(key=lambda g: g.length / g.spacing)
         found = grids[variant]
         if math.isinf(found.length):

@@ -65,8 +65,8 @@ def group_guarantee(
     """(kε, f_k(ε)·δ): the guarantee of a group of k from that of one example.
 
     Guarantee: a mechanism that is (``epsilon``, ``delta``)-DP for one example satisfies the
-    returned pair for k examples together. δ is rounded up by 4e-15·(1 + kε), relative, which
-    covers the rounding of the logarithms and of exp. For k = 1 and ``BEST`` nothing changes.
+    returned pair for k examples together. δ is rounded up by 4e-15·(1 + kε - log δ), relative,
+    which covers the rounding of the logarithms and of exp. For k = 1 and ``BEST`` nothing changes.
 
     Args:
         epsilon: example-level, finite, >= 0.
@@ -90,7 +90,7 @@ def group_guarantee(
     exponent = math.log(delta) + factor
     if exponent > _LOG_MAX:
         return EpsilonDelta(k * epsilon, math.inf)
-    allowance = 1 + 4e-15 * (1 + k * epsilon)
+    allowance = 1 + 4e-15 * (1 + k * epsilon - math.log(delta))
     return EpsilonDelta(k * epsilon, max(math.exp(exponent) * allowance, 5e-324))
 
 
@@ -128,7 +128,7 @@ def group_epsilon(
         example_delta = _checked(delta_of_epsilon(epsilon))
         if example_delta == 0:
             return True
-        slack = 4e-15 * (1 + k * epsilon)
+        slack = 4e-15 * (1 + k * epsilon - math.log(example_delta))
         return math.log(example_delta) + log_factor(conversion, epsilon, k) + slack <= log_delta
 
     if within(0.0):
@@ -172,7 +172,7 @@ def example_target(
     factor = log_factor(conversion, example_epsilon, k)
     if factor == 0:
         return EpsilonDelta(example_epsilon, delta)
-    allowance = 1 - 1e-14 * (1 + epsilon)
+    allowance = 1 - 2e-14 * (1 + 2 * epsilon - math.log(delta))
     return EpsilonDelta(example_epsilon, math.exp(math.log(delta) - factor) * max(allowance, 0.0))
 
 

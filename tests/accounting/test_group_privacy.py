@@ -1,0 +1,202 @@
+"""Group privacy against exact recursion, a Gaussian's closed form, and broken lemmas."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.accounting.group_privacy import (
+    Conversion,
+    calibrate_noise,
+    example_target,
+    group_epsilon,
+    group_guarantee,
+    linear_reference,
+    log_factor,
+)
+
+EPSILONS = st.floats(0, 30)
+DELTAS = st.floats(1e-300, 0.1)
+GROUPS = st.integers(1, 64)
+
+
+def recursion(epsilon: float, delta: float, k: int) -> mpmath.mpf:
+    """δ of k examples, one at a time: P_k <= e^ε P_{k-1} + δ."""
+    with mpmath.mp.workdps(50):
+        total = mpmath.mpf(0)
+        for _ in range(k):
+            total = mpmath.exp(mpmath.mpf(epsilon)) * total + mpmath.mpf(delta)
+        return total
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """δ of a Gaussian mechanism with shift μ standard deviations, rounded up."""
+    with mpmath.mp.workdps(60):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        value = mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+        return float(value) * (1 + 1e-14)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    low, high = 0.0, 1000.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
+    return high
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(EPSILONS, DELTAS, GROUPS)
+def test_best_is_the_recursion_rounded_up(epsilon: float, delta: float, k: int) -> None:
+    exact = recursion(epsilon, delta, k)
+    found = group_guarantee(epsilon, delta, k)
+    assert found.epsilon == k * epsilon
+    if math.isinf(found.delta):
+        assert exact > 1e307
+    else:
+        assert exact <= found.delta
+        assert found.delta <= float(exact * (1 + 1e-11))
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(EPSILONS, DELTAS, GROUPS)
+def test_best_is_never_above_vadhan(epsilon: float, delta: float, k: int) -> None:
+    best = group_guarantee(epsilon, delta, k).delta
+    vadhan = group_guarantee(epsilon, delta, k, Conversion.VADHAN).delta
+    assert best <= vadhan * (1 + 1e-11)
+
+
+def test_vadhan_is_k_times_exp_k_epsilon() -> None:
+    epsilon, delta = group_guarantee(0.5, 1e-9, 8, Conversion.VADHAN)
+    assert epsilon == 4.0
+    assert delta == pytest.approx(8 * math.exp(4.0) * 1e-9, rel=1e-13)
+
+
+def test_proposition_1_as_printed_is_caught() -> None:
+    """e^{kε-1} in place of e^{kε} - 1 is neither the identity at k = 1 nor an upper bound."""
+
+    def printed(epsilon: float, delta: float, k: int) -> float:
+        return delta * math.exp(k * epsilon - 1) / math.expm1(epsilon)
+
+    assert group_guarantee(0.5, 1e-6, 1).delta == 1e-6
+    assert printed(0.5, 1e-6, 1) < 1e-6 * 0.95
+    assert printed(2.0, 1e-6, 3) < recursion(2.0, 1e-6, 3)
+    assert group_guarantee(2.0, 1e-6, 3).delta >= recursion(2.0, 1e-6, 3)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.floats(1e-3, 600), st.floats(1e-12, 0.1), GROUPS, st.sampled_from(Conversion))
+def test_the_example_target_gives_the_group_what_was_asked(
+    epsilon: float, delta: float, k: int, conversion: Conversion
+) -> None:
+    target = example_target(epsilon, delta, k, conversion)
+    back = group_guarantee(target.epsilon, target.delta, k, conversion)
+    assert back.epsilon <= epsilon
+    assert back.delta <= delta
+    assert back.delta >= delta * (1 - 1e-8)
+
+
+def test_example_target_is_algorithm_1() -> None:
+    epsilon, delta, k = 8.0, 1e-6, 5
+    target = example_target(epsilon, delta, k)
+    assert target.epsilon == pytest.approx(epsilon / k, rel=1e-15)
+    wanted = delta * math.expm1(epsilon / k) / math.expm1(epsilon)
+    assert target.delta == pytest.approx(wanted, rel=1e-12)
+    assert example_target(3.0, 1e-6, 1) == (3.0, 1e-6)
+    assert example_target(5000.0, 1e-6, 2).delta == 0.0  # below the smallest double
+
+
+@pytest.mark.parametrize("conversion", Conversion)
+def test_group_epsilon_of_a_gaussian_bounds_the_truth(conversion: Conversion) -> None:
+    """k examples of a Gaussian mechanism with shift μ are one with shift kμ."""
+    mu, delta = 0.3, 1e-6
+    for k in (1, 2, 4, 8):
+        found = group_epsilon(lambda e: gaussian_delta(mu, e), k, delta, conversion)
+        truth = gaussian_epsilon(k * mu, delta)
+        assert found >= truth
+        at = found / k
+        factor = math.exp(log_factor(conversion, at, k))
+        assert gaussian_delta(mu, at) * factor == pytest.approx(delta, rel=1e-4)
+    single = group_epsilon(lambda e: gaussian_delta(mu, e), 1, delta)
+    assert single == pytest.approx(gaussian_epsilon(mu, delta), rel=1e-8)
+
+
+def test_group_epsilon_diverges_where_the_curve_is_flat_at_round_off() -> None:
+    """An accountant that cannot go below 1e-15 ends in ε = ∞ (Ganesh's finding for k >= 9)."""
+    floored = [
+        group_epsilon(lambda e: max(gaussian_delta(1.5, e), 1e-15), k, 1e-6) for k in (1, 16)
+    ]
+    assert floored[0] < 10
+    assert floored[1] == math.inf
+    exact = group_epsilon(lambda e: gaussian_delta(1.5, e), 16, 1e-6)
+    assert exact < math.inf
+
+
+def test_group_epsilon_is_zero_where_delta_at_zero_suffices() -> None:
+    assert group_epsilon(lambda e: 1e-9, 5, 1e-6) == 0.0
+    assert group_epsilon(lambda e: 1e-6, 5, 1e-6) > 0.0
+    assert group_epsilon(lambda e: 0.0 if e >= 2 else 1.0, 3, 1e-6) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("conversion", Conversion)
+def test_calibrated_noise_is_the_least_within_budget(conversion: Conversion) -> None:
+    epsilon, delta, k = 4.0, 1e-6, 4
+
+    def delta_of_noise(sigma: float, at: float) -> float:
+        return gaussian_delta(1 / sigma, at)
+
+    sigma = calibrate_noise(
+        delta_of_noise, epsilon=epsilon, delta=delta, k=k, conversion=conversion
+    )
+    target = example_target(epsilon, delta, k, conversion)
+    assert delta_of_noise(sigma, target.epsilon) <= target.delta
+    assert delta_of_noise(sigma * (1 - 1e-6), target.epsilon) > target.delta
+    assert gaussian_epsilon(k / sigma, delta) < epsilon  # the truth needs less noise
+    assert (
+        calibrate_noise(delta_of_noise, epsilon=epsilon, delta=delta, k=k, max_noise_multiplier=0.5)
+        == math.inf
+    )
+    assert calibrate_noise(delta_of_noise, epsilon=5000.0, delta=1e-6, k=2) == math.inf
+
+
+def test_the_linear_reference_is_not_a_lower_bound() -> None:
+    """T = 1, p = 1e-4, σ = 0.3, δ = 1e-6: ε₁ = 3.38 and ε₈ = 8.01."""
+    from tests.accounting import oracle
+
+    arguments = {"steps": 1, "p": 1e-4, "sigma": 0.3}
+    assert oracle.delta("remove", 3.39, group_size=1, **arguments).value < 1e-6
+    assert oracle.delta("remove", 3.37, group_size=1, **arguments).value > 1e-6
+    assert oracle.delta("remove", 8.02, group_size=8, **arguments).value < 1e-6
+    assert linear_reference(3.37, 8) > 26 > 8.02
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "k"),
+    [(NAN, 1e-6, 2), (INF, 1e-6, 2), (-1.0, 1e-6, 2), (1.0, NAN, 2), (1.0, 1.0, 2), (1.0, 1e-6, 0)],
+)
+def test_parameters_out_of_range_are_refused(epsilon: float, delta: float, k: int) -> None:
+    with pytest.raises(ValueError):
+        group_guarantee(epsilon, delta, k)
+    with pytest.raises(ValueError):
+        example_target(epsilon, delta, k)
+
+
+@pytest.mark.parametrize("bad", [NAN, -1e-9, 1.5])
+def test_a_broken_curve_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="must stay in"):
+        group_epsilon(lambda e: bad, 2, 1e-6)
+    with pytest.raises(ValueError, match="must stay in"):
+        calibrate_noise(lambda s, e: bad, epsilon=1.0, delta=1e-6, k=2)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.floats(0, 1e300), st.integers(1, 10**6), st.sampled_from(Conversion))
+def test_the_log_factor_is_never_nan(epsilon: float, k: int, conversion: Conversion) -> None:
+    assert log_factor(conversion, epsilon, k) >= 0

@@ -1,0 +1,203 @@
+"""Rényi moments against plain sums and mpmath quadrature, and the conversion against δ itself."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.accounting import rdp
+
+GOLDEN: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("golden_deltas.json").read_text()
+)["cases"]
+
+
+def weights(p: float, group_size: int) -> list[mpmath.mpf]:
+    prob = mpmath.mpf(p)
+    return [
+        mpmath.binomial(group_size, k) * prob**k * (1 - prob) ** (group_size - k)
+        for k in range(group_size + 1)
+    ]
+
+
+def lemma_sum(order: int, p: float, sigma: float, group_size: int) -> mpmath.mpf:
+    """R_α(Q, P) by the sum over c_1..c_α of Appendix C, term by term."""
+    with mpmath.mp.workdps(30):
+        b, total = weights(p, group_size), mpmath.mpf(0)
+        for c in itertools.product(range(group_size + 1), repeat=order):
+            exponent = (sum(c) ** 2 - sum(x * x for x in c)) / (2 * mpmath.mpf(sigma) ** 2)
+            total += mpmath.fprod(b[x] for x in c) * mpmath.exp(exponent)
+        return mpmath.log(total) / (order - 1)
+
+
+def quadrature(power: float, p: float, sigma: float, group_size: int) -> mpmath.mpf:
+    """log E_P[(Q/P)^power]."""
+    with mpmath.mp.workdps(30):
+        b, s = weights(p, group_size), mpmath.mpf(sigma)
+
+        def integrand(x: mpmath.mpf) -> mpmath.mpf:
+            ratio = mpmath.fsum(
+                w * mpmath.exp((2 * k * x - k * k) / (2 * s * s)) for k, w in enumerate(b)
+            )
+            return mpmath.npdf(x, 0, s) * ratio ** mpmath.mpf(power)
+
+        high = max(power, 0) * group_size + 20 * sigma
+        edges = mpmath.linspace(-30 * s, high, 40)
+        return mpmath.log(mpmath.quad(integrand, edges))
+
+
+def both(order: float, p: float, sigma: float, group_size: int) -> tuple[float, float]:
+    return rdp.renyi_divergence(
+        order, sampling_probability=p, noise_multiplier=sigma, group_size=group_size
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "p", "sigma", "group_size"),
+    [(2, 0.1, 1.0, 3), (4, 0.01, 0.5, 2), (3, 0.5, 2.0, 5), (5, 1e-4, 0.7, 2), (2, 0.3, 0.2, 20)],
+)
+def test_whole_orders_are_the_sum_of_appendix_c_rounded_up(
+    order: int, p: float, sigma: float, group_size: int
+) -> None:
+    exact, (remove, _) = lemma_sum(order, p, sigma, group_size), both(order, p, sigma, group_size)
+    assert exact <= remove <= float(exact) * (1 + 1e-12) + 1e-13
+
+
+@pytest.mark.parametrize(
+    ("order", "p", "sigma", "group_size"),
+    [(1.1, 0.1, 1.0, 3), (2.5, 0.01, 0.5, 2), (1.01, 0.5, 0.3, 5), (3.0, 0.9, 2.0, 6)],
+)
+def test_both_directions_are_the_integral_rounded_up(
+    order: float, p: float, sigma: float, group_size: int
+) -> None:
+    remove, add = both(order, p, sigma, group_size)
+    for found, power in ((remove, order), (add, 1 - order)):
+        exact = float(quadrature(power, p, sigma, group_size)) / (order - 1)
+        assert exact * (1 - 1e-15) <= found <= exact * (1 + 1e-11) + 1e-12
+
+
+def test_a_moment_without_the_diagonal_is_caught() -> None:
+    """Leaving Σ c_i² out of Appendix C's exponent (a shift too many) gives another number."""
+    p, sigma, group_size = 0.1, 1.0, 3
+    broken = math.log(
+        sum(
+            float(w) * float(v) * math.exp((i + j) ** 2 / (2 * sigma**2))
+            for i, w in enumerate(weights(p, group_size))
+            for j, v in enumerate(weights(p, group_size))
+        )
+    )
+    assert abs(broken / both(2, p, sigma, group_size)[0] - 1) > 0.1
+
+
+def test_full_participation_is_a_gaussian() -> None:
+    remove, add = both(3, 1.0, 2.0, 4)
+    assert remove == add == pytest.approx(3 * 4**2 / (2 * 2.0**2))
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in GOLDEN if c["group_size"] <= 64], ids=lambda c: f"T={c['steps']} {c['p']}"
+)
+def test_the_upper_bound_of_delta_is_above_the_oracle(case: dict[str, Any]) -> None:
+    upper = rdp.delta(
+        case["epsilon"],
+        sampling_probability=case["p"],
+        noise_multiplier=case["sigma"],
+        group_size=case["group_size"],
+        steps=case["steps"],
+    )
+    assert (upper.lower, upper.accountant) == (0.0, "rdp")
+    for direction in ("remove", "add"):
+        assert upper.upper >= float(case[direction]["delta"] or 0)
+
+
+def test_epsilon_is_above_the_table_of_issue_3_and_near_it() -> None:
+    for sigma, group_size, truth in (
+        (1.0, 1, 2.9552459),
+        (1.0, 8, 34.8906956),
+        (2.0, 32, 66.83373),
+    ):
+        found = rdp.epsilon(
+            1e-6,
+            sampling_probability=0.01,
+            noise_multiplier=sigma,
+            group_size=group_size,
+            steps=2000,
+        )
+        assert truth < found.upper < 1.2 * truth
+
+
+def test_epsilon_and_delta_are_the_same_conversion() -> None:
+    arguments = {
+        "sampling_probability": 0.02,
+        "noise_multiplier": 1.3,
+        "group_size": 2,
+        "steps": 300,
+    }
+    at = rdp.epsilon(1e-7, **arguments).upper
+    assert rdp.delta(at, **arguments).upper == pytest.approx(1e-7, rel=1e-9)
+
+
+def test_epsilon_falls_as_noise_rises() -> None:
+    found = [
+        rdp.epsilon(
+            1e-6, sampling_probability=0.01, noise_multiplier=s, group_size=4, steps=1000
+        ).upper
+        for s in (0.5, 1.0, 2.0, 4.0, 100.0)
+    ]
+    assert found == sorted(found, reverse=True)
+
+
+@settings(max_examples=25, derandomize=True, deadline=None)
+@given(st.integers(2, 12), st.floats(1e-4, 0.9), st.floats(0.5, 10), st.integers(1, 16))
+def test_lemma_1_holds(order: int, p: float, sigma: float, group_size: int) -> None:
+    left, right = rdp.lemma_1_sides(
+        order, sampling_probability=p, noise_multiplier=sigma, group_size=group_size
+    )
+    assert left <= right * (1 + 1e-9) + 1e-12
+
+
+def test_lemma_1_with_noise_left_unscaled_is_caught() -> None:
+    """K times the noise is what the lemma needs: with σ in place of Kσ it fails."""
+    left = both(4, 0.1, 2.0, 8)[0]
+    right = rdp.lemma_1_sides(4, sampling_probability=0.1, noise_multiplier=2.0, group_size=8)[1]
+    assert left > right
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampling_probability": math.nan},
+        {"sampling_probability": 0.0},
+        {"noise_multiplier": math.nan},
+        {"noise_multiplier": math.inf},
+        {"group_size": 0},
+        {"steps": 0},
+        {"orders": (1.0,)},
+        {"orders": (math.nan,)},
+    ],
+)
+def test_parameters_out_of_range_are_refused(change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {
+        "sampling_probability": 0.1,
+        "noise_multiplier": 1.0,
+        "group_size": 1,
+        "steps": 1,
+    } | change
+    with pytest.raises(ValueError):
+        rdp.epsilon(1e-6, **arguments)
+    with pytest.raises(ValueError):
+        rdp.delta(1.0, **arguments)
+
+
+def test_without_an_order_nothing_is_claimed() -> None:
+    huge = {"sampling_probability": 0.5, "noise_multiplier": 1e-3, "group_size": 512, "steps": 1}
+    assert rdp.epsilon(1e-6, orders=(1024.0,), **huge).upper == math.inf
+    assert rdp.delta(1.0, orders=(1024.0,), **huge).upper == 1.0

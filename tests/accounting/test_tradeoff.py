@@ -1,0 +1,164 @@
+"""The trade-off function against closed forms and attacks; Conjecture 1 checked and broken."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from userdp.accounting.bracket import Bracket
+from userdp.accounting.conjecture import Verdict, check_conjecture_1
+from userdp.accounting.tradeoff import DeltaCurve, delta_curve
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    tail = math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))
+    return max(float(ndtr(mu / 2 - epsilon / mu)) - tail, 0.0)
+
+
+def gaussian_tpr(mu: float, false_positive_rate: float) -> float:
+    """The Neyman-Pearson test of N(0, 1) against N(μ, 1)."""
+    return float(ndtr(ndtri(false_positive_rate) + mu))
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
+def test_a_gaussian_is_bounded_tightly(mu: float) -> None:
+    curve = delta_curve(lambda e: gaussian_delta(mu, e), points=513)
+    for x in (1e-9, 1e-6, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999):
+        bound, truth = curve.max_true_positive_rate(x), gaussian_tpr(mu, x)
+        assert truth <= bound + 1e-15
+        assert bound <= truth * 1.02 + 1e-11
+
+
+def test_few_points_are_looser_but_never_wrong() -> None:
+    fine = delta_curve(lambda e: gaussian_delta(1.0, e), points=257)
+    coarse = delta_curve(lambda e: gaussian_delta(1.0, e), points=3)
+    for x in np.linspace(0, 1, 21):
+        assert gaussian_tpr(1.0, x) - 1e-15 <= fine.max_true_positive_rate(x)
+        assert fine.max_true_positive_rate(x) <= coarse.max_true_positive_rate(x) + 1e-12
+
+
+def test_the_complement_matters_at_large_false_positive_rates() -> None:
+    """Broken twin: with the first inequality alone the bound at x = 0.8 is the trivial 1."""
+    curve = delta_curve(lambda e: gaussian_delta(1.0, e))
+    first_only = min(
+        d + math.exp(e) * 0.8 for e, d in zip(curve.epsilons, curve.deltas, strict=True)
+    )
+    assert first_only >= 1
+    assert curve.max_true_positive_rate(0.8) < 0.98
+
+
+def test_randomised_response_is_exact() -> None:
+    """Pure ε-DP: TPR = min(e^ε x, 1 - e^{-ε}(1 - x)), attained by randomised response."""
+    epsilon = 1.2
+    curve = DeltaCurve(epsilons=(epsilon,), deltas=(0.0,))
+    for x in (0.0, 0.05, 0.2, 0.5, 0.9, 1.0):
+        exact = min(math.exp(epsilon) * x, 1 - math.exp(-epsilon) * (1 - x))
+        assert curve.max_true_positive_rate(x) == pytest.approx(exact, abs=1e-14)
+        assert curve.max_true_positive_rate(x) >= exact
+        assert curve.trade_off(x) == pytest.approx(1 - exact, abs=1e-14)
+
+
+def test_a_simulated_attack_stays_below_the_bound() -> None:
+    rng = np.random.default_rng(5)
+    mu, n = 1.3, 200_000
+    out, member = rng.normal(0, 1, n), rng.normal(mu, 1, n)
+    curve = delta_curve(lambda e: gaussian_delta(mu, e))
+    for threshold in (0.0, 1.0, 2.0):
+        x, y = (out > threshold).mean(), (member > threshold).mean()
+        assert y <= curve.max_true_positive_rate(x) + 0.01
+
+
+def test_the_trade_off_is_convex_falling_and_between_the_trivial_ones() -> None:
+    curve = delta_curve(lambda e: gaussian_delta(2.0, e))
+    x = np.linspace(0, 1, 101)
+    f = np.array([curve.trade_off(v) for v in x])
+    assert np.all(np.diff(f) <= 1e-15)
+    assert np.all(np.diff(f, 2) >= -1e-12)
+    assert np.all(f >= 0)
+    assert np.all(f <= 1 - x + 1e-15)
+
+
+def test_huge_epsilons_and_impossible_curves_say_nothing_but_never_nan() -> None:
+    curve = DeltaCurve(epsilons=(0.0, 1e6), deltas=(1.0, 0.5))
+    assert curve.max_true_positive_rate(0.0) == pytest.approx(0.5)
+    assert curve.max_true_positive_rate(1e-300) == 1.0
+    assert DeltaCurve(epsilons=(0.0,), deltas=(0.0,)).max_true_positive_rate(0.3) == pytest.approx(
+        0.3
+    )
+
+
+def test_a_curve_that_rises_is_levelled() -> None:
+    curve = delta_curve(lambda e: 1e-13 if e > 1 else (1e-3 if e != 0 else 1e-4), points=5)
+    assert list(curve.deltas) == sorted(curve.deltas, reverse=True)
+    assert curve.deltas[0] == 1e-4
+
+
+@pytest.mark.parametrize("x", [math.nan, -0.1, 1.1])
+def test_a_false_positive_rate_out_of_range_is_refused(x: float) -> None:
+    with pytest.raises(ValueError, match="false_positive_rate"):
+        DeltaCurve(epsilons=(1.0,), deltas=(0.0,)).max_true_positive_rate(x)
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "deltas"),
+    [
+        ((), ()),
+        ((1.0,), ()),
+        ((1.0, 1.0), (0.1, 0.1)),
+        ((math.nan,), (0.1,)),
+        ((math.inf,), (0.0,)),
+        ((-1.0,), (0.1,)),
+        ((1.0,), (math.nan,)),
+        ((1.0,), (1.5,)),
+    ],
+)
+def test_curves_out_of_range_are_refused(
+    epsilons: tuple[float, ...], deltas: tuple[float, ...]
+) -> None:
+    with pytest.raises(ValueError):
+        DeltaCurve(epsilons=epsilons, deltas=deltas)
+
+
+def test_a_nan_curve_is_refused() -> None:
+    with pytest.raises(ValueError, match="must stay in"):
+        delta_curve(lambda e: math.nan)
+
+
+# ------------------------------------------------------------------ Conjecture 1
+
+
+def oracle_bracket(epsilon: float, *, sigma: float, group_size: int) -> Bracket:
+    from tests.accounting import oracle
+
+    value = max(
+        float(oracle.delta(d, epsilon, steps=1, p=0.1, sigma=sigma, group_size=group_size).value)
+        for d in ("remove", "add")
+    )
+    return Bracket(lower=value * (1 - 1e-12), upper=value * (1 + 1e-12), accountant="mpmath")
+
+
+def test_conjecture_1_holds_for_one_step() -> None:
+    checks = check_conjecture_1(
+        lambda e: oracle_bracket(e, sigma=8.0, group_size=8),
+        lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
+        [0.01, 0.1, 1.0, 3.0],
+    )
+    assert [c.verdict for c in checks] == [Verdict.HOLDS] * 4
+
+
+def test_conjecture_1_with_less_noise_than_k_sigma_is_seen_to_fail() -> None:
+    checks = check_conjecture_1(
+        lambda e: oracle_bracket(e, sigma=1.0, group_size=8),
+        lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
+        [0.1, 1.0],
+    )
+    assert [c.verdict for c in checks] == [Verdict.FAILS] * 2
+
+
+def test_conjecture_1_is_undecided_where_brackets_overlap() -> None:
+    wide = Bracket(lower=0.0, upper=1.0, accountant="none")
+    (check,) = check_conjecture_1(lambda e: wide, lambda e: wide, [1.0])
+    assert check.verdict is Verdict.UNDECIDED
