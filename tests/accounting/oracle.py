@@ -199,7 +199,7 @@ def _nested(
 
     remove: ∫ Q(x) δ₁(ε - ℓ(x)) dx; add: ∫ P(x) δ₁(ε + ℓ(x)) dx. Gauss-Legendre on panels of
     one noise standard deviation; the panel edges include the x where δ₁'s argument leaves the
-    range of the loss (there δ₁ is smooth but not analytic). Twice: panels halved.
+    range of the loss (there δ₁ is smooth but not analytic). Twice: higher degree, wider range.
     """
     with mp.workdps(70):
         step = _Step(p, sigma, group_size)
@@ -215,12 +215,25 @@ def _nested(
             return normal * one_step(e + loss)
 
         kink = step.root(e - step.floor if direction == "remove" else -step.floor - e)
-        low, high = -16 * s, group_size + 16 * s
-        if direction == "add":
-            low, high = -16 * s, min(kink, 16 * s)
+        low, high, most = -16 * s, group_size + 16 * s, mpf(0)
+        if direction == "remove":  # a rare large loss may sit far to the right of G
+            x = low
+            while x < high or integrand(x) > most * mpf(10) ** -50:
+                most, x = max(most, integrand(x)), x + s
+            high = x
+        else:  # to the right of the kink the rest of ε is out of reach
+            high = min(kink, 16 * s)
+            x = high - s
+            while x > -16 * s or integrand(x) > most * mpf(10) ** -50:
+                most, x = max(most, integrand(x)), x - s
+            low = x
         values = []
-        for panels_per_sigma, degree in ((1, 4), (1, 5)):
-            width = s / panels_per_sigma
+        for degree, further in ((4, 0), (5, 2)):
+            if direction == "remove":
+                high += further * s
+            else:
+                low -= further * s
+            width = s
             count = int(mpmath.ceil((high - low) / width))
             edges = [low + (high - low) * i / count for i in range(count + 1)]
             if low < kink <= high:
