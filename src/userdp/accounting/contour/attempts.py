@@ -1,8 +1,9 @@
-r"""Several ways to cut one direction; each gives a certified bracket, so all may be intersected.
+r"""The ways to compute one direction; each gives a certified bracket, so all may be intersected.
 
-Cutting x where its mass ends (no ``reach_c``) keeps M small but needs the tilted integrand to have
-decayed at the cut; cutting only components needs no such thing but admits the far ones, whose
-tilted mass pulls the saddle point down (docs, Section 4).
+* *cut*: x is cut where its mass ends. Keeps M small, but the tilted integrand must have decayed
+  at the cut.
+* *large*: only paths with a large step (docs, Section 5); for few expected participations.
+* *far*: only components are cut; the far ones pull the saddle point down (docs, Section 4).
 """
 
 from __future__ import annotations
@@ -11,87 +12,169 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from userdp.accounting.contour.large import large_nodes
 from userdp.accounting.contour.phases import Phase
 from userdp.accounting.contour.plan import plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_delta, saddle_at_epsilon
 from userdp.accounting.contour.side import GridTooLarge, Side, make_side
-from userdp.accounting.contour.trapezoid import Nodes
+from userdp.accounting.contour.trapezoid import Nodes, evaluate
 
-_SHARES = (2e-9, 1e-7)  # numerator mass that may be dropped, relative to delta
 TINY = 1e-290  # below this, delta is only said to be below this
+_FIRST_SHARE, _SHARE = 2e-9, 2e-8  # numerator mass that may be dropped, relative to delta
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """Nodes, and the saddle that they were planned for."""
+class Target:
+    """What is asked: delta at ``epsilon``, or epsilon at ``log_delta``. One of them is None.
 
-    nodes: Nodes
-    saddle: Saddle
+    ``reference``: delta, or a rough guess of it.
+    """
+
+    epsilon: float | None
+    log_delta: float | None
+    reference: float
 
 
-def _locate(
-    side: Side, epsilon: float | None, log_delta: float | None, start: float
-) -> Saddle | None:
-    """The saddle at ``epsilon``, or where delta is exp(``log_delta``)."""
-    if epsilon is not None:
-        return saddle_at_epsilon(side, epsilon, start)
+def _locate(side: Side, target: Target, start: float) -> Saddle | None:
+    if target.epsilon is not None:
+        return saddle_at_epsilon(side, target.epsilon, start)
+    assert target.log_delta is not None
     least = saddle_at_epsilon(side, 0.0, start)
-    if least is None or log_delta is None:
-        return least
-    return saddle_at_delta(side, log_delta, least)
+    return None if least is None else saddle_at_delta(side, target.log_delta, least)
 
 
-def attempts(
-    phases: tuple[Phase, ...],
-    *,
-    remove: bool,
-    reference: float,
-    epsilon: float | None = None,
-    log_delta: float | None = None,
-) -> Iterator[Attempt]:
-    """Nodes for delta near ``reference``, at ``epsilon`` or at ``log_delta``, cut in turn."""
-    start = 1.0
-    for share in _SHARES:
-        side = make_side(phases, remove=remove, mass_budget=share * reference)
-        saddle = _locate(side, epsilon, log_delta, start)
+def _place(nodes: Nodes, target: Target, epsilon: float) -> tuple[float, float] | None:
+    """(epsilon, log delta) on the uncertified curve of ``nodes``, near ``epsilon``."""
+    if target.epsilon is not None:
+        piece = evaluate(nodes, target.epsilon)
+        if not piece.middle > 0:
+            return None
+        return target.epsilon, math.log(piece.middle) + piece.log_scale
+    assert target.log_delta is not None
+    found = centre(nodes, target.log_delta, epsilon)
+    return None if found is None else (found, target.log_delta)
+
+
+def centre(nodes: Nodes, log_delta: float, epsilon: float) -> float | None:
+    """The epsilon >= 0 where the uncertified sum meets exp(log_delta): Newton in log delta."""
+    for _ in range(60):
+        piece = evaluate(nodes, epsilon)
+        if not piece.middle > 0 or not piece.slope < 0:
+            return None
+        gap = math.log(piece.middle) + piece.log_scale - log_delta
+        limit = max(2 / nodes.c, 0.5 * epsilon)
+        moved = max(epsilon + min(max(-gap * piece.middle / piece.slope, -limit), limit), 0.0)
+        if abs(moved - epsilon) <= 1e-13 * max(moved, 1e-3):
+            return moved
+        epsilon = moved
+    return epsilon
+
+
+def single_steps(side: Side, target: Target) -> tuple[float, float] | None:
+    """(epsilon, log delta) if one step alone mattered: delta = sum T delta_1(epsilon)."""
+
+    def log_delta(epsilon: float) -> float:
+        total = 0.0
+        for step in side.steps:
+            ell, x = step.ell[step.inner], step.x[step.inner]
+            over = ell > epsilon
+            gain = np.exp(ell[over] - 0.5 * x[over] ** 2) * -np.expm1(epsilon - ell[over])
+            total += step.count * step.h * 0.3989 * float(gain.sum())
+        return math.log(total) if total > 0 else -math.inf
+
+    if target.epsilon is not None:
+        return target.epsilon, log_delta(target.epsilon)
+    assert target.log_delta is not None
+    low, high = 1e-12, 1e6
+    if log_delta(low) <= target.log_delta:
+        return None
+    for _ in range(60):
+        mid = math.sqrt(low * high)
+        low, high = (mid, high) if log_delta(mid) > target.log_delta else (low, mid)
+    return low, target.log_delta
+
+
+def _cut(phases: tuple[Phase, ...], target: Target, remove: bool, share: float) -> Iterator[Nodes]:
+    side = make_side(phases, remove=remove, mass_budget=share * target.reference)
+    saddle = _locate(side, target, 1.0)
+    if saddle is not None:
+        yield from _planned(side, saddle, target)
+
+
+def _planned(side: Side, saddle: Saddle, target: Target) -> Iterator[Nodes]:
+    """Nodes for the saddle; then, if asked again, nodes for where the answer really lies."""
+    nodes = plan_nodes(side, saddle)
+    if nodes is None:
+        return
+    yield nodes
+    epsilon = max(saddle.epsilon, 0.0)
+    for _ in range(2):
+        place = _place(nodes, target, epsilon)
+        if place is None:
+            return
+        epsilon = place[0]
+        nodes = plan_nodes(side, Saddle(saddle.c, place[0], place[1], saddle.curvature))
+        if nodes is None:
+            return
+        yield nodes
+
+
+def _large(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
+    side = make_side(phases, remove=True, mass_budget=_SHARE * target.reference)
+    place = single_steps(side, target)
+    for _ in range(5):
+        if place is None or not place[0] > 0 or place[1] < math.log(TINY):
+            return
+        epsilon = place[0]
+        nodes = large_nodes(side, epsilon, place[1])
+        if nodes is None:
+            return
+        yield nodes
+        place = _place(nodes, target, epsilon)
+
+
+def _far(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
+    budget = _SHARE * target.reference
+    side = make_side(phases, remove=True, mass_budget=budget)
+    saddle = _locate(side, target, 1.0)
+    for _ in range(4):
         if saddle is None:
-            continue
-        start = saddle.c
-        nodes = plan_nodes(side, saddle)
-        if nodes is not None:
-            yield Attempt(nodes, saddle)
-        if not remove or not side.steps:
-            continue
+            return
         reach = saddle.c
         try:
-            for _ in range(3):
-                side = make_side(
-                    phases, remove=remove, mass_budget=share * reference, reach_c=reach
-                )
-                saddle = _locate(side, epsilon, log_delta, reach)
-                if saddle is None or saddle.c <= 1.02 * reach:
-                    break
-                reach = saddle.c
+            side = make_side(phases, remove=True, mass_budget=budget, reach_c=reach)
         except GridTooLarge:
-            continue
-        if saddle is None:
-            continue
-        nodes = plan_nodes(side, saddle)
-        if nodes is not None:
-            yield Attempt(nodes, saddle)
+            return
+        saddle = _locate(side, target, reach)
+        if saddle is not None and saddle.c <= 1.02 * reach:
+            yield from _planned(side, saddle, target)
+            return
+
+
+def attempts(phases: tuple[Phase, ...], target: Target, *, remove: bool) -> Iterator[Nodes]:
+    """Certified nodes, one way after the other; the caller stops when the bracket is narrow."""
+    yield from _cut(phases, target, remove, _FIRST_SHARE)
+    if remove:
+        yield from _large(phases, target)
+        yield from _far(phases, target)
 
 
 def reference_delta(phases: tuple[Phase, ...], *, remove: bool, epsilon: float) -> float | None:
     """A rough delta(epsilon), for choosing what to drop; None where it is below ``TINY``."""
     reference = 1e-9
-    for _ in range(10):
+    for _ in range(12):
         side = make_side(phases, remove=remove, mass_budget=2e-9 * reference)
         saddle = saddle_at_epsilon(side, epsilon)
         found = -math.inf if saddle is None else saddle.log_delta
+        if remove:
+            one = single_steps(side, Target(epsilon, None, reference))
+            found = max(found, one[1] if one is not None else -math.inf)
         if found >= math.log(reference) - 1:
             return reference
         if reference <= TINY:
             return None
-        step_down = reference**2.5 if saddle is None else 0.5 * math.exp(max(found, -690.0))
+        step_down = reference**2.5 if found == -math.inf else 0.5 * math.exp(max(found, -690.0))
         reference = max(step_down, TINY)
     return reference

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from userdp.accounting.contour.attempts import TINY, attempts, reference_delta
+from userdp.accounting.contour.attempts import TINY, Target, attempts, centre, reference_delta
 from userdp.accounting.contour.bounds import Bounds
 from userdp.accounting.contour.closed import gaussian_delta, gaussian_epsilon, single_step_delta
 from userdp.accounting.contour.phases import Phase
@@ -29,7 +29,8 @@ def delta_at(nodes: Nodes, epsilon: float) -> Bounds:
         scale = math.exp(piece.log_scale)
         lower = piece.lower * scale * (1 - 1e-15)
         upper = min(upper, piece.upper * scale * (1 + 1e-15))
-    upper = min(upper + nodes.side.dropped, 1.0)
+    rest = 0.0 if nodes.rest is None else _exp(nodes.rest.log_delta(epsilon)) * (1 + 1e-12)
+    upper = min(upper + nodes.side.dropped + nodes.leak + rest, 1.0)
     return Bounds(min(max(lower, 0.0), upper), upper)
 
 
@@ -53,11 +54,10 @@ def delta_bounds(
         if cheap <= enough:
             return Bounds(0.0, cheap)
     reference = reference_delta(phases, remove=remove, epsilon=epsilon)
-    for attempt in attempts(
-        phases, remove=remove, reference=TINY if reference is None else reference, epsilon=epsilon
-    ):
-        best = best.meet(delta_at(attempt.nodes, epsilon))
-        if best.upper - best.lower <= WIDTH * best.lower:
+    target = Target(epsilon, None, TINY if reference is None else reference)
+    for nodes in attempts(phases, target, remove=remove):
+        best = best.meet(delta_at(nodes, epsilon))
+        if best.upper - best.lower <= WIDTH * best.lower or best.upper <= enough:
             return best
     bounds, dropped = plain_chernoff(phases, remove, TINY if reference is None else reference)
     return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
@@ -99,12 +99,11 @@ def epsilon_bounds(phases: tuple[Phase, ...], delta: float, *, remove: bool) -> 
             return closed
     log_delta = math.log(delta)
     best = Bounds(0.0, math.inf)
-    for attempt in attempts(phases, remove=remove, reference=delta, log_delta=log_delta):
-        saddle = attempt.saddle
-        if saddle.log_delta < log_delta + 0.7 and saddle.epsilon < 1e-9:
-            if delta_at(attempt.nodes, 0.0).upper <= delta:
-                return Bounds(0.0, 0.0)
-        best = best.meet(_solve(attempt.nodes, delta, max(saddle.epsilon, 0.0)))
+    for nodes in attempts(phases, Target(None, log_delta, delta), remove=remove):
+        found = _solve(nodes, delta)
+        if found.upper == 0:
+            return found
+        best = best.meet(found)
         if best.upper - best.lower <= WIDTH * max(best.upper, 1e-3):
             return best
     bounds, dropped = plain_chernoff(phases, remove, delta)
@@ -138,21 +137,16 @@ def _single_step_epsilon(phase: Phase, delta: float, remove: bool) -> Bounds | N
     return Bounds(min(ends), ends[1])
 
 
-def _solve(nodes: Nodes, delta: float, epsilon: float) -> Bounds:
-    """The epsilons where the upper and the lower bound cross ``delta``."""
-    rate = 1 / nodes.c
-    for _ in range(40):  # Newton in log delta on the uncertified middle
-        piece = evaluate(nodes, epsilon)
-        if not piece.middle > 0 or not piece.slope < 0:
-            break
-        rate = -piece.middle / piece.slope
-        gap = math.log(piece.middle) + piece.log_scale - math.log(delta)
-        move = min(max(gap * rate, -2 / nodes.c), 2 / nodes.c)
-        moved = max(epsilon + move, 0.0)
-        done = abs(moved - epsilon) <= 1e-13 * max(moved, 1e-3)
-        epsilon = moved
-        if done:
-            break
+def _solve(nodes: Nodes, delta: float) -> Bounds:
+    """The epsilons where the upper and the lower bound of ``nodes`` cross ``delta``."""
+    at_zero = delta_at(nodes, 0.0)
+    if at_zero.upper <= delta:
+        return Bounds(0.0, 0.0)
+    found = centre(nodes, math.log(delta), nodes.epsilon)
+    epsilon = nodes.epsilon if found is None else found
+    piece = evaluate(nodes, epsilon)
+    sound = piece.middle > 0 and piece.slope < 0
+    rate = -piece.middle / piece.slope if sound else 1 / nodes.c
     here = delta_at(nodes, epsilon)
     above = max(math.log(here.upper / delta), 0.0)
     upper = _outwards(nodes, delta, epsilon, rate * above, 1)

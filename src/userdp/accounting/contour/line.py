@@ -46,7 +46,7 @@ class Line:
         return min(math.log(value), 0.0)
 
 
-def _domain(step: Step, b: float) -> slice:
+def domain_of(step: Step, b: float) -> slice:
     """The part of the step's x-range that carries the tilted mass; at least ``step.inner``."""
     g = b * step.ell - 0.5 * step.x * step.x
     inner = g[step.inner]
@@ -69,12 +69,17 @@ def _domain(step: Step, b: float) -> slice:
     return slice(left, right + 1)
 
 
+def strip_height(step: Step, domain: slice) -> float:
+    """A height Y with Y^2 l'' <= 1.7 < 2 on the domain: l is analytic up to it (docs, eq. 9)."""
+    bend = float(step.curvature[domain].max())
+    return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
+
+
 def make_line(step: Step, b: float) -> Line:
     """The line for the exponent ``b`` (1 + c for remove, -c for add)."""
-    inside = _domain(step, b)
+    inside = domain_of(step, b)
     low, high = float(step.x[inside][0]), float(step.x[inside][-1])
-    bend = float(step.curvature[inside].max())
-    height = min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
+    height = strip_height(step, inside)
     for _ in range(60):
         y = 0.5 * height
         growth = 0.5 * height * height if b > 0 else 0.0

@@ -45,7 +45,8 @@ def _reach(
 ) -> tuple[float, float, float]:
     """(U, smoothing, log tail) such that nodes beyond U do not matter."""
     c = saddle.c
-    log_d = -math.log(c) - math.log1p(c) - 0.5 * math.log(2 * math.pi * saddle.curvature)
+    log_m = math.fsum(line.count * line.log_m for line in lines) + 0.5 * side.mu2 * c * (c + 1)
+    log_d = min(saddle.log_delta - (log_m - c * saddle.epsilon), 0.0)
     v = share / (c * (c + 1))
     k2 = max(saddle.curvature - 1 / c**2 - 1 / (c + 1) ** 2, 1e-300)
     u = min(5.5 / math.sqrt(k2), 1e3 * (c + 1))
@@ -86,4 +87,5 @@ def plan_nodes(side: Side, saddle: Saddle) -> Nodes | None:
         share *= 4.0
     tail = log_tail(side, lines, n * h, smoothing)
     bounds = chernoff(side, domains, c * RATIOS, smoothing)
-    return compute_nodes(side, lines, c, h, n, bounds, smoothing, tail)
+    planned_for = max(saddle.epsilon, 0.0)
+    return compute_nodes(side, lines, c, h, n, bounds, smoothing, tail, planned_for)

@@ -26,17 +26,18 @@ class Chernoff:
 
     a: Floats
     value: Floats
+    log_mass: float = 0.0  # of the numerator measure: delta <= exp(log_mass)
 
     def log_delta(self, epsilon: float) -> float:
         """log of an upper bound of delta(epsilon), also for negative epsilon."""
-        return min(0.0, float((self.value - self.a * epsilon).min()))
+        return min(self.log_mass, float((self.value - self.a * epsilon).min()))
 
     def log_excess(self, c: float, epsilon: float, period: Floats) -> Floats:
         """log of sum_{m != 0} delta(eps + m period) e^{c m period}, bounded; elementwise."""
         gap = np.abs(self.a - c)[None, :] * period[:, None]
         e = (self.value - self.a * epsilon)[None, :] - gap - np.log1p(-np.exp(-gap) * (1 - 1e-12))
         left = e[:, self.a < c].min(axis=1)
-        zero = -c * period - np.log1p(-np.exp(-c * period) * (1 - 1e-12))
+        zero = self.log_mass - c * period - np.log1p(-np.exp(-c * period) * (1 - 1e-12))
         right = e[:, self.a > c].min(axis=1)
         out: Floats = np.logaddexp(np.minimum(left, zero), right)
         return out
@@ -86,6 +87,9 @@ class Nodes:
     bounds: Chernoff
     log_tail: float  # log of a bound on |M(s)/M(c)|^T beyond the last node
     smoothing: float  # v: variance of the extra Gaussian, 0 for none
+    rest: Chernoff | None = None  # bounds what the nodes leave out (docs, Section 5)
+    leak: float = 0.0  # and a further mass left out
+    epsilon: float = 0.0  # what the nodes were planned for
 
 
 def compute_nodes(
@@ -97,6 +101,7 @@ def compute_nodes(
     bounds: Chernoff,
     smoothing: float,
     log_tail: float,
+    epsilon: float,
 ) -> Nodes:
     """The nodes s_j = c + ijh, j = 0 .. n-1."""
     u = h * np.arange(n)
@@ -121,7 +126,7 @@ def compute_nodes(
     wobble += EPS * (64.0 + 8 * np.abs(log_value))
     # (1 + x)^T - 1 <= e^{T x} - 1 on the relative scale: keep absolute size when x is large
     value = np.exp(log_value)
-    return Nodes(side, c, h, value, wobble, log_m, noise, bounds, log_tail, smoothing)
+    return Nodes(side, c, h, value, wobble, log_m, noise, bounds, log_tail, smoothing, epsilon=epsilon)
 
 
 @dataclass(frozen=True, slots=True)

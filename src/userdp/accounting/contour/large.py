@@ -1,0 +1,306 @@
+r"""Few large steps: count only the paths on which at least one step was large.
+
+Where the steps are rarely hit, M(c+iu)^T stays near a plateau and delta is a small difference.
+Split Q = Q_0 + Q_1 by a smooth weight chi(x) = erfc(-kappa (x - x_s))/2 (Q_1 = chi Q: large). Then
+
+    delta = H(prod Q - prod Q_0 as numerator) + H_0,   0 <= H_0 <= kappa(a) M_0(a)^T e^{-a eps},
+
+and M^T - M_0^T = M_0^T expm1(T log1p(M_1/M_0)) keeps its relative accuracy and decays in u as M_1
+does (docs, Section 5).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erfc
+
+from userdp.accounting.contour.line import EPS, strip_height
+from userdp.accounting.contour.losses import Complexes, Floats, losses
+from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
+from userdp.accounting.contour.trapezoid import RATIOS, Chernoff, Nodes, log_kappa
+
+_LOG_SHARE = math.log(2e-9)
+_TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip
+_LEAST_RATE, _MOST_RATE = 2.5, 12.0
+_BACK = 5.0
+_MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
+_SHARES_OF_EPSILON = (0.8, 0.45, 0.3, 0.2, 0.12, 0.07, 0.04, 0.02)
+_FRACTIONS = np.array([0.0, 0.03, 0.06, 0.12, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0])
+_ORDERS = np.geomspace(0.05, 400.0, 120)  # of M_0, in units of 1/epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One step's weight chi: ``place`` x_s, ``rate`` kappa; on the coarse grid, within ``domain``."""
+
+    place: float
+    rate: float
+    domain: slice
+    chi: Floats
+    not_chi: Floats
+
+
+def _log_parts(step: Step, split: Split, b: Floats) -> tuple[Floats, Floats]:
+    """log of upper sums of M_0(.) and M_1(.) at the exponents ``b`` (docs, eq. 8)."""
+    ell, x = step.ell[split.domain], step.x[split.domain]
+    g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
+    top = g.max(axis=1)
+    e = np.exp(g - top[:, None])
+    ends = e[:, [0, -1]]
+    out = []
+    for weight in (split.not_chi, split.chi):
+        total = e @ weight + ends @ weight[[0, -1]]
+        with np.errstate(divide="ignore"):
+            out.append(top + np.log(total * step.h) - LOG_SQRT_2PI + 1e-6)
+    return out[0], out[1]
+
+
+def _rest(
+    side: Side, splits: tuple[Split, ...], loss_at_most: float, epsilon: float
+) -> tuple[Chernoff, float]:
+    """Bounds of H_0: (all steps lose at most ``loss_at_most``, some step loses more yet is small).
+
+    The second is the numerator mass of such paths (docs, eq. 19).
+    """
+    a = _ORDERS / epsilon
+    k = 0.5 * side.mu2 * a * (a + 1)
+    leak = 0.0
+    for step, split in zip(side.steps, splits, strict=True):
+        ell, x = step.ell[split.domain], step.x[split.domain]
+        stop = min(int(np.searchsorted(ell, loss_at_most)) + 1, ell.size)
+        g = (1.0 + a)[:, None] * ell[None, :stop] - 0.5 * (x * x)[None, :stop]
+        top = g.max(axis=1)
+        e = np.exp(g - top[:, None]) * split.not_chi[None, :stop]
+        total = (e.sum(axis=1) + e[:, -1]) * step.h
+        k = k + step.count * (top + np.log(total) - LOG_SQRT_2PI + 1e-6)
+        beyond = np.exp(ell[stop - 1 :] - 0.5 * x[stop - 1 :] ** 2) * split.not_chi[stop - 1 :]
+        leak += step.count * float(beyond.sum()) * step.h * math.exp(-LOG_SQRT_2PI)
+    return Chernoff(a, k + 1e-9 * np.abs(k) + log_kappa(a)), leak
+
+
+def _log_large(side: Side, splits: tuple[Split, ...], a: Floats) -> Floats:
+    """log of an upper bound of M(a)^T - M_0(a)^T <= (sum T M_1/M) M^T, at the orders ``a``."""
+    k = 0.5 * side.mu2 * a * (a + 1)
+    share = np.full(a.size, -np.inf)
+    for step, split in zip(side.steps, splits, strict=True):
+        small, large = _log_parts(step, split, 1.0 + a)
+        whole = np.logaddexp(small, large)
+        k = k + step.count * whole
+        share = np.logaddexp(share, math.log(step.count) + large - whole + 3e-6)
+    out: Floats = k + np.minimum(share, 0.0) + 1e-9 * np.abs(k)
+    return out
+
+
+def _splits(side: Side, loss_at_most: float) -> tuple[Split, ...]:
+    """x_s five widths 1/kappa to the left of where one step alone loses ``loss_at_most``."""
+    out = []
+    for step in side.steps:
+        stop = min(step.inner.stop + int(1.5 / step.h) + 1, step.x.size)
+        domain = slice(0, stop)
+        hit = min(int(np.searchsorted(step.ell[domain], loss_at_most)), stop - 1)
+        steep = float(step.slope[hit] / max(step.ell[hit], 1e-300))
+        height = min(
+            _TURN / min(max(4.0 * steep, _LEAST_RATE), _MOST_RATE), strip_height(step, domain)
+        )
+        rate = _TURN / height
+        place = float(step.x[hit]) - _BACK / rate
+        t = rate * (step.x[domain] - place)
+        out.append(Split(place, rate, domain, 0.5 * erfc(-t), 0.5 * erfc(t)))
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeLine:
+    """M_0 and M_1 of one step from one shifted line; both relative to exp(log_m)."""
+
+    count: int
+    ell: Complexes
+    small: Complexes
+    large: Complexes
+    log_m: float
+    defect: float  # of M_0, relative to exp(log_m)
+    defect_large: float  # of M_1, relative to exp(log_m)
+    noise: float
+    log_size: Floats  # log |f_0 chi| + log h on the bounding lines
+    imag: Floats
+    domain: slice
+
+    def log_bound_large(self, u: float) -> float:
+        """log of a bound of |M_1(c + iu')| / exp(log_m) for all u' >= u."""
+        e = np.exp(self.log_size - u * self.imag)
+        fine = e.sum(axis=1)
+        off = np.abs(e[:, ::2].sum(axis=1) - e[:, 1::2].sum(axis=1)) * 2
+        return math.log(float((fine + off).min()) * 1.01 + self.defect_large)
+
+
+def _line(step: Step, split: Split, b: float) -> LargeLine:
+    low, high = float(step.x[split.domain][0]), float(step.x[split.domain][-1])
+    height = _TURN / split.rate
+    y = 0.5 * height
+    h = 2 * math.pi * y / (41.0 + 0.5 * height**2 + _TURN**2)
+    x = low + h * np.arange(int(math.ceil((high - low) / h)) + 1)
+    heights = np.concatenate([[y], height * _FRACTIONS])
+    ell, _, _ = losses(step.law, x, heights)
+    z = x[None, :] + 1j * heights[:, None]
+    log_f = b * ell - 0.5 * z * z + (math.log(h) - LOG_SQRT_2PI)
+    log_m = float(log_f[1].real.max()) + math.log(
+        float(np.exp(log_f[1].real - log_f[1].real.max()).sum())
+    )
+    f = np.exp(log_f - log_m)
+    chi = 0.5 * erfc(-split.rate * (z - split.place))
+    not_chi = 0.5 * erfc(split.rate * (z - split.place))
+    large, small = f * chi, f * not_chi
+    with np.errstate(divide="ignore"):
+        log_size = np.log(np.abs(large))
+    alias = math.exp(-2 * math.pi * y / h) * 1.02
+
+    def defect(parts: Complexes) -> float:
+        size = np.abs(parts)
+        ends = size[:, [0, -1]].max(axis=0)
+        ends = ends * np.maximum(1.0, ends / np.maximum(size[:, [1, -2]].max(axis=0), 1e-300))
+        edge = float(ends.sum()) / h * (height + h)
+        return alias * float(size[1].sum() + size[-1].sum()) + edge
+
+    noise = float(np.abs(f[0]) @ np.abs(ell[0]))
+    return LargeLine(
+        step.count,
+        ell[0],
+        small[0],
+        large[0],
+        log_m,
+        defect(small) + 1e-18,
+        defect(large),
+        noise,
+        log_size[1:],
+        np.maximum(ell.imag[1:], 0.0),
+        split.domain,
+    )
+
+
+def _table(weights: Complexes, ell: Complexes, h: float, n: int) -> tuple[Complexes, Complexes]:
+    """(sum_m w e^{i j h l_m} for the rows of ``weights``) for j < n; (2, x) -> (2, n)."""
+    inner = max(1, math.isqrt(n))
+    outer = -(-n // inner)
+    fine = np.exp(1j * np.outer(ell, h * np.arange(inner)))
+    coarse = np.exp(1j * np.outer(h * inner * np.arange(outer), ell))
+    a = ((coarse * weights[0][None, :]) @ fine).reshape(-1)[:n]
+    b = ((coarse * weights[1][None, :]) @ fine).reshape(-1)[:n]
+    return a, b
+
+
+def large_nodes(side: Side, epsilon: float, log_delta: float) -> Nodes | None:
+    """Nodes of the paths with a large step, for deltas near exp(log_delta) at ``epsilon``.
+
+    None where the split does not apply (paths without a large step matter).
+    """
+    if not side.remove or not side.steps or not epsilon > 0:
+        return None
+    orders = np.geomspace(5e-4, 60.0, 80) / epsilon
+    for share in _SHARES_OF_EPSILON:
+        splits = _splits(side, share * epsilon)
+        rest, leak = _rest(side, splits, share * epsilon, epsilon)
+        left_out = math.exp(rest.log_delta(epsilon)) + leak
+        if left_out <= 2e-8 * math.exp(log_delta):
+            break
+    else:
+        return None
+    if _hits(side, splits) > _MOST_HITS:
+        return None
+    c = _abscissa(side, splits, epsilon, log_delta, orders)
+    lines = tuple(
+        _line(step, split, 1.0 + c) for step, split in zip(side.steps, splits, strict=True)
+    )
+    return _nodes(side, splits, lines, c, epsilon, log_delta, rest, leak)
+
+
+def _hits(side: Side, splits: tuple[Split, ...]) -> float:
+    """Expected number of large steps."""
+    total = 0.0
+    for step, split in zip(side.steps, splits, strict=True):
+        large = float(_log_parts(step, split, np.ones(1))[1][0])
+        total += step.count * math.exp(min(large, 0.0))
+    return total
+
+
+def _abscissa(
+    side: Side, splits: tuple[Split, ...], epsilon: float, log_delta: float, orders: Floats
+) -> float:
+    """The c of least integrand, among those whose cut at the right end of x is harmless."""
+    size = _log_large(side, splits, orders) - orders * epsilon - np.log(orders * (1 + orders))
+    for step, split in zip(side.steps, splits, strict=True):
+        x, ell = step.x[split.domain], step.ell[split.domain]
+        edge = (1 + orders) * ell[-1] - 0.5 * x[-1] ** 2 + math.log(3 * step.count)
+        bad = edge - orders * epsilon - np.log(2 * orders) > log_delta + _LOG_SHARE
+        size = np.where(bad, size + 1e6, size)
+    return float(orders[int(size.argmin())])
+
+
+def _log_tail(lines: tuple[LargeLine, ...], mu2: float, u: float) -> float:
+    total = math.fsum(math.exp(line.log_bound_large(u)) * line.count for line in lines)
+    return math.log(total) - 0.5 * mu2 * u * u
+
+
+def _nodes(
+    side: Side,
+    splits: tuple[Split, ...],
+    lines: tuple[LargeLine, ...],
+    c: float,
+    epsilon: float,
+    log_delta: float,
+    rest: Chernoff,
+    leak: float,
+) -> Nodes | None:
+    a = c * RATIOS
+    value = _log_large(side, splits, a) + log_kappa(a)
+    log_mass = min(0.0, float(_log_large(side, splits, np.array([0.0]))[0]))
+    bounds = Chernoff(a, value, log_mass)
+    log_m = math.fsum(line.count * line.log_m for line in lines) + 0.5 * side.mu2 * c * (c + 1)
+    periods = np.geomspace(2.0 / c, 400.0 / c, 160)
+    excess = bounds.log_excess(c, epsilon, periods)
+    fine = np.flatnonzero(excess <= log_delta + _LOG_SHARE)
+    period = float(periods[fine[0]] if fine.size else periods[int(excess.argmin())])
+    h = 2 * math.pi / period
+    wanted = log_delta + _LOG_SHARE - (log_m - c * epsilon)
+    u = 20.0 / epsilon
+    width = sum(line.ell.size for line in lines)
+    while True:
+        tail = _log_tail(lines, side.mu2, u)
+        if tail - math.log(math.pi * u) <= wanted:
+            break
+        u *= 1.15
+        if u / h * width > 8e8 or u / h > 2e6:
+            break
+    n = int(math.ceil(u / h)) + 1
+    tail = _log_tail(lines, side.mu2, n * h)
+    grid = h * np.arange(n)
+    log_small = np.zeros(n, dtype=np.complex128)
+    hits = np.zeros(n, dtype=np.complex128)
+    wobble_small, error_hits = np.zeros(n), np.zeros(n)
+    noise = 0.0
+    for line in lines:
+        m0, m1 = _table(np.stack([line.small, line.large]), line.ell, h, n)
+        size0 = np.maximum(np.abs(m0), 1e-300)
+        ulp = EPS * (32.0 + 8.0 * (1.0 + c + grid) * line.noise)
+        error0 = line.defect + ulp * float(np.abs(line.small).sum())
+        error1 = line.defect_large + EPS * 32.0 * float(np.abs(line.large).sum())
+        error1 = error1 + 8 * EPS * (1 + c + grid) * float(np.abs(line.large) @ np.abs(line.ell))
+        log_small += line.count * np.log(np.where(m0 == 0, 1e-300, m0))
+        hits += line.count * np.log1p(m1 / np.where(m0 == 0, 1e-300, m0))
+        wobble_small += line.count * error0 / size0
+        error_hits += line.count * (error1 + np.abs(m1) * error0 / size0) / size0
+        noise += line.count * line.noise
+    log_small += side.mu2 * (-0.5 * grid**2 + 1j * grid * (c + 0.5))
+    grown = np.expm1(hits)
+    value_nodes = np.exp(log_small) * grown
+    size = np.abs(value_nodes)
+    # |d expm1(v)| <= |e^v| |dv|
+    absolute = np.abs(np.exp(log_small + hits)) * error_hits
+    absolute += size * (wobble_small + EPS * (64 + 8 * np.abs(log_small)))
+    wobble = absolute / np.maximum(size, 1e-300)
+    value_nodes = np.where(size > 1e-300, value_nodes, 1e-300)
+    return Nodes(
+        side, c, h, value_nodes, wobble, log_m, noise, bounds, tail, 0.0, rest, leak, epsilon
+    )
