@@ -40,13 +40,14 @@ def test_whatever_stands_in_the_padding_changes_neither_loss_nor_gradient(
     model = make_model(family)
     lengths = torch.tensor([3, 6, 1, 0])
     ids = torch.randint(0, 23, (4, 8), generator=torch.Generator().manual_seed(1))
-    other = torch.where(torch.arange(8) < lengths[:, None], ids, -12345)
+    own = torch.arange(8) < lengths[:, None]
     results = []
-    for tokens in (ids, other):
+    for tokens in (ids, torch.where(own, ids, -12345), torch.where(own, ids, 10**9)):
         losses = causal_lm_loss(model, tokens, lengths)
         results.append([losses, *torch.autograd.grad(losses.sum(), list(model.parameters()))])
-    for one, two in zip(*results, strict=True):
+    for one, two, three in zip(*results, strict=True):
         assert torch.equal(one, two)
+        assert torch.equal(one, three)
 
 
 def test_no_row_reaches_the_loss_of_another(make_model: MakeModel) -> None:

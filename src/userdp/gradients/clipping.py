@@ -59,13 +59,16 @@ def squared_norm(tensors: Iterable[Tensor]) -> float:
     >>> squared_norm([torch.full((3,), 2.0**100)]) == 3 * 2.0**200  # overflows in float32
     True
     """
-    total = 0.0
+    totals: dict[torch.device, Tensor] = {}
     for tensor in tensors:
         flat = tensor.detach().reshape(-1)
+        total = totals.setdefault(
+            flat.device, torch.zeros((), dtype=torch.float64, device=flat.device)
+        )
         for begin in range(0, flat.numel(), _BLOCK):
             wide = flat[begin : begin + _BLOCK].double()
-            total += float(torch.dot(wide, wide))
-    return total
+            total += torch.dot(wide, wide)
+    return sum(float(total) for total in totals.values())
 
 
 def clip_factors(squared_norms: Tensor, *, l2_clip_norm: float) -> Tensor:
