@@ -70,7 +70,7 @@ def matches(path: Path) -> bool:
     if path.name.endswith(_SUFFIXES):
         return True
     try:
-        with path.open("rb") as raw, _unzipped(raw) as lines:
+        with path.open("rb", buffering=0) as raw, _unzipped(raw) as lines:
             return lines.read(64).lstrip().startswith(b"{")
     except (OSError, EOFError, zlib.error):
         return False
@@ -129,7 +129,7 @@ class JsonLines:
 
     def _open(self, path: Path) -> IO[bytes]:
         try:
-            raw = path.open("rb")
+            raw = path.open("rb", buffering=0)  # so that its place is the file's own
             with _unzipped(raw) as start:
                 beginning = start.read(_LOOK)
             raw.seek(0)

@@ -1,0 +1,133 @@
+"""Small corpora, and plain-Python readings of a store to compare with."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.data.prepare import prepare_store
+from userdp.data.progress import Progress
+from userdp.data.records import Record, Tally
+from userdp.data.selection import fixed_selection
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+
+WORDS = (
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "store",
+    "user",
+    "noise",
+    "clip",
+    "it",
+    "é",
+    "日本",
+    "🙂",
+)
+REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@dataclass(frozen=True)
+class ListSource:
+    """Records from a list, as a source; also how little a source needs."""
+
+    held: tuple[Record, ...]
+    public: bool = False
+    kind = "list"
+    size = None
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        for record in self.held:
+            tally.read()
+            yield record
+
+
+def corpus(users: int, seed: int = 0, *, longest: int = 40) -> dict[bytes, list[str]]:
+    """Users with 1 to 30 records (heavy-tailed) of 1 to ``longest`` words."""
+    draw = random.Random(seed)
+    return {
+        f"user{number:03d}".encode(): [
+            " ".join(draw.choices(WORDS, k=draw.randint(1, longest)))
+            for _ in range(min(30, int(draw.paretovariate(0.7))))
+        ]
+        for number in range(users)
+    }
+
+
+def interleaved(texts: dict[bytes, list[str]], seed: int = 0) -> tuple[Record, ...]:
+    """The users' records mixed, each user's in order, as a file would have them."""
+    draw = random.Random(seed)
+    queue = [user for user, held in texts.items() for _ in held]
+    draw.shuffle(queue)
+    rest = {user: iter(held) for user, held in texts.items()}
+    return tuple(Record(user, next(rest[user]).encode(), n) for n, user in enumerate(queue))
+
+
+def prepared(
+    texts: dict[bytes, list[str]] | Sequence[Record],
+    out: Path,
+    *,
+    public: bool = False,
+    seq_len: int = 8,
+    held_out_users: float = 0.2,
+    held_out_examples: float = 0.2,
+    overwrite: bool = False,
+) -> UserStore:
+    """The store of a corpus."""
+    records = interleaved(texts) if isinstance(texts, dict) else tuple(texts)
+    prepare_store(
+        ListSource(records, public),
+        out,
+        tokenizer=StoreTokenizer.load(),
+        seq_len=seq_len,
+        held_out_users=held_out_users,
+        held_out_examples=held_out_examples,
+        overwrite=overwrite,
+    )
+    return UserStore.open(out)
+
+
+def view(
+    store: UserStore, group_size: int = 3, *, users: set[bytes] | None = None
+) -> dict[bytes, dict[str, Any]]:
+    """Everything that training sees of each user: examples by split, and the ELS selection."""
+    ids = store.user_ids()
+    seen: dict[bytes, dict[str, Any]] = {user: {} for user in users or ids}
+    for name in Split:
+        split = store.split(name)
+        for index, count in enumerate(split.counts.tolist()):
+            if ids[split.rows[index]] not in seen:
+                continue
+            rows = split.gather([index] * count, range(count))
+            examples = [rows.row(r).tobytes() for r in range(count)]
+            seen[ids[split.rows[index]]][str(name)] = examples
+    train = store.split(Split.TRAIN)
+    counts, selection = fixed_selection(train, group_size)
+    for index, count in enumerate(counts.tolist()):
+        if ids[train.rows[index]] not in seen:
+            continue
+        chosen = selection.map([index] * count, range(count)).tolist()
+        seen[ids[train.rows[index]]]["selection"] = chosen
+    return seen
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """One JSON value per line; a `str` or `bytes` row is written as it is."""
+    lines = [
+        row
+        if isinstance(row, bytes)
+        else (row if isinstance(row, str) else json.dumps(row)).encode()
+        for row in rows
+    ]
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path

@@ -1,0 +1,135 @@
+"""Docstrings: parsed, never imported; one user per module."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from userdp.data.progress import NoProgress
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources import SourceOptions, open_source
+from userdp.errors import UseError
+
+PACKAGE = {
+    "__init__.py": '"""The package."""\nraise SystemExit("imported!")\n',
+    "deep/__init__.py": "",
+    "deep/code.py": '''"""The module."""
+
+class Thing:
+    """  A thing.
+
+      Indented.
+    """
+
+    def method(self):
+        """Does it."""
+        async def inner():
+            "Inside."
+
+if True:
+    def late():
+        """Under a condition."""
+    try:
+        pass
+    except OSError:
+        class Handler:
+            """In a handler."""
+
+def bare(): return """not a docstring"""
+''',
+    "empty.py": '"""   """\n',
+    "broken.py": '"""Not read."""\ndef (:\n',
+    "latin.py": b'# -*- coding: latin-1 -*-\n"""caf\xe9"""\n',
+    "_vendor/copied.py": '"""A copy."""',
+    "extern/copied.py": '"""A copy."""',
+    "vendored/copied.py": '"""A copy."""',
+    "tests/test_it.py": '"""A test."""',
+    "test_other.py": '"""A test."""',
+    "conftest.py": '"""A test."""',
+    "with-dash.py": '"""A script."""',
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> str:
+    for name, content in PACKAGE.items():
+        path = tmp_path / "userdp_example_pkg" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "userdp_example_pkg"
+
+
+def read(*packages: str, max_users: int | None = None) -> tuple[list[Record], Tally]:
+    tally = Tally()
+    options = SourceOptions(max_users=max_users)
+    source = open_source(list(packages), kind="docstrings", options=options)
+    return list(source.records(tally, NoProgress())), tally
+
+
+def test_modules_classes_and_functions_are_read_in_the_order_of_lines(package):
+    records, tally = read(package)
+    texts: dict[str, list[str]] = {}
+    for record in sorted(records):
+        texts.setdefault(record.user.decode(), []).append(record.text.decode())
+    for mine in texts.values():
+        mine.sort()
+    assert texts == {
+        package: ["The package."],
+        f"{package}.deep.code": sorted(
+            ["The module.", "A thing.\n\nIndented.", "Does it.", "Inside.", "Under a condition.",
+             "In a handler."]
+        ),
+        f"{package}.latin": ["café"],
+    }  # fmt: skip
+    assert tally.drops == {str(Drop.UNREADABLE_MODULE): 1, str(Drop.EMPTY_TEXT): 1}
+    assert tally.records_read == len(records) + 2
+    assert package not in sys.modules
+
+
+def test_max_users_keeps_that_many_modules_and_counts_the_others(package):
+    records, tally = read(package, max_users=2)
+    assert len({record.user for record in records}) == 2
+    assert tally.drops[str(Drop.OVER_MAX_USERS)] >= 1
+    assert tally.records_read == len(records) + tally.drops.total()
+    assert read(package, max_users=2)[0] == records
+
+
+def test_an_installed_distribution_is_read_and_its_version_recorded():
+    source = open_source(["rich"], kind="docstrings", options=SourceOptions(max_users=5))
+    records = list(source.records(Tally(), NoProgress()))
+    assert len({record.user for record in records}) == 5
+    assert source.facts()["packages"]["rich"][0].isdigit()
+    assert source.public
+
+
+def test_the_standard_library_has_the_topics_of_pydoc(monkeypatch):
+    source = open_source(["stdlib"], kind="docstrings")
+    files = source._files()
+    assert not any("test" in module.split(".") for module in files)
+    assert {"json.decoder", "pydoc_data.topics", "asyncio.tasks"} <= set(files)
+    only = {"pydoc_data.topics": files["pydoc_data.topics"]}
+    monkeypatch.setattr(type(source), "_files", lambda self: only)
+    topics = list(source.records(Tally(), NoProgress()))
+    assert len(topics) > 50
+    assert any(b"assert" in record.text for record in topics)
+
+
+@pytest.mark.parametrize("name", ["no-such-package-here", "", "../etc", "sys"])
+def test_a_package_that_is_not_installed_is_refused(name):
+    with pytest.raises(UseError, match="no installed package"):
+        read(name)
+
+
+@pytest.mark.parametrize("most", [0, -3])
+def test_max_users_out_of_range_is_refused(most):
+    with pytest.raises(UseError, match="max_users"):
+        read("rich", max_users=most)
+
+
+def test_nothing_of_the_machine_is_in_the_facts(package):
+    source = open_source([package], kind="docstrings")
+    assert str(Path(__file__).parent) not in str(source.facts())
+    assert source.facts() == {"packages": {package: None}, "max_users": None}

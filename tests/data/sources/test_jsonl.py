@@ -1,0 +1,172 @@
+"""JSON Lines: any line is read or counted; a file that is none is refused at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.data.corpora import write_jsonl
+from userdp.data.progress import NoProgress
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources import KINDS, SourceOptions, open_source
+from userdp.errors import UseError
+
+GOOD = [{"user": f"u{n % 3}", "text": f"record {n}"} for n in range(50)]
+
+
+def read(*paths, **options) -> tuple[list[Record], Tally]:
+    tally = Tally()
+    source = open_source([str(path) for path in paths], options=SourceOptions(**options))
+    return list(source.records(tally, NoProgress())), tally
+
+
+def refused(match: str, *paths, **options) -> UseError:
+    with pytest.raises(UseError, match=match) as caught:
+        read(*paths, **options)
+    return caught.value
+
+
+def test_plain_and_gzip_files_are_read_alike_whatever_their_names(tmp_path):
+    plain = write_jsonl(tmp_path / "a.jsonl", GOOD)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    (tmp_path / "c.txt").write_bytes(gzip.compress(plain.read_bytes()))
+    (tmp_path / "d").write_bytes(plain.read_bytes())
+    expected = [Record(r["user"].encode(), r["text"].encode(), n) for n, r in enumerate(GOOD)]
+    for name in ("a.jsonl", "b.jsonl.gz", "c.txt", "d"):
+        assert read(tmp_path / name)[0] == expected
+
+
+def test_several_files_and_folders_are_read_in_order(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name in ("b.jsonl", "a.jsonl", "folder/2.jsonl", "folder/1.jsonl"):
+        write_jsonl(tmp_path / name, [{"user": "u", "text": name}])
+    (tmp_path / "folder" / "README").write_text("not read")
+    records, _ = read(tmp_path / "b.jsonl", tmp_path / "folder", tmp_path / "a.jsonl")
+    assert [r.text.decode() for r in records] == [
+        "b.jsonl", "folder/1.jsonl", "folder/2.jsonl", "a.jsonl"
+    ]  # fmt: skip
+    assert [r.order for r in records] == [0, 1, 2, 3]
+
+
+def test_fields_can_be_named(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"author": 3, "body": "x", "user": "no", "text": 1}])
+    assert read(path, user_field="author", text_field="body")[0] == [Record(b"3", b"x", 0)]
+
+
+def test_text_is_kept_byte_for_byte(tmp_path):
+    text = " \tCRLF\r\n\0NUL é 日本 🙂 \u2028 end "
+    path = write_jsonl(tmp_path / "a.jsonl", [{"user": "../../etc/🙂\n", "text": text}])
+    assert read(path)[0] == [Record("../../etc/🙂\n".encode(), text.encode(), 0)]
+
+
+def test_byte_order_mark_crlf_and_a_missing_last_newline_are_no_trouble(tmp_path):
+    lines = [json.dumps(record).encode() for record in GOOD]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(lines))
+    assert len(read(path)[0]) == len(GOOD)
+
+
+def test_of_two_fields_of_one_name_the_last_counts(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", ['{"user": "a", "user": "b", "text": "x"}'])
+    assert read(path)[0] == [Record(b"b", b"x", 0)]
+
+
+def test_a_field_that_some_records_lack_is_a_counted_drop(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {"user": "a"}, {"text": "b"}])
+    records, tally = read(path)
+    assert len(records) == len(GOOD)
+    assert tally.drops == {str(Drop.NO_TEXT_FIELD): 1, str(Drop.NO_USER_FIELD): 1}
+
+
+@pytest.mark.parametrize(("option", "value"), [("user_field", "author"), ("text_field", "body")])
+def test_a_field_that_all_records_lack_is_refused_with_the_fields_there_are(
+    tmp_path, option, value
+):
+    error = refused(value, write_jsonl(tmp_path / "a.jsonl", GOOD), **{option: value})
+    assert "'user', 'text'" in error.message
+    assert "--user-field" in (error.hint or "")
+
+
+def test_a_path_that_does_not_exist_is_refused(tmp_path):
+    refused("nothing is there", tmp_path / "nowhere.jsonl")
+    with pytest.raises(UseError, match="nothing is there"):
+        open_source([str(tmp_path / "nowhere")], kind="jsonl")
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(UseError, match="holds no JSON Lines"):
+        open_source([str(tmp_path)], kind="jsonl")
+
+
+@pytest.mark.parametrize("keep", [1, 8, 15, 200, -9, -1])
+def test_a_truncated_gzip_file_is_refused(tmp_path, keep):
+    draw = random.Random(0)
+    rows = [{"user": "u", "text": str(draw.random())} for _ in range(3000)]
+    whole = gzip.compress(write_jsonl(tmp_path / "a.jsonl", rows).read_bytes())
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(whole[:keep])
+    with pytest.raises(UseError):
+        read(path)
+
+
+def test_a_gzip_file_with_a_flipped_bit_is_refused(tmp_path):
+    whole = bytearray(gzip.compress(b"".join(os.urandom(9).hex().encode() for _ in range(2000))))
+    whole[len(whole) // 2] ^= 8
+    (tmp_path / "a.jsonl.gz").write_bytes(whole)
+    refused("damaged|none of", tmp_path / "a.jsonl.gz")
+
+
+def test_a_binary_file_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"\x7fELF\x02\x01\x01\0\0\0" + os.urandom(5000))
+    refused("binary file", tmp_path / "a.jsonl")
+
+
+def test_a_file_without_a_single_object_is_refused(tmp_path):
+    (tmp_path / "prose.jsonl").write_text("Once upon a time\nthere was no JSON.\n")
+    refused("none of 2 lines is a JSON object", tmp_path / "prose.jsonl")
+    (tmp_path / "array.jsonl").write_text(json.dumps(GOOD, indent=1))
+    refused("is a JSON object|no record has", tmp_path / "array.jsonl")
+
+
+def test_max_users_is_refused_for_private_text(tmp_path):
+    refused("public sources", write_jsonl(tmp_path / "a.jsonl", GOOD), max_users=2)
+
+
+def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path):
+    (tmp_path / "a.csv").write_text("user,text\n")
+    error = refused("cannot be told", tmp_path / "a.csv")
+    assert all(kind in (error.hint or "") for kind in KINDS)
+    with pytest.raises(UseError, match="no source is named 'xml'"):
+        open_source([str(tmp_path / "a.csv")], kind="xml")
+    with pytest.raises(UseError, match="no input"):
+        open_source([])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+LINES = st.one_of(
+    st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").replace(b"\0", b"")),
+    st.builds(lambda u, t: json.dumps({"user": u, "text": t}).encode(), JSON, JSON),
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(LINES, max_size=10))
+def test_any_line_is_a_record_or_a_counted_drop(tmp_path, lines):
+    path = write_jsonl(tmp_path / "a.jsonl", [*lines, {"user": "u", "text": "t"}])
+    records, tally = read(path)
+    assert tally.records_read == len(lines) + 1 == len(records) + tally.drops.total()
+    for record in records:
+        assert record.user.decode().strip()
+        assert record.text.decode().strip()

@@ -1,0 +1,59 @@
+"""Grouping: the same records, by user bytes and order, out of core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.data.grouping import Grouping
+from userdp.data.records import Record
+from userdp.errors import FailureError, UseError
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=4), st.binary(max_size=30)), max_size=40),
+    st.randoms(use_true_random=False),
+)
+def test_records_come_out_as_they_went_in_sorted_by_user_bytes_and_order(rows, draw):
+    records = [Record(user, text, order) for order, (user, text) in enumerate(rows)]
+    mixed = list(records)
+    draw.shuffle(mixed)
+    with TemporaryDirectory() as folder, Grouping(Path(folder)) as grouping:
+        assert grouping.add(mixed) == len(records)
+        got = [record for batch in grouping.batches(records=7) for record in batch]
+    assert got == sorted(records, key=lambda record: (record.user, record.order))
+
+
+def test_text_beyond_the_memory_limit_goes_to_disk(tmp_path):
+    """200 MB of records, some of 2 MB and many of 16 kB, under a limit of 100 MB."""
+    sizes = [2_000_000 if n % 200 == 0 else 16_000 for n in range(10_000)]
+    records = (
+        Record(b"%d" % (n % 7), bytes([97 + n % 26]) * size, 10_000 - n)
+        for n, size in enumerate(sizes)
+    )
+    got = []
+    with Grouping(tmp_path, memory_limit="100MB") as grouping:
+        assert grouping.add(records) == len(sizes)
+        for batch in grouping.batches():
+            assert sum(len(record.text) for record in batch) < 2**24
+            got += [(r.user, r.order, len(r.text), r.text[:1]) for r in batch]
+    expected = [
+        (b"%d" % (n % 7), 10_000 - n, size, bytes([97 + n % 26])) for n, size in enumerate(sizes)
+    ]
+    assert got == sorted(expected)
+
+
+@pytest.mark.parametrize("limit", ["", "much", "-1GB", "nan", "0GB", "1 GB; DROP TABLE records"])
+def test_a_memory_limit_that_is_no_size_is_refused(tmp_path, limit):
+    with pytest.raises(UseError, match="memory_limit"):
+        Grouping(tmp_path, memory_limit=limit)
+
+
+def test_a_limit_too_small_to_work_with_is_a_clear_failure(tmp_path):
+    with pytest.raises(FailureError, match="grouping"), Grouping(tmp_path, memory_limit="1KB") as g:
+        g.add([Record(b"u", b"x" * 10**6, n) for n in range(50)])

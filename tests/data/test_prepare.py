@@ -1,0 +1,331 @@
+"""Source to store: nothing is lost, nobody's data depends on another's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+import userdp.data.prepare as prepare_module
+from tests.data import corpora
+from tests.data.corpora import (
+    REAL_DATA,
+    ListSource,
+    corpus,
+    interleaved,
+    prepared,
+    view,
+    write_jsonl,
+)
+from userdp.data.grouping import Grouping
+from userdp.data.prepare import prepare_store
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.selection import FixedSelection
+from userdp.data.sources import open_source
+from userdp.data.sources.jsonl import JsonLines
+from userdp.data.splits import Split
+from userdp.data.statistics import describe
+from userdp.data.store import StoreSplit, UserStore
+from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
+from userdp.errors import FailureError, UseError
+
+
+def plain_examples(texts: list[str], seq_len: int) -> list[bytes]:
+    """The oracle: one user's examples by the tokenizers library and slices."""
+    tokenizer = Tokenizer.from_file(str(BUNDLED_TOKENIZER))
+    end = tokenizer.token_to_id("<|endoftext|>")
+    examples = []
+    for text in texts:
+        tokens = [*tokenizer.encode(text).ids, end]
+        for start in range(0, len(tokens), seq_len):
+            piece = tokens[start : start + seq_len]
+            if len(piece) >= 2:
+                examples.append(np.array(piece, dtype=np.uint16).tobytes())
+    return examples
+
+
+def test_each_users_splits_hold_exactly_the_examples_cut_from_that_users_records(tmp_path):
+    texts = corpus(40)
+    seen = view(prepared(texts, tmp_path / "store"))
+    assert set(seen) == set(texts)
+    for user, held in texts.items():
+        kept = [e for split in Split for e in seen[user].get(str(split), [])]
+        assert Counter(kept) == Counter(plain_examples(held, 8))
+        assert ("held-out-users" in seen[user]) != ("train" in seen[user])
+    assert sum("held-out-users" in user for user in seen.values()) in range(2, 20)
+
+
+def test_without_held_out_parts_examples_keep_the_order_of_the_records(tmp_path):
+    texts = corpus(15)
+    store = prepared(texts, tmp_path / "store", held_out_users=0, held_out_examples=0)
+    assert store.user_ids() == sorted(texts)
+    for user, seen in view(store).items():
+        assert seen["train"] == plain_examples(texts[user], 8)
+
+
+def test_a_training_user_keeps_a_record_even_when_all_are_to_be_held_out(tmp_path):
+    texts = corpus(20)
+    store = prepared(texts, tmp_path / "store", held_out_users=0, held_out_examples=1)
+    for user, seen in view(store).items():
+        assert seen["train"] == plain_examples(texts[user][:1], 8)
+
+
+def test_all_users_can_be_held_out(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store", held_out_users=1)
+    assert len(store.split("train").counts) == 0
+    assert len(store.split("held-out-users").counts) == 5
+    assert len(store.split("train").gather([], [])) == 0
+
+
+def test_the_same_records_give_the_same_content_whatever_the_order_of_the_users(tmp_path):
+    texts = corpus(20)
+    first = prepared(interleaved(texts, seed=1), tmp_path / "one")
+    second = prepared(interleaved(texts, seed=2), tmp_path / "two")
+    assert first.meta.content_sha256 == second.meta.content_sha256
+    assert first.meta.store_id != second.meta.store_id
+    texts[b"user003"][0] += "."
+    third = prepared(texts, tmp_path / "three")
+    assert third.meta.content_sha256 != first.meta.content_sha256
+
+
+# Invariant 10
+
+
+HOSTILE = [
+    {"user": "a", "text": "kept"},
+    {"user": "b", "text": "kept too"},
+    {"user": 7, "text": "kept: a whole number is a user"},
+    {"text": "nobody's"},
+    {"user": None, "text": "nobody's"},
+    {"user": "", "text": "nobody's"},
+    {"user": "  ", "text": "nobody's"},
+    {"user": True, "text": "no"},
+    {"user": 1.5, "text": "no"},
+    {"user": ["a"], "text": "no"},
+    {"user": "a"},
+    {"user": "a", "text": None},
+    {"user": "a", "text": ""},
+    {"user": "a", "text": " \n\t"},
+    {"user": "a", "text": 12},
+    {"user": "a", "text": {"body": "nested"}},
+    [1, 2],
+    "text alone",
+    '{"user": "a", "text": "cut sho',
+    "[" * 100_000,
+    '{"user": ' + "9" * 5000 + ', "text": "x"}',
+    b'{"user": "a", "text": "\xff\xfe"}',
+    '{"user": "a", "text": "half a pair \\ud83d"}',
+    '{"user": "\\udc00", "text": "x"}',
+    "",
+    "   ",
+]
+HOSTILE_DROPS = {
+    Drop.NO_USER_FIELD: 2,
+    Drop.NO_USER: 2,
+    Drop.USER_NOT_TEXT: 3,
+    Drop.NO_TEXT_FIELD: 2,
+    Drop.EMPTY_TEXT: 2,
+    Drop.NOT_TEXT: 2,
+    Drop.NOT_AN_OBJECT: 1,
+    Drop.INVALID_JSON: 4,
+    Drop.INVALID_UTF8: 3,
+    Drop.BLANK_LINE: 2,
+}
+
+
+def test_invariant_10_every_drop_is_counted(tmp_path):
+    path = write_jsonl(tmp_path / "hostile.jsonl", HOSTILE)
+    meta = prepare_store(
+        open_source([str(path)]), tmp_path / "store", tokenizer=StoreTokenizer.load()
+    )
+    assert meta.drops == {str(reason): n for reason, n in HOSTILE_DROPS.items()}
+    assert meta.totals["records_read"] == len(HOSTILE)
+    assert meta.totals["records_stored"] == 3
+    assert UserStore.open(tmp_path / "store").user_ids() == [b"7", b"a", b"b"]
+
+
+def test_invariant_10_a_source_that_loses_a_record_without_a_reason_is_caught(tmp_path):
+    class Forgetful(ListSource):
+        def records(self, tally, progress):
+            yield from list(super().records(tally, progress))[1:]
+
+    source = Forgetful(interleaved(corpus(3)))
+    with pytest.raises(FailureError, match="books do not balance"):
+        prepare_store(source, tmp_path / "store", tokenizer=StoreTokenizer.load())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_invariant_10_a_stage_that_loses_a_record_is_caught(tmp_path, monkeypatch):
+    whole = Grouping.batches
+    monkeypatch.setattr(Grouping, "batches", lambda self: (b[:-1] for b in whole(self)))
+    with pytest.raises(FailureError, match="books do not balance"):
+        prepared(corpus(3), tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_invariant_10_pieces_too_short_to_train_on_are_counted(tmp_path):
+    # "a" and the end of text are 2 tokens; with 3 the third is alone at seq_len 2.
+    tokenizer = StoreTokenizer.load()
+    texts = [text for text in ("a", "a b", "a b c") if len(tokenizer.encode([text])[0]) == 3]
+    records = [Record(b"u", text.encode(), n) for n, text in enumerate(texts)]
+    store = prepared(records, tmp_path / "store", seq_len=2, held_out_users=0)
+    assert sum(store.meta.example_drops.values()) == len(texts) > 0
+    assert store.meta.totals["examples"] == len(texts)
+
+
+def test_invariant_10_records_of_one_token_are_dropped_and_counted(tmp_path):
+    bare = json.loads(BUNDLED_TOKENIZER.read_bytes())
+    bare["added_tokens"] = []
+    (tmp_path / "tokenizer.json").write_text(json.dumps(bare))
+    tokenizer = StoreTokenizer.load(tmp_path)
+    assert tokenizer.end_of_text_id is None
+    records = (Record(b"u", b"a", 0), Record(b"u", b"a longer text", 1), Record(b"v", b"b", 2))
+    meta = prepare_store(ListSource(records), tmp_path / "store", tokenizer=tokenizer)
+    assert meta.drops == {str(Drop.TOO_SHORT): 2}
+    assert meta.totals["users"] == 1
+
+
+# Invariant 11
+
+
+def others_that_change(
+    tmp_path: Path,
+    *,
+    texts: dict[bytes, list[str]] | None = None,
+    removed: set[bytes] | None = None,
+    public: bool = False,
+) -> set[bytes]:
+    """Users of whom training sees something else once one other user is removed (or added)."""
+    texts = texts or corpus(30, seed=5)
+    largest = max(texts, key=lambda user: len(texts[user]))
+    everybody = view(prepared(texts, tmp_path / "all", public=public))
+    changed: set[bytes] = set()
+    for left in removed or {min(texts), sorted(texts)[14], max(texts), largest}:
+        rest = {user: held for user, held in texts.items() if user != left}
+        seen = view(prepared(rest, tmp_path / f"without-{left.decode()}", public=public))
+        assert set(seen) == set(rest)
+        changed |= {user for user in rest if seen[user] != everybody[user]}
+    return changed
+
+
+def test_invariant_11_preprocessing_is_per_user(tmp_path):
+    assert others_that_change(tmp_path) == set()
+
+
+def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
+    class ByIndex(prepare_module._Examples):
+        users = 0
+
+        def _begin(self, user):
+            super()._begin(user)
+            self.users += 1
+            self._held_out_user = self.users % 5 == 0
+
+    monkeypatch.setattr(prepare_module, "_Examples", ByIndex)
+    assert others_that_change(tmp_path)
+
+
+def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_path, monkeypatch):
+    class OneGenerator(prepare_module._Examples):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            draw.seed(0)
+
+    def drawn(user, record, *, held_out_user, fraction):
+        if held_out_user:
+            return Split.HELD_OUT_USERS
+        return Split.HELD_OUT_EXAMPLES if draw.random() < fraction and record else Split.TRAIN
+
+    draw = random.Random(0)
+    monkeypatch.setattr(prepare_module, "_Examples", OneGenerator)
+    monkeypatch.setattr(prepare_module, "record_split", drawn)
+    assert others_that_change(tmp_path)
+
+
+def test_invariant_11_catches_deduplication_across_users(tmp_path):
+    texts = {
+        f"user{number:02d}".encode(): ["mine", *(f"letter {number % 6}.{k}" for k in range(5))]
+        for number in range(12)
+    }
+    everyone = set(texts)
+    assert others_that_change(tmp_path / "private", texts=texts, removed=everyone) == set()
+    assert others_that_change(tmp_path / "x", texts=texts, removed=everyone, public=True)
+
+
+def test_invariant_11_catches_a_selection_keyed_by_the_users_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "fixed_selection", by_index)
+    assert others_that_change(tmp_path)
+
+
+def by_index(split: StoreSplit, cap: int):
+    counts = np.minimum(split.counts, cap)
+    index = np.arange(len(counts), dtype=np.uint64)
+    keys = np.stack([index, index], axis=1)
+    return counts, FixedSelection(cap, counts, split.counts, keys)
+
+
+# Bad use
+
+
+@pytest.mark.parametrize("seq_len", [1, 0, -4, 2**20 + 1, float("nan"), 12.5, True])
+def test_a_seq_len_out_of_range_is_refused(tmp_path, seq_len):
+    with pytest.raises(UseError, match="seq_len"):
+        prepared(corpus(2), tmp_path / "store", seq_len=seq_len)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["held_out_users", "held_out_examples"])
+def test_a_fraction_out_of_range_is_refused(tmp_path, name, fraction):
+    with pytest.raises(UseError, match=name):
+        prepared(corpus(2), tmp_path / "store", **{name: fraction})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_to_store_is_bad_use_and_leaves_nothing(tmp_path):
+    with pytest.raises(UseError, match="no records"):
+        prepared([], tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Real text
+
+
+@pytest.mark.parametrize(
+    ("name", "users"), [("commits.jsonl.gz", 1642), ("shakespeare.jsonl.gz", 1413)]
+)
+def test_real_text_is_stored_whole(tmp_path, name, users):
+    path = REAL_DATA / name
+    if not path.exists():
+        pytest.skip(f"{path} is not on this machine: it is not part of the repository")
+    expected: dict[str, list[str]] = defaultdict(list)
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            expected[record["user"]].append(record["text"])
+    source = JsonLines(paths=(path,))
+    meta = prepare_store(source, tmp_path / "store", tokenizer=StoreTokenizer.load())
+    store = UserStore.open(tmp_path / "store")
+    read = sum(map(len, expected.values()))
+    assert meta.totals["records_read"] == read
+    assert meta.totals["records_stored"] + sum(meta.drops.values()) == read
+    assert describe(store).users == users
+    some = random.Random(0).sample(sorted(expected), 25)
+    seen = view(store, users={user.encode() for user in some})
+    for user in some:
+        kept = [e for s in Split for e in seen[user.encode()].get(str(s), [])]
+        assert Counter(kept) == Counter(plain_examples(expected[user], 128))
+
+
+def test_a_tally_names_the_reason():
+    tally = Tally()
+    tally.read(2)
+    tally.drop(Drop.NO_USER)
+    with pytest.raises(FailureError, match="2 records read, 0 stored and 1 dropped"):
+        tally.balance()

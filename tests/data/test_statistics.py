@@ -1,0 +1,39 @@
+"""Statistics of a store: exact counts, against NumPy on the same counts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.corpora import corpus, prepared
+from userdp.data.statistics import QUANTILES, describe, describe_counts
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60))
+def test_quantiles_and_histogram_are_those_of_the_sorted_counts(counts):
+    found = describe_counts(np.array(counts), tokens=0)
+    ordered = sorted(counts)
+    for name, level in QUANTILES.items():
+        value = found.examples_per_user[name]
+        assert sum(count <= value for count in ordered) >= level * len(ordered) - 1e-9
+        assert value == ordered[0] or sum(n < value for n in ordered) < level * len(ordered) + 1e-9
+    assert found.examples_per_user["max"] == ordered[-1]
+    for least, greatest, users in found.histogram:
+        assert users == sum(least <= count <= greatest for count in counts)
+    assert sum(users for *_, users in found.histogram) == len(counts)
+
+
+def test_a_split_without_users_has_no_quantiles():
+    empty = describe_counts(np.array([], dtype=np.int64), tokens=0)
+    assert (empty.users, empty.examples_per_user, empty.histogram) == (0, {}, ())
+
+
+def test_statistics_of_a_store_say_that_they_are_operator_only(tmp_path):
+    store = prepared(corpus(20), tmp_path / "store")
+    told = describe(store).to_dict()
+    assert told["operator_only"] is True
+    assert sum(split["examples"] for split in told["splits"].values()) == told["examples"]
+    json.dumps(told, allow_nan=False)

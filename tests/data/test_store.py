@@ -1,0 +1,199 @@
+"""Reading: gathered rows are the rows, whatever the spans and segments."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.data.corpora import corpus, prepared
+from userdp.data import format as layout
+from userdp.data.records import Tally
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
+from userdp.errors import UseError
+
+Written = dict[str, list[list[list[int]]]]
+
+
+def write(path, seed: int, segment_tokens: int, pieces: int = 3) -> tuple[UserStore, Written]:
+    """A store of random examples, in several segments and spans; and what went in, by split."""
+    draw = np.random.default_rng(seed)
+    went: Written = {str(split): [] for split in Split}
+    with StoreWriter(
+        path, tokenizer=StoreTokenizer.load(), seq_len=9, segment_tokens=segment_tokens
+    ) as writer:
+        for user in range(12):
+            writer.user(f"u{user:02d}".encode())
+            splits = (
+                [Split.HELD_OUT_USERS] if user % 4 == 3 else [Split.TRAIN, Split.HELD_OUT_EXAMPLES]
+            )
+            for split in splits:
+                mine: list[list[int]] = []
+                for _ in range(draw.integers(1, pieces + 1)):
+                    lengths = draw.integers(2, 10, size=draw.integers(1, 6))
+                    tokens = draw.integers(0, 4096, size=lengths.sum())
+                    writer.write(split, tokens, lengths)
+                    mine += [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
+                went[str(split)].append(mine)
+        writer.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+    return UserStore.open(path), went
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    return [write(folder / f"s{size}", 1, size) for size in (1, 40, 10**6)]
+
+
+def test_gather_returns_each_example_of_each_user(stores):
+    for store, went in stores:
+        for name, users in went.items():
+            split = store.split(name)
+            assert split.counts.tolist() == [len(mine) for mine in users]
+            for user, mine in enumerate(users):
+                rows = split.gather([user] * len(mine), range(len(mine)))
+                assert [rows.row(r).tolist() for r in range(len(rows))] == mine
+                assert split.lengths([user], [0]).tolist() == [len(mine[0])]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_gather_follows_any_order_and_repetition(stores, data):
+    store, went = stores[data.draw(st.integers(0, 2))]
+    name = data.draw(st.sampled_from(sorted(went)))
+    users = went[name]
+    places = [(u, e) for u, mine in enumerate(users) for e in range(len(mine))]
+    chosen = data.draw(st.lists(st.sampled_from(places), max_size=40))
+    rows = store.split(name).gather([u for u, _ in chosen], [e for _, e in chosen])
+    assert len(rows) == len(chosen)
+    assert [rows.row(r).tolist() for r in range(len(rows))] == [users[u][e] for u, e in chosen]
+    assert rows.lengths.tolist() == [len(users[u][e]) for u, e in chosen]
+
+
+@pytest.mark.parametrize(
+    ("users", "examples"),
+    [([-1], [0]), ([9], [0]), ([0], [-1]), ([0], [10**6]), ([0, 1], [0]), ([[0]], [[0]])],
+)
+def test_gather_refuses_indices_out_of_range(stores, users, examples):
+    with pytest.raises(IndexError):
+        stores[0][0].split("train").gather(users, examples)
+
+
+def test_an_index_off_by_one_user_would_be_caught(stores):
+    """The twin of the first test: a span index shifted by one user gives other rows."""
+    store, went = stores[2]
+    split = store.split("train")
+    split._span_start = np.roll(split._span_start, 1)
+    rows = split.gather([0], [0])
+    assert rows.row(0).tolist() != went["train"][0][0]
+
+
+def test_the_content_hash_does_not_depend_on_segments_but_on_every_token(stores, tmp_path):
+    hashes = {store.meta.content_sha256 for store, _ in stores}
+    assert len(hashes) == 1
+    other, _ = write(tmp_path / "other", 2, 10**6)
+    assert other.meta.content_sha256 not in hashes
+
+
+def test_segments_are_many_when_small(stores):
+    counts = [len(list((store.path / layout.SEGMENTS).iterdir())) for store, _ in stores]
+    assert counts[0] > counts[1] > counts[2] == 1
+
+
+def test_columns_are_views_of_the_memory_map(stores):
+    for segment in stores[2][0]._segments:
+        assert not segment.tokens.flags.owndata
+        assert not segment.tokens.flags.writeable
+        assert segment.tokens.dtype == np.uint16
+
+
+def test_a_store_works_without_its_user_ids(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    ids = store.user_ids()
+    (store.path / layout.USER_IDS).unlink()
+    again = UserStore.open(store.path)
+    assert again.users == len(ids)
+    assert len(again.split("train").gather([0], [0])) == 1
+    with pytest.raises(UseError, match="without its user ids"):
+        again.user_ids()
+
+
+def test_ids_and_folder_are_for_the_operator_alone(tmp_path):
+    store = prepared(corpus(2), tmp_path / "store")
+    assert store.path.stat().st_mode & 0o077 == 0
+    assert (store.path / layout.USER_IDS).stat().st_mode & 0o077 == 0
+
+
+def test_the_totals_are_those_of_the_files(tmp_path):
+    store = prepared(corpus(25), tmp_path / "store")
+    totals = store.meta.totals
+    for name in Split:
+        split = store.split(name)
+        users = np.repeat(np.arange(len(split.counts)), split.counts)
+        examples = np.concatenate([np.arange(n) for n in split.counts])
+        assert totals["splits"][str(name)] == {
+            "users": len(split.counts),
+            "examples": int(split.counts.sum()),
+            "tokens": int(split.lengths(users, examples).sum()),
+        }
+    assert totals["users"] == 25
+    assert totals["examples"] == sum(part["examples"] for part in totals["splits"].values())
+
+
+def test_a_large_vocabulary_is_stored_in_32_bits():
+    assert layout.token_dtype(2**16) == "uint16"
+    assert layout.token_dtype(2**16 + 1) == "uint32"
+
+
+def refused(path, match: str) -> None:
+    with pytest.raises(UseError, match=match) as caught:
+        UserStore.open(path)
+    assert caught.value.hint
+
+
+def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp_path):
+    refused(tmp_path / "nowhere", "nothing is there")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "not a user store")
+    (tmp_path / "file").write_text("text")
+    refused(tmp_path / "file", "not a user store")
+    store = prepared(corpus(2), tmp_path / "store")
+    meta = json.loads((store.path / layout.META).read_text())
+    for version in (2, 0, None, "1"):
+        text = json.dumps({**meta, "format_version": version})
+        (store.path / layout.META).write_text(text)
+        refused(store.path, f"format version {version!r}")
+    (store.path / layout.META).write_text(json.dumps({**meta, "format": "other"}))
+    refused(store.path, "not a user store")
+    (store.path / layout.META).write_text("{")
+    refused(store.path, "not a user store")
+    short = {key: value for key, value in meta.items() if key != "seq_len"}
+    (store.path / layout.META).write_text(json.dumps(short))
+    refused(store.path, "lacks seq_len")
+
+
+@pytest.mark.parametrize("name", [layout.SPANS, layout.USERS, "segments/00000/tokens.arrow"])
+def test_a_damaged_store_is_refused(tmp_path, name):
+    store = prepared(corpus(2), tmp_path / "store")
+    content = (store.path / name).read_bytes()
+    for damage in (b"", content[: len(content) // 2], b"\0" * len(content)):
+        (store.path / name).write_bytes(damage)
+        refused(store.path, "damaged")
+    (store.path / name).unlink()
+    refused(store.path, "damaged")
+    shutil.rmtree(store.path / layout.SEGMENTS)
+    refused(store.path, "damaged")
+
+
+def test_an_unknown_split_is_refused(stores):
+    with pytest.raises(UseError, match="no split is named 'test'"):
+        stores[0][0].split("test")

@@ -1,0 +1,91 @@
+"""Texts to tokens to examples, each record by itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer, cut
+from userdp.data.vocabulary import END_OF_TEXT, train_tokenizer
+from userdp.errors import UseError
+
+TOKENIZER = StoreTokenizer.load()
+
+
+@given(st.integers(0, 500), st.integers(2, 60))
+def test_cut_keeps_every_token_but_a_last_one_alone(tokens, seq_len):
+    lengths, left = cut(range(tokens), seq_len)
+    assert lengths.sum() + left == tokens
+    assert left in (0, 1)
+    assert all(2 <= length <= seq_len for length in lengths.tolist())
+    assert all(length == seq_len for length in lengths[:-1].tolist())
+
+
+@given(st.lists(st.text(), max_size=8))
+def test_a_texts_tokens_do_not_depend_on_the_others_in_its_batch(texts):
+    tokenizer = TOKENIZER
+    assert tokenizer.encode(texts) == [tokenizer.encode([text])[0] for text in texts]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_the_bundled_tokenizer_loses_nothing(text):
+    tokenizer = TOKENIZER
+    (tokens,) = tokenizer.encode([text])
+    assert tokens[-1] == tokenizer.end_of_text_id
+    assert tokenizer.encoder.decode(tokens[:-1]) == text
+
+
+def test_nobodys_text_can_end_a_record():
+    tokenizer = StoreTokenizer.load()
+    (tokens,) = tokenizer.encode([f"before {END_OF_TEXT} after"])
+    assert tokens.count(tokenizer.end_of_text_id) == 1
+
+
+def test_the_bundled_tokenizer_is_what_the_design_says():
+    tokenizer = StoreTokenizer.load()
+    assert (tokenizer.vocab_size, tokenizer.end_of_text_id, tokenizer.dtype) == (4096, 0, "uint16")
+
+
+def test_padding_and_truncation_of_a_tokenizer_are_ignored(tmp_path):
+    tokenizer = StoreTokenizer.load().encoder
+    tokenizer.enable_padding(length=50)
+    tokenizer.enable_truncation(4)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = "neither padded nor cut, however many tokens it has"
+    assert StoreTokenizer.load(tmp_path).encode([text]) == StoreTokenizer.load().encode([text])
+
+
+def test_the_end_of_text_named_in_the_config_is_taken(tmp_path):
+    raw = json.loads(BUNDLED_TOKENIZER.read_bytes())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
+    for named in ("!", {"content": "!"}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
+        tokenizer = StoreTokenizer.load(tmp_path)
+        assert tokenizer.end_of_text_id == tokenizer.encoder.token_to_id("!")
+    for broken in ("{", "[]", '{"eos_token": null}'):
+        (tmp_path / "tokenizer_config.json").write_text(broken)
+        assert StoreTokenizer.load(tmp_path).end_of_text_id == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"text", b"\xff\x00", b"[1]", b'{"model": {}}'])
+def test_what_is_no_tokenizer_is_refused(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(UseError, match="not a tokenizer"):
+        StoreTokenizer.load(tmp_path)
+
+
+def test_a_missing_tokenizer_is_refused(tmp_path):
+    with pytest.raises(UseError, match="no tokenizer at"):
+        StoreTokenizer.load(tmp_path / "nowhere")
+
+
+def test_training_gives_the_same_vocabulary_twice_with_every_byte():
+    texts = ["public text, public words", "words and words"] * 5
+    first, second = (train_tokenizer(texts, vocab_size=270) for _ in range(2))
+    assert first.to_str() == second.to_str()
+    assert first.get_vocab_size() <= 270
+    assert first.token_to_id(END_OF_TEXT) == 0
+    assert first.decode(first.encode("ÿ\x00日").ids) == "ÿ\x00日"

@@ -1,0 +1,186 @@
+"""Writing: the whole store or none, whenever the process ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.data.corpora import corpus, prepared
+from userdp.data import format as layout
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
+from userdp.errors import UseError
+
+# Kills a writer at each call that reaches the disk in turn; prints what each kill left behind.
+# A child killed by os._exit loses all it had in buffers, as with kill -9.
+KILLS = textwrap.dedent(
+    """
+    import os, shutil, sys
+    from pathlib import Path
+    import numpy as np
+    from userdp.data.records import Tally
+    from userdp.data.splits import Split
+    from userdp.data.store import UserStore
+    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.writer import StoreWriter
+
+    os.fsync = lambda descriptor: None  # a kill of the process loses nothing the system holds
+    out, with_old, in_place = Path(sys.argv[1]), sys.argv[2] == "old", sys.argv[3] == "in-place"
+    tokenizer = StoreTokenizer.load()
+
+    class InPlace(StoreWriter):
+        def _publish(self):
+            shutil.rmtree(self._out, ignore_errors=True)
+            self._out.mkdir()
+            for file in sorted(self._work.iterdir(), reverse=True):
+                file.rename(self._out / file.name)
+
+    def write(token, writer=StoreWriter):
+        with writer(out, tokenizer=tokenizer, seq_len=4, overwrite=True, segment_tokens=2) as new:
+            for user in (b"a", b"b"):
+                new.user(user)
+                new.write(Split.TRAIN, np.full(4, token), np.array([4]))
+            new.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+
+    def state():
+        try:
+            return f"token {UserStore.open(out).split('train').gather([1], [0]).tokens[0]}"
+        except Exception as error:
+            return "none" if not out.exists() else f"broken: {error}"
+
+    def killed_at(calls):
+        left = [calls]
+        def counted(function):
+            def call(*arguments, **options):
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(9)
+                return function(*arguments, **options)
+            return call
+        child = os.fork()
+        if child == 0:
+            for place, name in ((os, "fsync"), (os, "rename"), (os, "unlink"), (os, "rmdir"),
+                                (os, "mkdir"), (os, "link"), (Path, "rename"), (Path, "mkdir")):
+                setattr(place, name, counted(getattr(place, name)))
+            write(2, InPlace if in_place else StoreWriter)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+    calls, going = 0, True
+    while going:
+        shutil.rmtree(out, ignore_errors=True)
+        if with_old:
+            write(1)
+            (out / "ledger.jsonl").write_text("charged\\n")
+        going = killed_at(calls)
+        seen = state()
+        partial = any(".partial-" in name.name for name in out.parent.iterdir())
+        if not seen.startswith("broken"):
+            write(3)
+        ledger = out / "ledger.jsonl"
+        kept = not with_old or (ledger.exists() and ledger.read_text() == "charged\\n")
+        clean = [name.name for name in out.parent.iterdir()] == [out.name]
+        print(calls, seen, "kept" if kept else "LOST", "clean" if clean else "DIRTY", sep=";")
+        calls += 1
+    """
+)
+
+
+def kills(tmp_path, *, old: bool, in_place: bool = False) -> list[list[str]]:
+    """For each kill: its number, what was at the store's place, ledger kept, nothing left over."""
+    arguments = [str(tmp_path / "store"), "old" if old else "new", "in-place" if in_place else "-"]
+    run = subprocess.run(
+        [sys.executable, "-c", KILLS, *arguments], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return [line.split(";") for line in run.stdout.splitlines()]
+
+
+def test_a_kill_at_any_moment_leaves_no_store_or_the_whole_one(tmp_path):
+    states = kills(tmp_path, old=False)
+    assert len(states) > 15
+    assert {state for _, state, _, _ in states} == {"none", "token 2"}
+    assert states[-1][1] == "token 2"
+    assert all(clean == "clean" for *_, clean in states)
+
+
+def test_a_kill_while_overwriting_leaves_the_old_store_none_or_the_new_one(tmp_path):
+    states = kills(tmp_path, old=True)
+    assert {state for _, state, _, _ in states} <= {"token 1", "none", "token 2"}
+    # Between two renames alone is there none, and the next writer brings the old one back.
+    assert sum(state == "none" for _, state, _, _ in states) <= 2
+    assert all(ledger == "kept" for _, _, ledger, _ in states)
+    assert all(clean == "clean" for *_, clean in states)
+
+
+def test_a_writer_that_writes_in_place_is_caught(tmp_path):
+    states = kills(tmp_path, old=True, in_place=True)
+    assert any(state.startswith("broken") for _, state, _, _ in states)
+
+
+def test_leaving_the_block_early_removes_everything(tmp_path):
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        StoreWriter(tmp_path / "store", tokenizer=StoreTokenizer.load(), seq_len=4),
+    ):
+        raise RuntimeError("stop")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_leaves_alone_what_another_living_writer_writes(tmp_path):
+    tokenizer = StoreTokenizer.load()
+    with StoreWriter(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as first:
+        prepared(corpus(2), tmp_path / "store")
+        assert first.scratch.parent.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_of_two_writers_the_second_to_finish_is_refused(tmp_path):
+    from userdp.data.records import Tally
+
+    tokenizer = StoreTokenizer.load()
+    with StoreWriter(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as second:
+        first = prepared(corpus(2), tmp_path / "store")
+        with pytest.raises(UseError, match="a store exists"):
+            second.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+    assert UserStore.open(tmp_path / "store").meta.store_id == first.meta.store_id
+
+
+def test_only_a_store_is_overwritten_and_only_when_asked(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1").write_text("years of work")
+    with pytest.raises(UseError, match="not a user store"):
+        prepared(corpus(2), tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter1").read_text() == "years of work"
+    old = prepared(corpus(2), tmp_path / "store")
+    with pytest.raises(UseError, match="a store exists"):
+        prepared(corpus(3), tmp_path / "store")
+    assert UserStore.open(old.path).meta.store_id == old.meta.store_id
+    assert prepared(corpus(3), tmp_path / "store", overwrite=True).users == 3
+
+
+def test_overwriting_keeps_the_privacy_ledger_as_the_same_file(tmp_path):
+    store = prepared(corpus(2), tmp_path / "store")
+    ledger = store.path / layout.LEDGER
+    ledger.write_text("one\n")
+    with ledger.open("a") as running:  # a run that has the ledger open goes on writing
+        prepared(corpus(3), tmp_path / "store", overwrite=True)
+        running.write("two\n")
+    assert ledger.read_text() == "one\ntwo\n"
+
+
+def test_readers_of_an_overwritten_store_keep_what_they_opened(tmp_path):
+    store = prepared(corpus(2), tmp_path / "store")
+    before = store.split("train").gather([0], [0]).tokens.tolist()
+    prepared(corpus(9, seed=3), tmp_path / "store", overwrite=True)
+    assert store.split("train").gather([0], [0]).tokens.tolist() == before
+
+
+def test_a_dangling_link_at_the_stores_place_is_left_alone(tmp_path):
+    (tmp_path / "store").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UseError, match="not a user store"):
+        prepared(corpus(2), tmp_path / "store")
