@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.contour.large import large_nodes
+from userdp.accounting.contour.large import choices, large_nodes
 from userdp.accounting.contour.phases import Phase
 from userdp.accounting.contour.plan import plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_delta, saddle_at_epsilon
 from userdp.accounting.contour.side import GridTooLarge, Side, make_side
+from userdp.accounting.contour.small import small_nodes
 from userdp.accounting.contour.trapezoid import Nodes, evaluate
 
 TINY = 1e-290  # below this, delta is only said to be below this
@@ -127,12 +128,21 @@ def _large(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
     for _ in range(5):
         if place is None or not place[0] > 0 or place[1] < math.log(TINY):
             return
-        epsilon = place[0]
-        nodes = large_nodes(side, epsilon, place[1])
+        epsilon, before = place
+        nodes = None
+        for choice in choices(side, epsilon, place[1]):
+            rest = choice.rest or small_nodes(side, choice.splits, epsilon, place[1])
+            if rest is not None:
+                nodes = large_nodes(side, choice, epsilon, place[1], rest)
+                break
         if nodes is None:
             return
         yield nodes
         place = _place(nodes, target, epsilon)
+        if place is None or not place[0] > 0 or (
+            abs(math.log(place[0] / epsilon)) < 0.02 and abs(place[1] - before) < 0.02
+        ):
+            return
 
 
 def _far(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:

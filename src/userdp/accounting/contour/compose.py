@@ -20,17 +20,26 @@ def _exp(x: float) -> float:
     return math.exp(x) if x < 1.0 else math.e
 
 
+def left_out(nodes: Nodes, epsilon: float) -> float:
+    """An upper bound of the delta of the paths that the nodes do not sum (docs, eq. 19)."""
+    if nodes.rest is None:
+        return nodes.leak
+    if isinstance(nodes.rest, Nodes):
+        return nodes.leak + left_out(nodes.rest, epsilon)
+    return nodes.leak + _exp(nodes.rest.log_delta(epsilon)) * (1 + 1e-12)
+
+
 def delta_at(nodes: Nodes, epsilon: float) -> Bounds:
     """delta(epsilon) of the nodes' direction, dropped mass included (docs, eq. 15)."""
     piece = evaluate(nodes, epsilon)
-    cheap = _exp(nodes.bounds.log_delta(epsilon)) * (1 + 1e-12)
-    upper, lower = cheap, 0.0
+    upper, lower = 1.0, 0.0
+    if not isinstance(nodes.rest, Nodes):
+        upper = _exp(nodes.bounds.log_delta(epsilon)) * (1 + 1e-12)
     if piece.log_scale < 690.0:
         scale = math.exp(piece.log_scale)
         lower = piece.lower * scale * (1 - 1e-15)
         upper = min(upper, piece.upper * scale * (1 + 1e-15))
-    rest = 0.0 if nodes.rest is None else _exp(nodes.rest.log_delta(epsilon)) * (1 + 1e-12)
-    upper = min(upper + nodes.side.dropped + nodes.leak + rest, 1.0)
+    upper = min(upper + nodes.side.dropped + left_out(nodes, epsilon), 1.0)
     return Bounds(min(max(lower, 0.0), upper), upper)
 
 

@@ -12,10 +12,11 @@ does (docs, Section 5).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erfc
+from scipy.special import erfc, log_ndtr
 
 from userdp.accounting.contour.line import EPS, strip_height
 from userdp.accounting.contour.losses import Complexes, Floats, losses
@@ -26,6 +27,7 @@ _LOG_SHARE = math.log(2e-9)
 _TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
 _BACK = 5.0
+_EXTENSIONS = (1.5, 3.0, 5.0, 8.0)
 _MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
 _SHARES_OF_EPSILON = (0.8, 0.45, 0.3, 0.2, 0.12, 0.07, 0.04, 0.02)
 _FRACTIONS = np.array([0.0, 0.03, 0.06, 0.12, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0])
@@ -125,8 +127,8 @@ class LargeLine:
     defect_large: float  # of M_1, relative to exp(log_m)
     noise: float
     log_size: Floats  # log |f_0 chi| + log h on the bounding lines
+    log_size_small: Floats
     imag: Floats
-    domain: slice
 
     def log_bound_large(self, u: float) -> float:
         """log of a bound of |M_1(c + iu')| / exp(log_m) for all u' >= u."""
@@ -135,26 +137,38 @@ class LargeLine:
         off = np.abs(e[:, ::2].sum(axis=1) - e[:, 1::2].sum(axis=1)) * 2
         return math.log(float((fine + off).min()) * 1.01 + self.defect_large)
 
+    def log_bound_small(self, u: float) -> float:
+        """log of a bound of |M_0(c + iu')| / exp(log_m) for all u' >= u."""
+        e = np.exp(self.log_size_small - u * self.imag)
+        fine = e.sum(axis=1)
+        off = np.abs(e[:, ::2].sum(axis=1) - e[:, 1::2].sum(axis=1)) * 2
+        return math.log(float((fine + off + 1e-15).min()) + self.defect)
 
-def _line(step: Step, split: Split, b: float) -> LargeLine:
+
+def make_large_line(
+    step: Step, split: Split, b: float, *, of_small: bool = False
+) -> LargeLine:
+    """The line for the exponent b = 1 + c, relative to M(c) or (``of_small``) to M_0(c)."""
     low, high = float(step.x[split.domain][0]), float(step.x[split.domain][-1])
-    height = _TURN / split.rate
+    height = min(_TURN / split.rate, strip_height(step, split.domain))
     y = 0.5 * height
-    h = 2 * math.pi * y / (41.0 + 0.5 * height**2 + _TURN**2)
+    h = 2 * math.pi * y / (41.0 + 0.5 * height**2 + (height * split.rate) ** 2)
     x = low + h * np.arange(int(math.ceil((high - low) / h)) + 1)
     heights = np.concatenate([[y], height * _FRACTIONS])
     ell, _, _ = losses(step.law, x, heights)
     z = x[None, :] + 1j * heights[:, None]
     log_f = b * ell - 0.5 * z * z + (math.log(h) - LOG_SQRT_2PI)
-    log_m = float(log_f[1].real.max()) + math.log(
-        float(np.exp(log_f[1].real - log_f[1].real.max()).sum())
-    )
+    real = log_f[1].real
+    if of_small:
+        real = real + log_ndtr(-math.sqrt(2) * split.rate * (x - split.place))
+    log_m = float(real.max()) + math.log(float(np.exp(real - real.max()).sum()))
     f = np.exp(log_f - log_m)
     chi = 0.5 * erfc(-split.rate * (z - split.place))
     not_chi = 0.5 * erfc(split.rate * (z - split.place))
     large, small = f * chi, f * not_chi
     with np.errstate(divide="ignore"):
         log_size = np.log(np.abs(large))
+        log_size_small = np.log(np.abs(small))
     alias = math.exp(-2 * math.pi * y / h) * 1.02
 
     def defect(parts: Complexes) -> float:
@@ -175,12 +189,12 @@ def _line(step: Step, split: Split, b: float) -> LargeLine:
         defect(large),
         noise,
         log_size[1:],
+        log_size_small[1:],
         np.maximum(ell.imag[1:], 0.0),
-        split.domain,
     )
 
 
-def _table(weights: Complexes, ell: Complexes, h: float, n: int) -> tuple[Complexes, Complexes]:
+def table(weights: Complexes, ell: Complexes, h: float, n: int) -> tuple[Complexes, Complexes]:
     """(sum_m w e^{i j h l_m} for the rows of ``weights``) for j < n; (2, x) -> (2, n)."""
     inner = max(1, math.isqrt(n))
     outer = -(-n // inner)
@@ -191,29 +205,67 @@ def _table(weights: Complexes, ell: Complexes, h: float, n: int) -> tuple[Comple
     return a, b
 
 
-def large_nodes(side: Side, epsilon: float, log_delta: float) -> Nodes | None:
-    """Nodes of the paths with a large step, for deltas near exp(log_delta) at ``epsilon``.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Splits, and a bound of what they leave out: Chernoff's, or None (it needs its own sum)."""
 
-    None where the split does not apply (paths without a large step matter).
-    """
+    splits: tuple[Split, ...]
+    rest: Chernoff | None
+    leak: float
+
+
+def choices(side: Side, epsilon: float, log_delta: float) -> Iterator[Choice]:
+    """Where to split, best first: one with a Chernoff rest if there is one, else several."""
     if not side.remove or not side.steps or not epsilon > 0:
-        return None
-    orders = np.geomspace(5e-4, 60.0, 80) / epsilon
+        return
+    tolerance = 2e-8 * math.exp(log_delta)
+    found = []
     for share in _SHARES_OF_EPSILON:
         splits = _splits(side, share * epsilon)
-        rest, leak = _rest(side, splits, share * epsilon, epsilon)
-        left_out = math.exp(rest.log_delta(epsilon)) + leak
-        if left_out <= 2e-8 * math.exp(log_delta):
+        if _hits(side, splits) > _MOST_HITS:
             break
-    else:
-        return None
-    if _hits(side, splits) > _MOST_HITS:
-        return None
-    c = _abscissa(side, splits, epsilon, log_delta, orders)
+        rest, leak = _rest(side, splits, share * epsilon, epsilon)
+        if math.exp(rest.log_delta(epsilon)) + leak <= tolerance:
+            yield Choice(splits, rest, leak)
+            return
+        if share <= 0.3:
+            found.append(Choice(splits, None, 0.0))
+    yield from found
+
+
+def large_nodes(
+    side: Side,
+    choice: Choice,
+    epsilon: float,
+    log_delta: float,
+    rest: Chernoff | Nodes,
+) -> Nodes | None:
+    """Nodes of the paths with a large step, for deltas near exp(log_delta) at ``epsilon``."""
+    orders = np.geomspace(5e-4, 60.0, 80) / epsilon
+    best: tuple[float, float, tuple[Split, ...]] | None = None
+    for i, more in enumerate(_EXTENSIONS):
+        longer = tuple(
+            _extended(step, split, more)
+            for step, split in zip(side.steps, choice.splits, strict=True)
+        )
+        c, size = _abscissa(side, longer, epsilon, log_delta, orders)
+        if best is None or size + 0.5 * i < best[0]:
+            best = (size + 0.5 * i, c, longer)
+    assert best is not None
+    _, c, splits = best
     lines = tuple(
-        _line(step, split, 1.0 + c) for step, split in zip(side.steps, splits, strict=True)
+        make_large_line(step, split, 1.0 + c)
+        for step, split in zip(side.steps, splits, strict=True)
     )
-    return _nodes(side, splits, lines, c, epsilon, log_delta, rest, leak)
+    return _nodes(side, splits, lines, c, epsilon, log_delta, rest, choice.leak)
+
+
+def _extended(step: Step, split: Split, more: float) -> Split:
+    """The same weight on x up to ``more`` beyond where the mass ends."""
+    stop = min(step.inner.stop + int(more / step.h) + 1, step.x.size)
+    domain = slice(split.domain.start, stop)
+    t = split.rate * (step.x[domain] - split.place)
+    return Split(split.place, split.rate, domain, 0.5 * erfc(-t), 0.5 * erfc(t))
 
 
 def _hits(side: Side, splits: tuple[Split, ...]) -> float:
@@ -227,15 +279,16 @@ def _hits(side: Side, splits: tuple[Split, ...]) -> float:
 
 def _abscissa(
     side: Side, splits: tuple[Split, ...], epsilon: float, log_delta: float, orders: Floats
-) -> float:
-    """The c of least integrand, among those whose cut at the right end of x is harmless."""
+) -> tuple[float, float]:
+    """(c, log of the integrand's size) for the least integrand, among those whose cut at the right end of x is harmless."""
     size = _log_large(side, splits, orders) - orders * epsilon - np.log(orders * (1 + orders))
     for step, split in zip(side.steps, splits, strict=True):
         x, ell = step.x[split.domain], step.ell[split.domain]
         edge = (1 + orders) * ell[-1] - 0.5 * x[-1] ** 2 + math.log(3 * step.count)
         bad = edge - orders * epsilon - np.log(2 * orders) > log_delta + _LOG_SHARE
         size = np.where(bad, size + 1e6, size)
-    return float(orders[int(size.argmin())])
+    k = int(size.argmin())
+    return float(orders[k]), float(size[k])
 
 
 def _log_tail(lines: tuple[LargeLine, ...], mu2: float, u: float) -> float:
@@ -250,7 +303,7 @@ def _nodes(
     c: float,
     epsilon: float,
     log_delta: float,
-    rest: Chernoff,
+    rest: Chernoff | Nodes,
     leak: float,
 ) -> Nodes | None:
     a = c * RATIOS
@@ -281,7 +334,7 @@ def _nodes(
     wobble_small, error_hits = np.zeros(n), np.zeros(n)
     noise = 0.0
     for line in lines:
-        m0, m1 = _table(np.stack([line.small, line.large]), line.ell, h, n)
+        m0, m1 = table(np.stack([line.small, line.large]), line.ell, h, n)
         size0 = np.maximum(np.abs(m0), 1e-300)
         ulp = EPS * (32.0 + 8.0 * (1.0 + c + grid) * line.noise)
         error0 = line.defect + ulp * float(np.abs(line.small).sum())

@@ -87,7 +87,7 @@ class Nodes:
     bounds: Chernoff
     log_tail: float  # log of a bound on |M(s)/M(c)|^T beyond the last node
     smoothing: float  # v: variance of the extra Gaussian, 0 for none
-    rest: Chernoff | None = None  # bounds what the nodes leave out (docs, Section 5)
+    rest: Chernoff | Nodes | None = None  # bounds what the nodes leave out (docs, Section 5)
     leak: float = 0.0  # and a further mass left out
     epsilon: float = 0.0  # what the nodes were planned for
 
@@ -176,4 +176,14 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
             1 / (v * last) + h
         ) / math.pi
         lower -= v * math.exp(v / 8) * (max(density, 0.0) + density_error)
+    if isinstance(nodes.rest, Nodes):
+        other = evaluate(nodes.rest, epsilon)
+        factor = math.exp(min(other.log_scale - log_scale, 600.0))
+        return Sum(
+            lower + max(other.lower, 0.0) * factor,
+            upper + other.upper * factor,
+            total + other.middle * factor,
+            slope + other.slope * factor,
+            log_scale,
+        )
     return Sum(lower, upper, total, slope, log_scale)
