@@ -34,6 +34,17 @@ def mixture_event(phases: Sequence[Phase]) -> Any:
     return composed[0] if len(composed) == 1 else dp_event.ComposedDpEvent(composed)
 
 
+def randomised_response_event(pure_epsilon: float) -> Any:
+    """Randomised response between two answers that is (``pure_epsilon``, 0)-DP."""
+    noise = 2 / (1 + math.exp(pure_epsilon))
+    return _library().dp_event.RandomizedResponseDpEvent(noise, 2)
+
+
+def composed_event(events: Sequence[Any]) -> Any:
+    """Several events on the same people."""
+    return _library().dp_event.ComposedDpEvent(list(events))
+
+
 def epsilon(event: Any, delta: float) -> Bracket:
     """Upper bound of ε at δ; the lower bound is 0 (the library gives none)."""
     return _bracket(_accountant(event).get_epsilon(delta))

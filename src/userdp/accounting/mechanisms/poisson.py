@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from userdp.accounting.contour import Phase, binomial_phase
 from userdp.accounting.mechanisms.base import SampledMechanism
@@ -34,7 +34,6 @@ class PoissonUsers(SampledMechanism):
         UseError: a parameter is out of its range (NaN included).
     """
 
-    adjacency: ClassVar[Adjacency] = Adjacency.ADD_OR_REMOVE
     sampling: ClassVar[Sampling] = Sampling.USERS
     group_size: ClassVar[int] = 1
 
@@ -46,6 +45,10 @@ class PoissonUsers(SampledMechanism):
         require_probability("sampling_probability", self.sampling_probability)
         require_positive("noise_multiplier", self.noise_multiplier)
         require_count("steps", self.steps)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return Adjacency.ADD_OR_REMOVE
 
     def with_steps(self, steps: int) -> Self:
         return replace(self, steps=steps)
@@ -62,11 +65,6 @@ class PoissonUsers(SampledMechanism):
                 count=self.steps,
             ),
         )
-
-    def dp_event(self) -> Any:
-        from userdp.accounting import dp_accounting_backend
-
-        return dp_accounting_backend.mixture_event(self.phases())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +86,6 @@ class PoissonExamples(SampledMechanism):
         UseError: a parameter is out of its range (NaN included).
     """
 
-    adjacency: ClassVar[Adjacency] = Adjacency.ADD_OR_REMOVE
     sampling: ClassVar[Sampling] = Sampling.EXAMPLES
 
     sampling_probability: float
@@ -101,6 +98,10 @@ class PoissonExamples(SampledMechanism):
         require_count("group_size", self.group_size, at_most=10**6)
         require_positive("noise_multiplier", self.noise_multiplier)
         require_count("steps", self.steps)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return Adjacency.ADD_OR_REMOVE
 
     def with_steps(self, steps: int) -> Self:
         return replace(self, steps=steps)
@@ -117,8 +118,3 @@ class PoissonExamples(SampledMechanism):
                 count=self.steps,
             ),
         )
-
-    def dp_event(self) -> Any:
-        from userdp.accounting import dp_accounting_backend
-
-        return dp_accounting_backend.mixture_event(self.phases())

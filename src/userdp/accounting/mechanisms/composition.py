@@ -1,0 +1,217 @@
+r"""Different mechanisms on the same people: phases, silos, runs and queries put together.
+
+The Gaussian parts are one composition of phases. The pure queries are randomised response, whose
+outcomes o have loss L_o = ± ε₁ ± ε₂ …, and with R₁, R₀ their probabilities on the two data sets,
+
+.. math:: H_{e^ε}(Q ⊗ R_1, P ⊗ R_0) = \sum_o R_1(o) \, H_{e^{ε - L_o}}(Q, P),
+
+since on outcome o the integrand is (R_1(o) Q - e^ε R_0(o) P)₊ = R_1(o) (Q - e^{ε - L_o} P)₊. For
+ε < 0, H_{e^ε}(Q, P) = 1 - e^ε + e^ε H_{e^{-ε}}(P, Q).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.accounting.bracket import Bracket
+from userdp.accounting.contour import (
+    ACCOUNTANT,
+    Direction,
+    Phase,
+    delta_bracket,
+    epsilon_bracket,
+)
+from userdp.accounting.mechanisms.base import Mechanism, MixtureMechanism
+from userdp.accounting.mechanisms.pure import PureQuery
+from userdp.errors import UseError
+from userdp.guarantees import Adjacency, require_delta, require_epsilon
+
+_MOST_ATOMS = 512
+_TOLERANCE = 1e-7
+_UP, _DOWN = 1 + 1e-12, 1 - 1e-12  # sums of at most 512 non-negative terms, rounded outwards
+
+Part = MixtureMechanism | PureQuery
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Composition(Mechanism):
+    """Mechanisms that the same people take part in, in any order, each possibly adaptive.
+
+    Guarantee: δ(ε) of the product of the parts' dominating pairs bounds the composition, provided
+    that all parameters of all parts are fixed in advance (Zhu, Dong & Wang 2022, Theorem 10). A
+    part whose parameters depend on an earlier part's output must not be put in here: it needs a
+    pre-fixed (ε_i, δ_i) of its own, added by basic composition.
+
+    Args:
+        parts: mixtures of Gaussians and `PureQuery`; at least one, all of one adjacency.
+
+    Raises:
+        UseError: no parts, or parts of different adjacencies.
+    """
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise UseError("a composition needs at least one part, got none")
+        adjacencies = {part.adjacency for part in self.parts}
+        if len(adjacencies) > 1:
+            raise UseError(
+                f"parts of different adjacencies ({', '.join(sorted(adjacencies))}) were put "
+                "together: their sum bounds neither",
+                hint="account for all parts under one adjacency",
+            )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.parts[0].adjacency
+
+    def delta(self, epsilon: float) -> Bracket:
+        require_epsilon(epsilon)
+        phases, pure = self._split()
+        if not pure:
+            return delta_bracket(phases, epsilon)
+        low, high = _atoms(pure, upwards=False), _atoms(pure, upwards=True)
+        both = [
+            _Directed(phases=phases, direction=direction)
+            for direction in (Direction.REMOVE, Direction.ADD)
+        ]
+        lower = max(directed.mean(low, epsilon)[0] for directed in both)
+        upper = max(directed.mean(high, epsilon)[1] for directed in both)
+        return Bracket(
+            lower=min(lower * _DOWN, upper), upper=min(1.0, upper * _UP), accountant=ACCOUNTANT
+        )
+
+    def epsilon(self, delta: float) -> Bracket:
+        require_delta(delta)
+        phases, pure = self._split()
+        if not pure:
+            return epsilon_bracket(phases, delta)
+        if self.delta(0.0).upper <= delta:
+            return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
+        # Basic composition bounds the answer from above, the Gaussian parts alone from below.
+        gauss = (
+            epsilon_bracket(phases, delta)
+            if phases
+            else Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
+        )
+        return _invert(self.delta, delta, gauss.lower, gauss.upper + math.fsum(pure))
+
+    def dp_event(self) -> Any:
+        from userdp.accounting import dp_accounting_backend
+
+        return dp_accounting_backend.composed_event([part.dp_event() for part in self.parts])
+
+    def _split(self) -> tuple[tuple[Phase, ...], list[float]]:
+        phases: list[Phase] = []
+        pure: list[float] = []
+        for part in self.parts:
+            if isinstance(part, PureQuery):
+                pure.append(part.pure_epsilon)
+            else:
+                phases.extend(part.phases())
+        return tuple(phases), pure
+
+
+def _invert(
+    delta_at: Callable[[float], Bracket], delta: float, lower: float, upper: float
+) -> Bracket:
+    """Certified bounds of the ε in [lower, upper] at which a falling ``delta_at`` passes ``delta``.
+
+    log δ is nearly straight in ε: interpolation in it lands within the tolerance after a few turns
+    (false position with the Illinois weights), and each end of the bracket is certified by itself.
+    """
+    ends = [lower, upper]
+    heights = [_log_ratio(delta_at(end), delta) for end in ends]
+    weights = [1.0, 1.0]
+    for _ in range(100):
+        low, high = ends
+        tolerance = _TOLERANCE * max(high, 1e-3)
+        if high - low <= tolerance:
+            break
+        rise, fall = heights[0] * weights[0], heights[1] * weights[1]
+        straight = low + (high - low) * rise / (rise - fall) if rise > 0 > fall else -1.0
+        middle = straight if low < straight < high else 0.5 * (low + high)
+        side = 1 if middle - low > high - middle else -1
+        middle = min(max(middle + side * 0.4 * tolerance, low), high)
+        found = delta_at(middle)
+        if found.lower <= delta < found.upper:
+            break
+        end = 1 if found.upper <= delta else 0
+        ends[end], heights[end] = middle, _log_ratio(found, delta)
+        weights[end], weights[1 - end] = 1.0, weights[1 - end] * 0.5
+    return Bracket(lower=ends[0], upper=ends[1], accountant=ACCOUNTANT)
+
+
+def _log_ratio(found: Bracket, delta: float) -> float:
+    return math.log(max(found.upper, 1e-300) / delta)
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """Outcomes of all pure queries: each loss, and its probability R₁ on the first data set."""
+
+    loss: Floats
+    weight: Floats
+
+
+def _atoms(pure: Sequence[float], *, upwards: bool) -> _Losses:
+    """The outcomes of the queries; where they are too many, losses are rounded one way.
+
+    Rounding every loss up moves mass to larger losses and so can only raise δ; down, lower it.
+    """
+    loss, weight = np.zeros(1), np.ones(1)
+    for value in pure:
+        likely = 1 / (1 + math.exp(-value))
+        loss = np.concatenate([loss + value, loss - value])
+        weight = np.concatenate([weight * likely, weight * (1 - likely)])
+        loss, weight = _pooled(np.round(loss, 12), weight)
+        if len(loss) > _MOST_ATOMS:
+            step = (loss[-1] - loss[0]) / (_MOST_ATOMS // 2)
+            cell = np.ceil(loss / step) if upwards else np.floor(loss / step)
+            loss, weight = _pooled(cell * step, weight)
+    nudge = 1e-11 * len(pure)  # np.round moved each loss by at most 5e-13 per query
+    return _Losses(loss + (nudge if upwards else -nudge), weight)
+
+
+def _pooled(loss: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Equal losses once, with their weights added."""
+    distinct, index = np.unique(loss, return_inverse=True)
+    pooled = np.zeros(len(distinct))
+    np.add.at(pooled, index, weight)
+    return distinct, pooled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Directed:
+    """The Gaussian parts in one direction, at any real ε."""
+
+    phases: tuple[Phase, ...]
+    direction: Direction
+
+    def mean(self, losses: _Losses, epsilon: float) -> tuple[float, float]:
+        """Lower and upper bound of Σ_o R₁(o) δ(ε - L_o)."""
+        pairs = [self._at(epsilon - loss) for loss in losses.loss]
+        return (
+            math.fsum(w * pair[0] for w, pair in zip(losses.weight, pairs, strict=True)),
+            math.fsum(w * pair[1] for w, pair in zip(losses.weight, pairs, strict=True)),
+        )
+
+    def _at(self, epsilon: float) -> tuple[float, float]:
+        if not self.phases:
+            value = max(0.0, -math.expm1(epsilon))
+            return value, value
+        if epsilon >= 0:
+            found = delta_bracket(self.phases, epsilon, direction=self.direction)
+            return found.lower, found.upper
+        other = Direction.ADD if self.direction is Direction.REMOVE else Direction.REMOVE
+        found = delta_bracket(self.phases, -epsilon, direction=other)
+        base, factor = -math.expm1(epsilon), math.exp(epsilon)
+        return base + factor * found.lower, base + factor * found.upper
