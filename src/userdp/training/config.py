@@ -35,6 +35,13 @@ class Averaging(StrEnum):
     EMA = "ema"
 
 
+class Precision(StrEnum):
+    """In which precision the model computes; weights, gradients and noise stay float32 or wider."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """How to train. All of it is public, and fixed before the run.
@@ -57,6 +64,7 @@ class TrainConfig:
         dropout: set in every part of the model that has one.
         averaging: release the last weights, or their moving average (free post-processing).
         averaging_decay: of the moving average, at most.
+        precision: of the matrix products; bfloat16 is faster where the processor has it.
         micro_batch: most examples in one pass; memory, never privacy.
         checkpoint_every: steps between checkpoints; a crash loses at most so many updates.
         evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
@@ -79,6 +87,7 @@ class TrainConfig:
     dropout: float = 0.0
     averaging: Averaging = Averaging.NONE
     averaging_decay: float = 0.99
+    precision: Precision = Precision.FLOAT32
     micro_batch: int = 32
     checkpoint_every: int = 50
     evaluate_every: int = 0
@@ -135,6 +144,7 @@ class TrainConfig:
                 "optimizer": OptimizerName(values["optimizer"]),
                 "schedule": Schedule(values["schedule"]),
                 "averaging": Averaging(values["averaging"]),
+                "precision": Precision(values["precision"]),
                 "lora_targets": tuple(values["lora_targets"]),
             }
         )

@@ -20,6 +20,7 @@ from userdp.training.checkpoints import Position, load_checkpoint, save_checkpoi
 from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, merged, save_adapter
+from userdp.training.losses import build_loss
 from userdp.training.models import load_model, save_model, weights_digest
 from userdp.training.optimizers import build_optimizer, set_learning_rate
 from userdp.training.plain import PlainRun, make_plain
@@ -152,6 +153,7 @@ def _open(
             plan,
             out=out,
             seed=config.seed,
+            loss=build_loss(config, model),
             micro_batch=config.micro_batch,
             resume=resume,
             identity=identity,
@@ -163,6 +165,7 @@ def _open(
         store,
         plan,
         out=out,
+        loss=build_loss(config, model),
         micro_batch=config.micro_batch,
         resume=resume,
         identity=identity,
@@ -201,6 +204,7 @@ def _evaluate(
             model,
             store,
             Split.HELD_OUT_USERS,
+            loss=build_loss(config, model),
             batch=config.micro_batch,
             most_users=config.evaluate_users,
         )

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import nn
 
 import userdp
 from userdp.data.store import UserStore
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
 from userdp.training import files
 from userdp.training.config import TrainConfig
 
@@ -86,7 +87,13 @@ def read_model(name: str, *, dropout: float = 0.0) -> nn.Module:
 def save_model(model: nn.Module, folder: Path, *, tokenizer: Path) -> None:
     """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all."""
     with files.whole_folder(folder) as temporary:
-        model.save_pretrained(temporary)
+        try:
+            model.save_pretrained(temporary)  # type: ignore[operator]
+        except SafetensorError as error:
+            raise FailureError(
+                f"cannot write the model to {folder}: {error}",
+                hint="free some disk space and resume the run",
+            ) from error
         for weights in temporary.glob("*.safetensors"):
             weights.chmod(files.SHAREABLE_FILE)
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")

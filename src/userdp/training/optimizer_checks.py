@@ -41,30 +41,35 @@ class MovementCheck:
     """Notices an update that changed nothing.
 
     Keeps a part of each trainable parameter; noise reaches every coordinate, so an update that was
-    applied shows in any part.
+    applied shows in any part. A learning rate of 0 (a warm-up may begin there) excuses a step.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
+        self._excused = not self._has_learning_rate()
         self._parameters = list(trainable_parameters(model).values())
         self._before = [_part(p).clone() for p in self._parameters]
 
-    @property
-    def has_learning_rate(self) -> bool:
-        """Whether any group would move at all (a warm-up may begin at 0)."""
-        return any(float(group.get("lr", 1.0)) != 0 for group in self._optimizer.param_groups)
+    def require_moved(self) -> bool:
+        """Whether a parameter has changed since the check began; False for an excused step.
 
-    def require_moved(self) -> None:
-        """Refuse to go on if no parameter has changed since the check began."""
+        Raises:
+            FailureError: none has changed, though the learning rate is not 0.
+        """
         for parameter, before in zip(self._parameters, self._before, strict=True):
             if not torch.equal(_part(parameter), before):
-                return
+                return True
+        if self._excused or not self._has_learning_rate():
+            return False
         raise FailureError(
-            "no trainable parameter moved in the first update: epsilon would be spent and nothing "
+            "no trainable parameter moved in the update: epsilon would be spent and nothing "
             "would learn",
             hint="call optimizer.step() once per step, do not clear .grad before it, and check the "
             "learning rate against the parameters' precision",
         )
+
+    def _has_learning_rate(self) -> bool:
+        return any(float(group.get("lr", 1.0)) != 0 for group in self._optimizer.param_groups)
 
 
 def _part(parameter: Tensor) -> Tensor:

@@ -153,7 +153,6 @@ class PrivateRun:
         self._l2_clip_norm = plan.l2_clip_norm
         self._loss = loss
         self._micro_batch = micro_batch
-        self._movement: MovementCheck | None = None
         self._moved = False
 
     @property
@@ -174,11 +173,10 @@ class PrivateRun:
     def __iter__(self) -> Iterator[Step]:
         """Each remaining step, with its noisy gradient in ``.grad``."""
         while self.remaining:
-            if not self._moved:
-                self._movement = MovementCheck(self._model, self._optimizer)
-            step = self._step()
-            yield step
-            self._check_movement()
+            watched = None if self._moved else MovementCheck(self._model, self._optimizer)
+            yield self._step()
+            if watched is not None:
+                self._moved = watched.require_moved()
 
     def _step(self) -> Step:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
@@ -213,11 +211,6 @@ class PrivateRun:
                 f"l2_clip_norm is {self.plan.l2_clip_norm}: the noise would be too small, so "
                 "training stopped before this update"
             )
-
-    def _check_movement(self) -> None:
-        if self._movement is not None and self._movement.has_learning_rate:
-            self._movement.require_moved()
-            self._movement, self._moved = None, True
 
     def finish(self) -> None:
         """Note the end of the run and settle with the store.

@@ -1,0 +1,261 @@
+import dataclasses
+import stat
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from tests.plans import els_plan, uls_plan
+from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
+from userdp.data.splits import Split
+from userdp.errors import UseError
+from userdp.guarantees import Sampling
+from userdp.ledger import claim
+from userdp.training import loop
+from userdp.training.config import Averaging, OptimizerName, PlainPlan, Schedule, TrainConfig
+from userdp.training.evaluate_run import evaluate_run
+from userdp.training.evaluation import evaluate
+from userdp.training.loop import train
+from userdp.training.models import read_model, weights_digest
+from userdp.training.schedules import learning_rate
+
+# So little noise that it hides nothing; the claim is what it is.
+LEARNABLE = {"noise_multiplier": 0.01, "l2_clip_norm": 1.0, "steps": 15}
+
+
+def changed(**values) -> TrainConfig:
+    return dataclasses.replace(CONFIG, **values)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        uls_plan(**LEARNABLE, population=32, cohort_size=20),
+        els_plan(**LEARNABLE, population=120, batch_size=40),
+        PlainPlan(steps=25, batch_size=40),
+    ],
+    ids=["ULS", "ELS", "no privacy"],
+)
+def test_the_held_out_loss_falls_on_an_easy_problem(store, tmp_path, plan):
+    before = evaluate(toy_model(store), store, Split.HELD_OUT_USERS).loss
+    train(store, plan, changed(learning_rate=0.03), out=tmp_path / "run", tensorboard=False)
+    after = evaluate_run(tmp_path / "run", store, Split.HELD_OUT_USERS, with_base=True)
+    assert after["base"]["loss"] == pytest.approx(before, abs=1e-5)
+    assert after["model"]["loss"] < before - 0.3
+
+
+def test_the_released_model_is_one_that_transformers_loads(store, tmp_path):
+    train(store, uls_plan(steps=2), CONFIG, out=tmp_path / "run", tensorboard=False)
+    folder = tmp_path / "run" / "model"
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("w3 w4")["input_ids"] == [5, 6]
+    assert model.config.vocab_size == store.meta.vocab_size
+    assert not list((tmp_path / "run").rglob("*.bin"))
+    assert not list((tmp_path / "run").rglob("*.pt"))
+
+
+@pytest.mark.parametrize("optimizer", list(OptimizerName))
+@pytest.mark.parametrize("averaging", list(Averaging))
+def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_does(
+    store, tmp_path, optimizer, averaging, monkeypatch
+):
+    config = changed(
+        optimizer=optimizer,
+        averaging=averaging,
+        schedule=Schedule.LINEAR,
+        checkpoint_every=2,
+        weight_decay=0.1,
+    )
+    plan = PlainPlan(steps=6, batch_size=8)
+    train(store, plan, config, out=tmp_path / "whole", tensorboard=False)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_note", interrupt_at(5))
+        train(store, plan, config, out=tmp_path / "broken", tensorboard=False)
+    train(store, plan, config, out=tmp_path / "broken", resume=True, tensorboard=False)
+    one, other = (
+        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "broken")
+    )
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def interrupt_at(step_number):
+    honest = loop._note
+
+    def note(folder, tracker, step, *, rate):
+        if step.number == step_number:
+            raise KeyboardInterrupt
+        honest(folder, tracker, step, rate=rate)
+
+    return note
+
+
+def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
+    store, tmp_path, monkeypatch
+):
+    plan, config = uls_plan(steps=7), changed(checkpoint_every=3, warmup_steps=7)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_note", interrupt_at(5))
+        train(store, plan, config, out=tmp_path / "run", tensorboard=False)
+    train(store, plan, config, out=tmp_path / "run", resume=True, tensorboard=False)
+    assert attempts(tmp_path / "run") == 7
+    assert claim(tmp_path / "run" / "ledger.jsonl").guarantee == plan.guarantee()
+    assert claim(store.path).guarantee == plan.guarantee()
+    steps = [line for line in lines(tmp_path / "run" / "operator.jsonl") if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4, 6, 7]
+    rates = [line["learning_rate"] for line in steps]
+    assert rates == pytest.approx([0.01 * t / 7 for t in (1, 2, 3, 4, 6, 7)])
+
+
+def test_invariant_7_a_changed_configuration_refuses_to_resume(store, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_note", interrupt_at(2))
+        train(store, uls_plan(), CONFIG, out=tmp_path / "run", tensorboard=False)
+    with pytest.raises(UseError, match="the configuration is not the one"):
+        train(
+            store,
+            uls_plan(),
+            changed(learning_rate=0.02),
+            out=tmp_path / "run",
+            resume=True,
+            tensorboard=False,
+        )
+
+
+def test_invariant_7_a_base_model_of_other_weights_refuses_to_resume(
+    store, tmp_path, monkeypatch
+):
+    folder = tmp_path / "base"
+    toy_model(store).save_pretrained(folder)
+    config = changed(model=str(folder))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_note", interrupt_at(2))
+        train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
+    other = toy_model(store)
+    with torch.no_grad():
+        other.transformer.wpe.weight[0, 0] += 1e-3
+    other.save_pretrained(folder)
+    with pytest.raises(UseError, match="the model is not the one"):
+        train(
+            store, uls_plan(), config, out=tmp_path / "run", resume=True, tensorboard=False
+        )
+
+
+def test_lora_trains_only_adapters_and_moves_them(store, tmp_path):
+    pytest.importorskip("peft")
+    folder = tmp_path / "base"
+    toy_model(store).save_pretrained(folder)
+    config = changed(model=str(folder), lora_rank=2)
+    train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
+    adapter = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
+    assert adapter
+    assert all(".lora_" in name for name in adapter)
+    assert all(bool(value.any()) for value in adapter.values())
+    base = read_model(str(folder)).state_dict()
+    released = read_model(str(tmp_path / "run" / "model")).state_dict()
+    assert base.keys() == released.keys()
+    adapted = {name for name in base if not torch.equal(base[name], released[name])}
+    assert adapted
+    assert all(".attn." in name or ".mlp." in name for name in adapted)
+    assert all(name.endswith(".weight") for name in adapted)
+
+
+def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):
+    plan = PlainPlan(steps=2, batch_size=8)
+    train(store, plan, CONFIG, out=tmp_path / "run", tensorboard=False)
+    assert lines(tmp_path / "run" / "ledger.jsonl")[0]["plan"] is None
+    for path in (store.path, tmp_path / "run" / "ledger.jsonl"):
+        found = claim(path).guarantee
+        assert found.epsilon == float("inf")
+        assert found.sampling is Sampling.NONE
+
+
+def test_unsafe_shuffle_trains_and_claims_nothing(store, tmp_path):
+    plan = uls_plan(unsafe_shuffle=True, population=32, cohort_size=8)
+    train(store, plan, CONFIG, out=tmp_path / "run", tensorboard=False)
+    found = claim(tmp_path / "run" / "ledger.jsonl").guarantee
+    assert found.epsilon == float("inf")
+    assert found.sampling is Sampling.UNSAFE_SHUFFLE
+    assert attempts(tmp_path / "run") == plan.steps
+
+
+def test_the_average_is_what_is_released_and_measured(store, tmp_path):
+    config = changed(averaging=Averaging.EMA, evaluate_every=5)
+    train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    state = load_file(checkpoint / "state.safetensors")
+    released = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    name = "transformer.wpe.weight"
+    assert torch.equal(released[name], state[f"average.{name}"])
+    assert not torch.equal(released[name], state[f"weights.{name}"])
+    log = lines(tmp_path / "run" / "operator.jsonl")
+    measured = [line["loss"] for line in log if line["kind"] == "evaluation"]
+    found = evaluate(read_model(str(tmp_path / "run" / "model")), store, Split.HELD_OUT_USERS)
+    assert measured[-1] == pytest.approx(found.loss, abs=1e-5)
+
+
+def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
+    small = dataclasses.replace(CONFIG, model=str(tmp_path / "small"))
+    shape = transformers.GPT2Config(vocab_size=8, n_positions=8, n_embd=8, n_layer=1, n_head=1)
+    transformers.AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path / "small")
+    with pytest.raises(UseError, match="knows 8 tokens"):
+        train(store, uls_plan(), small, out=tmp_path / "run", tensorboard=False)
+    with pytest.raises(UseError, match="different tokenizers"):
+        other = toy_store(tmp_path / "other")
+        train(other, uls_plan(), changed(model="bundled"), out=tmp_path / "run", tensorboard=False)
+    with pytest.raises(UseError, match="cannot load a causal language model"):
+        nowhere = changed(model=str(tmp_path / "nowhere"))
+        train(store, uls_plan(), nowhere, out=tmp_path / "run", tensorboard=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_digest_of_weights_sees_every_value(store):
+    model = toy_model(store)
+    first = weights_digest(model)
+    assert first == weights_digest(toy_model(store))
+    with torch.no_grad():
+        model.transformer.ln_f.bias[-1] += 1e-6
+    assert weights_digest(model) != first
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_the_learning_rate_is_positive_at_every_step_and_peaks_after_the_warmup(schedule):
+    config = changed(schedule=schedule, warmup_steps=3)
+    rates = [learning_rate(config, step=t, steps=20) for t in range(1, 21)]
+    assert min(rates) > 0
+    assert max(rates) == rates[2] == config.learning_rate
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+
+
+def test_user_loss_weighs_users_alike_and_loss_weighs_tokens_alike(tmp_path):
+    texts = cycles(6)
+    texts[b"user000"] = ["w1 " * 7] * 9
+    store = toy_store(tmp_path, texts, held_out=0.0)
+    model = toy_model(store)
+    found = evaluate(model, store, Split.TRAIN, batch=3)
+    split = store.split(Split.TRAIN)
+    sums, targets = [], []
+    for user, count in enumerate(split.counts):
+        total = tokens = 0.0
+        for example in range(count):
+            row = torch.tensor(split.gather([user], [example]).row(0).astype("int64"))[None]
+            logits = model(row).logits[0, :-1].detach()
+            total += float(torch.nn.functional.cross_entropy(logits, row[0, 1:], reduction="sum"))
+            tokens += row.shape[1] - 1
+        sums.append(total)
+        targets.append(tokens)
+    assert found.loss == pytest.approx(sum(sums) / sum(targets), rel=1e-5)
+    per_user = [s / t for s, t in zip(sums, targets, strict=True)]
+    assert found.user_loss == pytest.approx(sum(per_user) / len(per_user), rel=1e-5)
+    assert found.tokens == sum(targets)
+
+
+def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
+    pytest.importorskip("tensorboard")
+    train(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run")
+    folder = tmp_path / "run" / "tensorboard"
+    assert list(folder.iterdir())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

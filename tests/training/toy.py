@@ -1,0 +1,86 @@
+"""A store, a model and plans so small that a whole run takes a second."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+
+from tests.data.corpora import ListSource, interleaved
+from userdp.data.prepare import prepare_store
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.training.config import TrainConfig
+from userdp.training.models import new_model
+
+WORDS = [f"w{number}" for number in range(30)]
+CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
+
+
+def write_tokenizer(path: Path) -> Path:
+    """One token per word."""
+    vocabulary = {word: n for n, word in enumerate(["<|endoftext|>", "[UNK]", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(path))
+    return path
+
+
+def cycles(users: int, seed: int = 0) -> dict[bytes, list[str]]:
+    """Each record counts upwards from a random word: easy to learn."""
+    draw = random.Random(seed)
+
+    def record() -> str:
+        start = draw.randrange(len(WORDS))
+        return " ".join(WORDS[(start + n) % len(WORDS)] for n in range(draw.randint(4, 7)))
+
+    return {
+        f"user{number:03d}".encode(): [record() for _ in range(draw.randint(1, 9))]
+        for number in range(users)
+    }
+
+
+def toy_store(
+    folder: Path, texts: dict[bytes, list[str]] | None = None, *, held_out: float = 0.2
+) -> UserStore:
+    """The store of ``texts``, in ``folder/store``."""
+    folder.mkdir(exist_ok=True)
+    prepare_store(
+        ListSource(interleaved(cycles(40) if texts is None else texts)),
+        folder / "store",
+        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
+        seq_len=8,
+        held_out_users=held_out,
+        held_out_examples=held_out,
+    )
+    return UserStore.open(folder / "store")
+
+
+def toy_model(store: UserStore) -> nn.Module:
+    return new_model(CONFIG, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
+
+
+def sgd(model: nn.Module, rate: float = 0.1) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=rate)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+def gradient(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten().clone().double() for p in model.parameters()])
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def attempts(run: Path) -> int:
+    """Read off the file, not through the ledger's own code."""
+    return sum(line["kind"] == "attempt" for line in lines(run / "ledger.jsonl"))
