@@ -3,10 +3,12 @@
 Derivation and proofs: docs/accounting.md.
 """
 
+from userdp.accounting.contour.calibrate import calibrate_noise
 from userdp.accounting.contour.certify import (
     ACCOUNTANT,
     Direction,
     delta_bracket,
+    delta_curve,
     epsilon_bracket,
 )
 from userdp.accounting.contour.phases import (
@@ -21,7 +23,9 @@ __all__ = [
     "Direction",
     "Phase",
     "binomial_phase",
+    "calibrate_noise",
     "delta_bracket",
+    "delta_curve",
     "epsilon_bracket",
     "gaussian_phase",
     "hypergeometric_phase",

@@ -110,12 +110,12 @@ def _planned(side: Side, saddle: Saddle, target: Target) -> Iterator[Nodes]:
     if nodes is None:
         return
     yield nodes
-    epsilon = max(saddle.epsilon, 0.0)
+    epsilon, log_delta = max(saddle.epsilon, 0.0), saddle.log_delta
     for _ in range(2):
         place = _place(nodes, target, epsilon)
-        if place is None:
+        if place is None or _same(place, (epsilon, log_delta)):
             return
-        epsilon = place[0]
+        epsilon, log_delta = place
         nodes = plan_nodes(side, Saddle(saddle.c, place[0], place[1], saddle.curvature))
         if nodes is None:
             return
@@ -139,10 +139,14 @@ def _large(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
             return
         yield nodes
         place = _place(nodes, target, epsilon)
-        if place is None or not place[0] > 0 or (
-            abs(math.log(place[0] / epsilon)) < 0.02 and abs(place[1] - before) < 0.02
-        ):
+        if place is None or _same(place, (epsilon, before)):
             return
+
+
+def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether planning for one is as good as planning for the other."""
+    near = abs(one[0] - other[0]) <= 0.02 * max(one[0], other[0])
+    return near and abs(one[1] - other[1]) <= 0.02
 
 
 def _far(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:

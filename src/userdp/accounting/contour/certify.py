@@ -9,6 +9,7 @@ from enum import StrEnum
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour.bounds import Bounds
 from userdp.accounting.contour.compose import (
+    Curve,
     delta_bounds,
     epsilon_bounds,
     gaussian_mu,
@@ -131,3 +132,30 @@ def epsilon_bracket(
         if add.upper > delta:
             found = found.join(epsilon_bounds(kept, delta, remove=False))
     return _bracket(found, 1e-3, "epsilon")
+
+
+def delta_curve(
+    phases: Sequence[Phase], epsilons: Sequence[float], *, direction: Direction = Direction.BOTH
+) -> list[Bracket]:
+    """Certified delta at each of ``epsilons``, in their order.
+
+    Guarantee: each bracket is one of `delta_bracket`. Nodes are shared between neighbouring
+    epsilons as long as they stay within 1e-6.
+
+    Raises:
+        ValueError: as `delta_bracket`.
+    """
+    for epsilon in epsilons:
+        require_epsilon(epsilon)
+    kept = _checked(phases)
+    if not kept:
+        return [Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT) for _ in epsilons]
+    both = direction == Direction.BOTH and gaussian_mu(kept) is None
+    main, other = Curve(kept, remove=direction != Direction.ADD), Curve(kept, remove=False)
+    answers = []
+    for epsilon in epsilons:
+        found = main.delta(epsilon)
+        if both:
+            found = found.join(other.delta(epsilon, enough=found.lower))
+        answers.append(_bracket(found, 0.0, "delta"))
+    return answers

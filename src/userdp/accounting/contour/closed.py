@@ -142,10 +142,55 @@ def _root(law: Law, target: float) -> tuple[float, float]:
         new = x - (value - target) / slope if slope > 0 else 0.5 * (low + high)
         if not low < new < high:
             new = 0.5 * (low + high)
-        if abs(new - x) <= 2e-16 * max(abs(x), 1.0) or not low < high:
+        if abs(new - x) <= 1e-14 * max(abs(x), 1.0) or not low < high:
             break
         x = new
     return x, abs(value - target)
+
+
+def single_step_epsilon(phase: Phase, delta: float, *, remove: bool) -> Bounds | None:
+    """epsilon(delta) of one mixed step, exactly 0 where delta(0) <= delta; None as above.
+
+    The threshold r is the unknown: eps = l(r), so no root of l is needed until the very end.
+    """
+    at_zero = single_step_delta(phase, 0.0, remove=remove)
+    if at_zero is None or at_zero.upper <= delta:
+        return at_zero and Bounds(0.0, 0.0)
+    law = _law(phase)
+    sign = 1.0 if remove else -1.0
+    reach = 2 + math.sqrt(2 * math.log(1 / delta))
+    near, _ = _root(law, 0.0)
+    far = float(law.a[-1]) + reach if remove else -reach
+    for _ in range(100):  # bisection in r; delta falls as r moves away from the root of l = 0
+        r = 0.5 * (near + far)
+        epsilon = sign * _loss_at(law, r)[0]
+        found = _tail_gap(law, r, 0.0, max(epsilon, 0.0), remove)
+        if found is None or found.upper < delta:
+            far = r
+        else:
+            near = r
+        if abs(far - near) < 1e-13 * max(abs(far), 1.0):
+            break
+    epsilon = max(sign * _loss_at(law, near)[0], 0.0)
+    here = single_step_delta(phase, epsilon, remove=remove)
+    if here is None:
+        return None
+    step = 1e-14 * max(epsilon, 1e-6)
+    ends = []
+    for way in (-1, 1):
+        move = step
+        for _ in range(70):
+            at = max(epsilon + way * move, 0.0)
+            found = single_step_delta(phase, at, remove=remove)
+            if found is None:
+                return None
+            if at == 0 or (found.upper <= delta if way > 0 else found.lower >= delta):
+                ends.append(at)
+                break
+            move *= 3.0
+        else:
+            return None
+    return Bounds(min(ends), max(ends))
 
 
 def _tail_gap(law: Law, r: float, residue: float, epsilon: float, remove: bool) -> Bounds | None:

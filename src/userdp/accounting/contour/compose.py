@@ -8,7 +8,12 @@ import numpy as np
 
 from userdp.accounting.contour.attempts import TINY, Target, attempts, centre, reference_delta
 from userdp.accounting.contour.bounds import Bounds
-from userdp.accounting.contour.closed import gaussian_delta, gaussian_epsilon, single_step_delta
+from userdp.accounting.contour.closed import (
+    gaussian_delta,
+    gaussian_epsilon,
+    single_step_delta,
+    single_step_epsilon,
+)
 from userdp.accounting.contour.phases import Phase
 from userdp.accounting.contour.side import make_side
 from userdp.accounting.contour.trapezoid import Chernoff, Nodes, chernoff, evaluate
@@ -47,29 +52,49 @@ def delta_bounds(
     phases: tuple[Phase, ...], epsilon: float, *, remove: bool, enough: float = 0.0
 ) -> Bounds:
     """Certified delta(epsilon) of one direction; may stop early at an upper bound <= ``enough``."""
-    mu = gaussian_mu(phases)
-    if mu is not None:
-        return gaussian_delta(mu, epsilon)
-    if not remove and epsilon >= -least_loss(phases):
-        return Bounds(0.0, 0.0)
-    best = Bounds(0.0, 1.0)
-    if len(phases) == 1 and phases[0].count == 1:
-        closed = single_step_delta(phases[0], epsilon, remove=remove)
-        if closed is not None:
-            return closed
-    if enough > 0:
-        bounds, dropped = plain_chernoff(phases, remove, enough)
-        cheap = _exp(bounds.log_delta(epsilon)) + dropped
-        if cheap <= enough:
-            return Bounds(0.0, cheap)
-    reference = reference_delta(phases, remove=remove, epsilon=epsilon)
-    target = Target(epsilon, None, TINY if reference is None else reference)
-    for nodes in attempts(phases, target, remove=remove):
-        best = best.meet(delta_at(nodes, epsilon))
-        if best.upper - best.lower <= WIDTH * best.lower or best.upper <= enough:
-            return best
-    bounds, dropped = plain_chernoff(phases, remove, TINY if reference is None else reference)
-    return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
+    return Curve(phases, remove=remove).delta(epsilon, enough=enough)
+
+
+class Curve:
+    """delta of one direction at many epsilons; nodes are kept for the next epsilon."""
+
+    def __init__(self, phases: tuple[Phase, ...], *, remove: bool) -> None:
+        self._phases = phases
+        self._remove = remove
+        self._mu = gaussian_mu(phases)
+        self._least = math.inf if remove else least_loss(phases)
+        self._nodes: Nodes | None = None
+
+    def delta(self, epsilon: float, *, enough: float = 0.0) -> Bounds:
+        """Certified delta(epsilon); may stop early at an upper bound <= ``enough``."""
+        phases, remove = self._phases, self._remove
+        if self._mu is not None:
+            return gaussian_delta(self._mu, epsilon)
+        if not remove and epsilon >= -self._least:
+            return Bounds(0.0, 0.0)
+        if len(phases) == 1 and phases[0].count == 1:
+            closed = single_step_delta(phases[0], epsilon, remove=remove)
+            if closed is not None:
+                return closed
+        best = Bounds(0.0, 1.0)
+        if self._nodes is not None:
+            best = delta_at(self._nodes, epsilon)
+            if best.upper - best.lower <= WIDTH * best.lower or best.upper <= enough:
+                return best
+        if enough > 0:
+            bounds, dropped = plain_chernoff(phases, remove, enough)
+            cheap = _exp(bounds.log_delta(epsilon)) + dropped
+            if cheap <= enough:
+                return Bounds(0.0, cheap)
+        reference = reference_delta(phases, remove=remove, epsilon=epsilon)
+        target = Target(epsilon, None, TINY if reference is None else reference)
+        for nodes in attempts(phases, target, remove=remove):
+            best = best.meet(delta_at(nodes, epsilon))
+            if best.upper - best.lower <= WIDTH * best.lower or best.upper <= enough:
+                self._nodes = nodes
+                return best
+        bounds, dropped = plain_chernoff(phases, remove, target.reference)
+        return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
 
 
 def plain_chernoff(
@@ -103,7 +128,7 @@ def epsilon_bounds(phases: tuple[Phase, ...], delta: float, *, remove: bool) -> 
     if mu is not None:
         return gaussian_epsilon(mu, delta)
     if len(phases) == 1 and phases[0].count == 1:
-        closed = _single_step_epsilon(phases[0], delta, remove)
+        closed = single_step_epsilon(phases[0], delta, remove=remove)
         if closed is not None:
             return closed
     log_delta = math.log(delta)
@@ -118,32 +143,6 @@ def epsilon_bounds(phases: tuple[Phase, ...], delta: float, *, remove: bool) -> 
     bounds, dropped = plain_chernoff(phases, remove, delta)
     cheap = float(((bounds.value - math.log(delta - dropped)) / bounds.a).min())
     return best.meet(Bounds(0.0, max(cheap, 0.0) * (1 + 1e-12)))
-
-
-def _single_step_epsilon(phase: Phase, delta: float, remove: bool) -> Bounds | None:
-    """Bisection of the closed form, outwards rounded; None where it does not answer."""
-    at_zero = single_step_delta(phase, 0.0, remove=remove)
-    if at_zero is None:
-        return None
-    if at_zero.upper <= delta:
-        return Bounds(0.0, 0.0)
-    ends = []
-    for want_upper in (False, True):
-        low, high, bracketed = 0.0, 1e-3, False
-        for _ in range(400):
-            mid = 0.5 * (low + high) if bracketed else high
-            found = single_step_delta(phase, mid, remove=remove)
-            if found is None:
-                return None
-            if (found.upper > delta) if want_upper else (found.lower >= delta):
-                low = mid
-                high = high if bracketed else 2 * high
-            else:
-                high, bracketed = mid, True
-            if bracketed and high - low <= 1e-14 * high:
-                break
-        ends.append(high if want_upper else low)
-    return Bounds(min(ends), ends[1])
 
 
 def _solve(nodes: Nodes, delta: float) -> Bounds:

@@ -20,6 +20,8 @@ from scipy.special import erfc, log_ndtr
 
 from userdp.accounting.contour.line import EPS, strip_height
 from userdp.accounting.contour.losses import Complexes, Floats, losses
+from userdp.accounting.contour.precise import departures, log1p, sums
+from userdp.accounting.contour.rounding import rounding
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
 from userdp.accounting.contour.trapezoid import RATIOS, Chernoff, Nodes, log_kappa
 
@@ -194,17 +196,6 @@ def make_large_line(
     )
 
 
-def table(weights: Complexes, ell: Complexes, h: float, n: int) -> tuple[Complexes, Complexes]:
-    """(sum_m w e^{i j h l_m} for the rows of ``weights``) for j < n; (2, x) -> (2, n)."""
-    inner = max(1, math.isqrt(n))
-    outer = -(-n // inner)
-    fine = np.exp(1j * np.outer(ell, h * np.arange(inner)))
-    coarse = np.exp(1j * np.outer(h * inner * np.arange(outer), ell))
-    a = ((coarse * weights[0][None, :]) @ fine).reshape(-1)[:n]
-    b = ((coarse * weights[1][None, :]) @ fine).reshape(-1)[:n]
-    return a, b
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Splits, and a bound of what they leave out: Chernoff's, or None (it needs its own sum)."""
@@ -228,8 +219,7 @@ def choices(side: Side, epsilon: float, log_delta: float) -> Iterator[Choice]:
         if math.exp(rest.log_delta(epsilon)) + leak <= tolerance:
             yield Choice(splits, rest, leak)
             return
-        if share <= 0.3:
-            found.append(Choice(splits, None, 0.0))
+        found.append(Choice(splits, None, 0.0))
     yield from found
 
 
@@ -334,14 +324,16 @@ def _nodes(
     wobble_small, error_hits = np.zeros(n), np.zeros(n)
     noise = 0.0
     for line in lines:
-        m0, m1 = table(np.stack([line.small, line.large]), line.ell, h, n)
+        start = float(line.small.sum().real)
+        away = departures(line.small, line.ell, h, n) / start
+        m0 = start * (1 + away)
+        m1 = sums(line.large, line.ell, h, n)
         size0 = np.maximum(np.abs(m0), 1e-300)
-        ulp = EPS * (32.0 + 8.0 * (1.0 + c + grid) * line.noise)
-        error0 = line.defect + ulp * float(np.abs(line.small).sum())
+        error0 = line.defect + rounding(line.small, line.ell, c, grid)
         error1 = line.defect_large + EPS * 32.0 * float(np.abs(line.large).sum())
         error1 = error1 + 8 * EPS * (1 + c + grid) * float(np.abs(line.large) @ np.abs(line.ell))
-        log_small += line.count * np.log(np.where(m0 == 0, 1e-300, m0))
-        hits += line.count * np.log1p(m1 / np.where(m0 == 0, 1e-300, m0))
+        log_small += line.count * (math.log(start) + log1p(away))
+        hits += line.count * log1p(m1 / np.where(m0 == 0, 1e-300, m0))
         wobble_small += line.count * error0 / size0
         error_hits += line.count * (error1 + np.abs(m1) * error0 / size0) / size0
         noise += line.count * line.noise

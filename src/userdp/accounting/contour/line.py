@@ -75,11 +75,11 @@ def strip_height(step: Step, domain: slice) -> float:
     return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
 
 
-def make_line(step: Step, b: float) -> Line:
+def make_line(step: Step, b: float, height: float | None = None) -> Line:
     """The line for the exponent ``b`` (1 + c for remove, -c for add)."""
     inside = domain_of(step, b)
     low, high = float(step.x[inside][0]), float(step.x[inside][-1])
-    height = strip_height(step, inside)
+    height = strip_height(step, inside) if height is None else height
     for _ in range(60):
         y = 0.5 * height
         growth = 0.5 * height * height if b > 0 else 0.0
@@ -99,6 +99,9 @@ def make_line(step: Step, b: float) -> Line:
     x = low + h * np.arange(n)
     heights = np.concatenate([[y], height * _FRACTIONS])
     ell, _, curvature = losses(step.law, x, heights)
+    # Im l >= 0 has to hold on the lines (docs, eq. 11); a lower strip always has it
+    if not bool((ell.imag >= -1e-9).all()) or float(curvature.max()) * height**2 >= 2:
+        return make_line(step, b, 0.7 * height)
     log_size = (
         b * ell.real - 0.5 * (x * x)[None, :] + 0.5 * (heights**2)[:, None]
     ) + (math.log(h) - LOG_SQRT_2PI)
@@ -116,8 +119,6 @@ def make_line(step: Step, b: float) -> Line:
     kept = b * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2 - log_m
     beyond = (step.x[step.inner] < low) | (step.x[step.inner] > high)
     edge += float(np.exp(kept[beyond]).sum()) * step.h + 1e-18
-    if not bool((ell.imag >= -1e-9).all()) or float(curvature.max()) * height**2 >= 2:
-        raise ArithmeticError("the strip is not free of zeros")  # pragma: no cover
     noise = float(np.abs(weights) @ np.abs(ell[0]))
     imag = np.maximum(ell.imag[1:], 0.0)
     return Line(
@@ -134,16 +135,3 @@ def _log_sum(g: Floats, inside: slice) -> float:
 def make_lines(side: Side, c: float) -> tuple[Line, ...]:
     """A line per mixed phase at the abscissa ``c``."""
     return tuple(make_line(step, side.b(c)) for step in side.steps)
-
-
-def powers(line: Line, h: float, n: int) -> Complexes:
-    """M(c + ijh)/M(c) for j = 0 .. n-1 (conjugated for *add*: only Re of even sums is used).
-
-    Two short tables of exponentials and one matrix product (docs, Section 3.4).
-    """
-    inner = max(1, min(n, math.isqrt(n)))
-    outer = -(-n // inner)
-    small = np.exp(1j * np.outer(line.ell, h * np.arange(inner)))  # (x, inner)
-    big = np.exp(1j * np.outer(h * inner * np.arange(outer), line.ell)) * line.weights[None, :]
-    out: Complexes = (big @ small).reshape(-1)[:n]
-    return out

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from userdp.accounting.contour.precise import log1p
+
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 
@@ -90,7 +92,7 @@ def losses(law: Law, x: Floats, y: Floats) -> tuple[Complexes, Floats, Floats]:
             d -= (law.missing + outside) + np.where(large, np.exp(w)[None, :], 0.0).sum(axis=1)[
                 :, None
             ]
-            precise = np.log1p(d).T
+            precise = log1p(d).T
             near = np.abs(d.T) < 0.5
             big[:, small] = np.where(near, precise, big[:, small])
         ell[:, part] = big

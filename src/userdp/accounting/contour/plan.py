@@ -34,7 +34,7 @@ def _period(side: Side, domains: tuple[slice, ...], saddle: Saddle) -> float:
     spread = math.sqrt(saddle.curvature)
     bounds = chernoff(side, domains, c * RATIOS)
     longest = max((25.0 - min(log_delta, 0.0)) / c, 5 * spread)
-    periods = np.geomspace(min(2.0 * spread, 0.5 * longest), 4 * longest, 160)
+    periods = np.geomspace(min(2.0 * spread, 0.5 * longest), 40 * longest, 200)
     excess = bounds.log_excess(c, saddle.epsilon, periods)
     fine = np.flatnonzero(excess <= log_delta + LOG_SHARE - 0.2)
     return float(periods[fine[0]] if fine.size else periods[-1])

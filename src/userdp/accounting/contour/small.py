@@ -11,9 +11,11 @@ import math
 import numpy as np
 from scipy.special import erfc, log_ndtr
 
-from userdp.accounting.contour.large import LargeLine, Split, make_large_line, table
+from userdp.accounting.contour.large import LargeLine, Split, make_large_line
 from userdp.accounting.contour.line import EPS
 from userdp.accounting.contour.losses import Floats
+from userdp.accounting.contour.precise import departures, log1p
+from userdp.accounting.contour.rounding import rounding
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
 from userdp.accounting.contour.trapezoid import RATIOS, Chernoff, Nodes, log_kappa
 
@@ -123,11 +125,11 @@ def _nodes(
     wobble = np.zeros(n)
     noise = 0.0
     for line in lines:
-        m0, _ = table(np.stack([line.small, line.large]), line.ell, h, n)
-        size0 = np.maximum(np.abs(m0), 1e-300)
-        ulp = EPS * (32.0 + 8.0 * (1.0 + c + grid) * line.noise)
-        wobble += line.count * (line.defect + ulp * float(np.abs(line.small).sum())) / size0
-        log_value += line.count * np.log(np.where(m0 == 0, 1e-300, m0))
+        start = float(line.small.sum().real)
+        away = departures(line.small, line.ell, h, n) / start
+        size0 = start * np.maximum(np.abs(1 + away), 1e-300)
+        wobble += line.count * (line.defect + rounding(line.small, line.ell, c, grid)) / size0
+        log_value += line.count * (math.log(start) + log1p(away))
         noise += line.count * line.noise
     log_value += side.mu2 * (-0.5 * grid**2 + 1j * grid * (c + 0.5))
     wobble += EPS * (64 + 8 * np.abs(log_value))

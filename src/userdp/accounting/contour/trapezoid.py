@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.contour.line import EPS, Line, powers
+from userdp.accounting.contour.line import EPS, Line
 from userdp.accounting.contour.losses import Complexes, Floats
+from userdp.accounting.contour.precise import departures, log1p
+from userdp.accounting.contour.rounding import rounding
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side
 
 RATIOS = np.concatenate(
@@ -111,12 +113,11 @@ def compute_nodes(
     log_m = 0.5 * mu2 * c * (c + 1)
     noise = 0.0
     for line in lines:
-        r = powers(line, h, n)
-        size = np.abs(r)
-        safe = np.where(size > 0, r, 1.0)
-        log_value += line.count * np.where(size > 0, np.log(safe), -800.0)
-        per_step = line.defect + EPS * (32.0 + 8.0 * (1.0 + c + u) * line.noise)
-        wobble += line.count * per_step / np.maximum(size, 1e-300)
+        away = departures(line.weights, line.ell, h, n)
+        size = np.maximum(np.abs(1 + away), 1e-300)
+        log_value += line.count * log1p(np.where(away == -1, away + 1e-300, away))
+        per_step = line.defect + rounding(line.weights, line.ell, c, u)
+        wobble += line.count * per_step / size
         log_m += line.count * line.log_m
         noise += line.count * line.noise
     if not side.remove:
@@ -159,7 +160,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     relative = nodes.wobble + EPS * (8 * u * abs(epsilon) + 16)
     capped = np.where(relative < 1e-3, relative * (1 + relative), np.expm1(np.minimum(relative, 50.0)))
     error = scale * float(ends @ (size * capped))
-    error += abs(total) * EPS * 8 * (abs(nodes.log_m) + c * abs(epsilon) + 8)
+    # a factor common to all nodes: K(c) T, with 32 ulps of M(c) in each step
+    count = 32.0 * sum(step.count for step in nodes.side.steps)
+    error += abs(total) * EPS * (8 * (abs(nodes.log_m) + c * abs(epsilon) + 8) + count)
     last = n * h
     # docs, eq. 13
     error += math.exp(nodes.log_tail) * (1 / last + h / last**2) / math.pi
