@@ -16,12 +16,13 @@ import numpy as np
 
 from userdp.accounting.contour.large import choices, large_nodes
 from userdp.accounting.contour.phases import Phase
-from userdp.accounting.contour.plan import plan_nodes
+from userdp.accounting.contour.plan import MOST_NODES, plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_delta, saddle_at_epsilon
 from userdp.accounting.contour.side import GridTooLarge, Side, make_side
 from userdp.accounting.contour.small import small_nodes
 from userdp.accounting.contour.trapezoid import Nodes, evaluate
 
+_FEW, _SOME = 20_000, 200_000  # nodes; ways that need more are tried last
 TINY = 1e-290  # below this, delta is only said to be below this
 _FIRST_SHARE, _SHARE = 2e-9, 2e-8  # numerator mass that may be dropped, relative to delta
 
@@ -97,16 +98,18 @@ def single_steps(side: Side, target: Target) -> tuple[float, float] | None:
     return low, target.log_delta
 
 
-def _cut(phases: tuple[Phase, ...], target: Target, remove: bool, share: float) -> Iterator[Nodes]:
+def _cut(
+    phases: tuple[Phase, ...], target: Target, remove: bool, share: float, most: int
+) -> Iterator[Nodes]:
     side = make_side(phases, remove=remove, mass_budget=share * target.reference)
     saddle = _locate(side, target, 1.0)
     if saddle is not None:
-        yield from _planned(side, saddle, target)
+        yield from _planned(side, saddle, target, most)
 
 
-def _planned(side: Side, saddle: Saddle, target: Target) -> Iterator[Nodes]:
+def _planned(side: Side, saddle: Saddle, target: Target, most: int) -> Iterator[Nodes]:
     """Nodes for the saddle; then, if asked again, nodes for where the answer really lies."""
-    nodes = plan_nodes(side, saddle)
+    nodes = plan_nodes(side, saddle, most)
     if nodes is None:
         return
     yield nodes
@@ -116,7 +119,7 @@ def _planned(side: Side, saddle: Saddle, target: Target) -> Iterator[Nodes]:
         if place is None or _same(place, (epsilon, log_delta)):
             return
         epsilon, log_delta = place
-        nodes = plan_nodes(side, Saddle(saddle.c, place[0], place[1], saddle.curvature))
+        nodes = plan_nodes(side, Saddle(saddle.c, place[0], place[1], saddle.curvature), most)
         if nodes is None:
             return
         yield nodes
@@ -149,7 +152,7 @@ def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return near and abs(one[1] - other[1]) <= 0.02
 
 
-def _far(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
+def _far(phases: tuple[Phase, ...], target: Target, most: int) -> Iterator[Nodes]:
     budget = _SHARE * target.reference
     side = make_side(phases, remove=True, mass_budget=budget)
     saddle = _locate(side, target, 1.0)
@@ -163,16 +166,19 @@ def _far(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
             return
         saddle = _locate(side, target, reach)
         if saddle is not None and saddle.c <= 1.02 * reach:
-            yield from _planned(side, saddle, target)
+            yield from _planned(side, saddle, target, most)
             return
 
 
 def attempts(phases: tuple[Phase, ...], target: Target, *, remove: bool) -> Iterator[Nodes]:
     """Certified nodes, one way after the other; the caller stops when the bracket is narrow."""
-    yield from _cut(phases, target, remove, _FIRST_SHARE)
+    yield from _cut(phases, target, remove, _FIRST_SHARE, _FEW)
     if remove:
         yield from _large(phases, target)
-        yield from _far(phases, target)
+        yield from _far(phases, target, _SOME)
+    yield from _cut(phases, target, remove, _FIRST_SHARE, MOST_NODES)
+    if remove:
+        yield from _far(phases, target, MOST_NODES)
 
 
 def reference_delta(phases: tuple[Phase, ...], *, remove: bool, epsilon: float) -> float | None:

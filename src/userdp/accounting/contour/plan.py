@@ -17,7 +17,8 @@ from userdp.accounting.contour.trapezoid import RATIOS, Nodes, chernoff, compute
 
 LOG_SHARE = math.log(1e-9)  # excess and tail, each relative to delta
 _SMOOTHING_SHARE = 1.5e-7  # v c (c+1)
-_MAX_WORK = 1.5e9  # complex multiply-adds in one set of nodes
+_MAX_WORK = 5e8  # complex multiply-adds in one set of nodes
+MOST_NODES = 1_000_000
 
 
 def log_tail(side: Side, lines: tuple[Line, ...], u: float, smoothing: float) -> float:
@@ -40,13 +41,19 @@ def _period(side: Side, domains: tuple[slice, ...], saddle: Saddle) -> float:
     return float(periods[fine[0]] if fine.size else periods[-1])
 
 
+def _log_share_of_delta(side: Side, lines: tuple[Line, ...], saddle: Saddle) -> float:
+    """log of delta / (M(c)^T e^{-c eps}), estimated."""
+    c = saddle.c
+    log_m = math.fsum(line.count * line.log_m for line in lines) + 0.5 * side.mu2 * c * (c + 1)
+    return min(saddle.log_delta - (log_m - c * saddle.epsilon), 0.0)
+
+
 def _reach(
     side: Side, lines: tuple[Line, ...], saddle: Saddle, share: float
 ) -> tuple[float, float, float]:
     """(U, smoothing, log tail) such that nodes beyond U do not matter."""
     c = saddle.c
-    log_m = math.fsum(line.count * line.log_m for line in lines) + 0.5 * side.mu2 * c * (c + 1)
-    log_d = min(saddle.log_delta - (log_m - c * saddle.epsilon), 0.0)
+    log_d = _log_share_of_delta(side, lines, saddle)
     v = share / (c * (c + 1))
     k2 = max(saddle.curvature - 1 / c**2 - 1 / (c + 1) ** 2, 1e-300)
     u = min(5.5 / math.sqrt(k2), 1e3 * (c + 1))
@@ -64,15 +71,16 @@ def _reach(
     return last, v, tail
 
 
-def plan_nodes(side: Side, saddle: Saddle) -> Nodes | None:
+def plan_nodes(side: Side, saddle: Saddle, most_nodes: int = MOST_NODES) -> Nodes | None:
     """Nodes for epsilons near ``saddle.epsilon``, whose delta is near exp(saddle.log_delta).
 
-    None where the domain cuts alone would spoil the answer (another cut has to be tried).
+    None where the domain cuts alone would spoil the answer, or where more than ``most_nodes``
+    (a limit below `MOST_NODES`) would be needed: another way has to be tried.
     """
     c = saddle.c
     lines = make_lines(side, c)
     spoiled = math.fsum(line.count * line.defect for line in lines)
-    if spoiled > 1e-2:
+    if spoiled > 1e-2 or math.log(spoiled / (2 * c)) > _log_share_of_delta(side, lines, saddle) - 12:
         return None
     domains = tuple(line.domain for line in lines)
     period = _period(side, domains, saddle)
@@ -82,8 +90,10 @@ def plan_nodes(side: Side, saddle: Saddle) -> Nodes | None:
     while True:
         reach, smoothing, _ = _reach(side, lines, saddle, share)
         n = int(math.ceil(reach / h)) + 1
-        if n * width <= _MAX_WORK and n <= 4_000_000:
+        if n * width <= _MAX_WORK and n <= most_nodes:
             break
+        if most_nodes < MOST_NODES:
+            return None
         share *= 4.0
     tail = log_tail(side, lines, n * h, smoothing)
     bounds = chernoff(side, domains, c * RATIOS, smoothing)

@@ -166,11 +166,8 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     last = n * h
     # docs, eq. 13
     error += math.exp(nodes.log_tail) * (1 / last + h / last**2) / math.pi
-    excess = float(
-        np.exp(
-            nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))[0] - log_scale
-        )
-    )
+    log_excess = nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))
+    excess = math.exp(min(float(log_excess[0]) - log_scale, 700.0))
     lower, upper = total - error - excess, total + error
     if nodes.smoothing > 0:
         v = nodes.smoothing
