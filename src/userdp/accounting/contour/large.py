@@ -147,9 +147,7 @@ class LargeLine:
         return math.log(float((fine + off + 1e-15).min()) + self.defect)
 
 
-def make_large_line(
-    step: Step, split: Split, b: float, *, of_small: bool = False
-) -> LargeLine:
+def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = False) -> LargeLine:
     """The line for the exponent b = 1 + c, relative to M(c) or (``of_small``) to M_0(c)."""
     low, high = float(step.x[split.domain][0]), float(step.x[split.domain][-1])
     height = min(_TURN / split.rate, strip_height(step, split.domain))

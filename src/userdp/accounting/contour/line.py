@@ -85,12 +85,23 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
         growth = 0.5 * height * height if b > 0 else 0.0
         if b < 0:
             # Re l(x + iY) >= l(x) + log(1 - l'' Y^2 / 2)
-            growth += float(
-                _log_sum(
-                    b * (step.ell + np.log1p(-0.5 * np.minimum(step.curvature, 1.9 / height**2) * height**2))
-                    - 0.5 * step.x**2, inside)
-                - _log_sum(b * step.ell - 0.5 * step.x**2, inside)
-            ) + 0.5 * height * height
+            growth += (
+                float(
+                    _log_sum(
+                        b
+                        * (
+                            step.ell
+                            + np.log1p(
+                                -0.5 * np.minimum(step.curvature, 1.9 / height**2) * height**2
+                            )
+                        )
+                        - 0.5 * step.x**2,
+                        inside,
+                    )
+                    - _log_sum(b * step.ell - 0.5 * step.x**2, inside)
+                )
+                + 0.5 * height * height
+            )
         if growth < 6.0:
             break
         height *= 0.75
@@ -102,9 +113,9 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
     # Im l >= 0 has to hold on the lines (docs, eq. 11); a lower strip always has it
     if not bool((ell.imag >= -1e-9).all()) or float(curvature.max()) * height**2 >= 2:
         return make_line(step, b, 0.7 * height)
-    log_size = (
-        b * ell.real - 0.5 * (x * x)[None, :] + 0.5 * (heights**2)[:, None]
-    ) + (math.log(h) - LOG_SQRT_2PI)
+    log_size = (b * ell.real - 0.5 * (x * x)[None, :] + 0.5 * (heights**2)[:, None]) + (
+        math.log(h) - LOG_SQRT_2PI
+    )
     top = float(log_size[0].max())
     weights = np.exp(b * ell[0] - 0.5 * (x + 1j * y) ** 2 + (math.log(h) - LOG_SQRT_2PI) - top)
     total = float(weights.sum().real)
@@ -121,9 +132,7 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
     edge += float(np.exp(kept[beyond]).sum()) * step.h + 1e-18
     noise = float(np.abs(weights) @ np.abs(ell[0]))
     imag = np.maximum(ell.imag[1:], 0.0)
-    return Line(
-        step.count, ell[0], weights, log_m, strip + edge, noise, inside, log_size[1:], imag
-    )
+    return Line(step.count, ell[0], weights, log_m, strip + edge, noise, inside, log_size[1:], imag)
 
 
 def _log_sum(g: Floats, inside: slice) -> float:

@@ -82,9 +82,9 @@ def losses(law: Law, x: Floats, y: Floats) -> tuple[Complexes, Floats, Floats]:
         if small.any():
             ts = t[small]
             large = ts > 30.0
-            growth = np.where(
-                large, np.exp(np.where(large, e[small], 0.0)), 0.0
-            ) + np.where(large, 0.0, np.exp(w)[None, :] * np.expm1(np.where(large, 0.0, ts)))
+            growth = np.where(large, np.exp(np.where(large, e[small], 0.0)), 0.0) + np.where(
+                large, 0.0, np.exp(w)[None, :] * np.expm1(np.where(large, 0.0, ts))
+            )
             lone = np.where(large, 0.0, np.exp(w)[None, :])  # e^{w + t} is already all of it
             half = np.outer(a, y)
             minus_one = -2 * np.sin(half / 2) ** 2 + 1j * np.sin(half)

@@ -80,7 +80,10 @@ def plan_nodes(side: Side, saddle: Saddle, most_nodes: int = MOST_NODES) -> Node
     c = saddle.c
     lines = make_lines(side, c)
     spoiled = math.fsum(line.count * line.defect for line in lines)
-    if spoiled > 1e-2 or math.log(spoiled / (2 * c)) > _log_share_of_delta(side, lines, saddle) - 12:
+    if (
+        spoiled > 1e-2
+        or math.log(spoiled / (2 * c)) > _log_share_of_delta(side, lines, saddle) - 12
+    ):
         return None
     domains = tuple(line.domain for line in lines)
     period = _period(side, domains, saddle)

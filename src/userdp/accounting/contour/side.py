@@ -71,6 +71,7 @@ class Side:
             k2 += s.count * var
         return k0, k1, k2
 
+
 def _grid_step(a: Floats) -> float:
     gap = float(np.diff(a).max()) if a.size > 1 else 0.0
     return min(0.3, 0.9 / gap) if gap > 0 else 0.3

@@ -45,8 +45,11 @@ def _shorten(step: Step, split: Split, b: float) -> tuple[Split, float] | None:
     lost = np.exp(ell[stop - 1 :] - 0.5 * x[stop - 1 :] ** 2) * split.not_chi[stop - 1 :]
     leak = step.count * float(lost.sum()) * step.h
     part = Split(
-        split.place, split.rate, slice(split.domain.start, split.domain.start + stop),
-        split.chi[:stop], split.not_chi[:stop],
+        split.place,
+        split.rate,
+        slice(split.domain.start, split.domain.start + stop),
+        split.chi[:stop],
+        split.not_chi[:stop],
     )
     return part, leak
 
@@ -135,6 +138,16 @@ def _nodes(
     wobble += EPS * (64 + 8 * np.abs(log_value))
     tail = _log_tail(lines, side.mu2, n * h)
     return Nodes(
-        side, c, h, np.exp(log_value), wobble, log_m, noise, bounds, tail, 0.0,
-        leak=leak, epsilon=epsilon,
+        side,
+        c,
+        h,
+        np.exp(log_value),
+        wobble,
+        log_m,
+        noise,
+        bounds,
+        tail,
+        0.0,
+        leak=leak,
+        epsilon=epsilon,
     )

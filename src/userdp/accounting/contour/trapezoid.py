@@ -17,9 +17,7 @@ from userdp.accounting.contour.precise import departures, log1p
 from userdp.accounting.contour.rounding import rounding
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side
 
-RATIOS = np.concatenate(
-    [np.linspace(0.02, 0.98, 33), 1 + np.geomspace(0.01, 60.0, 40)]
-)
+RATIOS = np.concatenate([np.linspace(0.02, 0.98, 33), 1 + np.geomspace(0.01, 60.0, 40)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,7 @@ def log_kappa(a: Floats) -> Floats:
     return np.where(a > 1, -a * np.log1p(1 / np.maximum(a, 1)) - np.log1p(a), out)
 
 
-def chernoff(
-    side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float = 0.0
-) -> Chernoff:
+def chernoff(side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float = 0.0) -> Chernoff:
     """Chernoff bounds at the orders ``a`` for the measure kept on ``domains`` (one per step).
 
     K(a) is a coarse upper sum, rounded up by 1e-6 per step (docs, eq. 8).
@@ -127,7 +123,9 @@ def compute_nodes(
     wobble += EPS * (64.0 + 8 * np.abs(log_value))
     # (1 + x)^T - 1 <= e^{T x} - 1 on the relative scale: keep absolute size when x is large
     value = np.exp(log_value)
-    return Nodes(side, c, h, value, wobble, log_m, noise, bounds, log_tail, smoothing, epsilon=epsilon)
+    return Nodes(
+        side, c, h, value, wobble, log_m, noise, bounds, log_tail, smoothing, epsilon=epsilon
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     slope = -scale * float(ends @ (kernel / (s + 1)).real)
     size = np.abs(payoff)
     relative = nodes.wobble + EPS * (8 * u * abs(epsilon) + 16)
-    capped = np.where(relative < 1e-3, relative * (1 + relative), np.expm1(np.minimum(relative, 50.0)))
+    capped = np.where(
+        relative < 1e-3, relative * (1 + relative), np.expm1(np.minimum(relative, 50.0))
+    )
     error = scale * float(ends @ (size * capped))
     # a factor common to all nodes: K(c) T, with 32 ulps of M(c) in each step
     count = 32.0 * sum(step.count for step in nodes.side.steps)
@@ -172,9 +172,10 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     if nodes.smoothing > 0:
         v = nodes.smoothing
         density = scale * float(ends @ kernel.real)
-        density_error = scale * float(ends @ (np.abs(kernel) * capped)) + math.exp(nodes.log_tail) * (
-            1 / (v * last) + h
-        ) / math.pi
+        density_error = (
+            scale * float(ends @ (np.abs(kernel) * capped))
+            + math.exp(nodes.log_tail) * (1 / (v * last) + h) / math.pi
+        )
         lower -= v * math.exp(v / 8) * (max(density, 0.0) + density_error)
     if isinstance(nodes.rest, Nodes):
         other = evaluate(nodes.rest, epsilon)

@@ -1,0 +1,292 @@
+"""The contour accountant: its brackets hold, against oracles that share no code with it."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath as mp
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from userdp.accounting.contour import (
+    Direction,
+    Phase,
+    binomial_phase,
+    calibrate_noise,
+    delta_bracket,
+    delta_curve,
+    epsilon_bracket,
+    gaussian_phase,
+    hypergeometric_phase,
+)
+from userdp.accounting.contour.attempts import Target, attempts
+from userdp.accounting.contour.closed import gaussian_delta, single_step_delta
+from userdp.accounting.contour.compose import delta_at, delta_bounds
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def examples(count: int, p: float, sigma: float, group_size: int = 1) -> Phase:
+    return binomial_phase(
+        group_size=group_size, sampling_probability=p, noise_multiplier=sigma, count=count
+    )
+
+
+def mp_pmf(group_size: int, p: float) -> list[mp.mpf]:
+    return [
+        mp.binomial(group_size, k) * mp.mpf(p) ** k * (1 - mp.mpf(p)) ** (group_size - k)
+        for k in range(group_size + 1)
+    ]
+
+
+def mp_loss(x: mp.mpf, pmf: list[mp.mpf], sigma: float) -> mp.mpf:
+    a = 1 / mp.mpf(sigma)
+    return mp.log(sum(w * mp.exp(k * a * x - (k * a) ** 2 / 2) for k, w in enumerate(pmf)))
+
+
+def oracle_contour(
+    count: int, p: float, sigma: float, group_size: int, epsilon: float, c: float, remove: bool
+) -> float:
+    """delta by 30-digit trapezoidal sums on the real x axis; ``c`` only has to be reasonable."""
+    with mp.workdps(30):
+        pmf = mp_pmf(group_size, p)
+        h = mp.mpf(1) / 10
+        b = 1 + mp.mpf(c) if remove else -mp.mpf(c)
+        xs = [h * i for i in range(-130, 260)]
+        ell = [mp_loss(x, pmf, sigma) for x in xs]
+        weight = [h * mp.exp(b * v - x * x / 2) / mp.sqrt(2 * mp.pi) for v, x in zip(ell, xs)]
+        m = sum(weight)
+        mean = sum(w * v for w, v in zip(weight, ell)) / m
+        var = sum(w * (v - mean) ** 2 for w, v in zip(weight, ell)) / m
+        spread = mp.sqrt(count * var + 1 / mp.mpf(c) ** 2)
+        step = 2 * mp.pi / (16 * spread + 60 / mp.mpf(c))
+        turn = [mp.expj(step * v * (1 if remove else -1)) for v in ell]
+        now = list(weight)
+        total = mp.mpf(0)
+        for j in range(4000):
+            s = mp.mpf(c) + 1j * j * step
+            term = (sum(now) / m) ** count * mp.expj(-j * step * epsilon) / (s * (s + 1))
+            total += term.real * (1 if j else mp.mpf(1) / 2)
+            if j > 10 and abs(term) < mp.mpf(10) ** -19 * abs(total):
+                break
+            now = [w * t for w, t in zip(now, turn)]
+        return float(total * step / mp.pi * mp.exp(count * mp.log(m) - mp.mpf(c) * epsilon))
+
+
+def oracle_two_steps(p: float, sigma: float, group_size: int, epsilon: float) -> float:
+    """delta of two steps (remove) without any transform: E over x_1 of delta_1(eps - l(x_1))."""
+    with mp.workdps(30):
+        pmf = mp_pmf(group_size, p)
+        a = 1 / mp.mpf(sigma)
+
+        def tail(x: mp.mpf) -> mp.mpf:
+            return mp.erfc(x / mp.sqrt(2)) / 2
+
+        def one(left: mp.mpf) -> mp.mpf:
+            if left <= mp.log(pmf[0]):
+                return 1 - mp.exp(left)
+            low, high = mp.mpf(-80), mp.mpf(200)
+            for _ in range(110):
+                mid = (low + high) / 2
+                low, high = (mid, high) if mp_loss(mid, pmf, sigma) < left else (low, mid)
+            q = sum(w * tail(low - k * a) for k, w in enumerate(pmf))
+            return q - mp.exp(left) * tail(low)
+
+        def integrand(x: mp.mpf) -> mp.mpf:
+            density = mp.exp(mp_loss(x, pmf, sigma) - x * x / 2) / mp.sqrt(2 * mp.pi)
+            return density * one(mp.mpf(epsilon) - mp_loss(x, pmf, sigma))
+
+        h = mp.mpf(1) / 8
+        return float(h * sum(integrand(h * i) for i in range(-90, 150)))
+
+
+TABLE = [
+    (2000, 0.01, 1.0, 1, 1e-6, 2.9552459),
+    (2000, 0.01, 1.0, 8, 1e-6, 34.8906956),
+    (2000, 0.01, 1.0, 16, 1e-6, 90.9012057),
+    (2000, 0.01, 0.5, 8, 1e-6, 208.3262930),
+    (2000, 0.01, 2.0, 32, 1e-6, 66.8337342),
+    (10000, 1e-4, 1.0, 128, 1e-6, 9.3492028),
+    (301, 0.177504, 1.1994, 8, 1.26e-9, 444.3453503),
+]
+
+
+@pytest.mark.parametrize(("count", "p", "sigma", "group", "delta", "epsilon"), TABLE)
+def test_epsilon_agrees_with_the_recorded_values_and_is_narrow(
+    count: int, p: float, sigma: float, group: int, delta: float, epsilon: float
+) -> None:
+    found = epsilon_bracket([examples(count, p, sigma, group)], delta)
+    assert found.lower <= epsilon + 5.1e-8
+    assert found.upper >= epsilon - 5.1e-8
+    assert found.width <= 1e-6 * max(found.upper, 1e-3)
+    assert found.note == ""
+    assert found.accountant == "contour"
+
+
+ORACLE = [
+    (2000, 0.01, 1.0, 1, 2.9552459, 5.0, True),
+    (2000, 0.01, 1.0, 1, 2.0, 6.0, False),
+    (2000, 0.01, 1.0, 1, 30.0, 7.9, True),  # delta near 2e-96
+    (301, 0.177504, 1.1994, 8, 444.3452988, 0.2, True),  # an FFT accountant answered this
+    (500, 0.3, 4.0, 3, 6.0, 1.2, False),
+    (100_000, 0.001, 2.0, 2, 1.0, 12.0, True),
+]
+
+
+@pytest.mark.parametrize(("count", "p", "sigma", "group", "epsilon", "c", "remove"), ORACLE)
+def test_delta_bracket_contains_thirty_digit_quadrature(
+    count: int, p: float, sigma: float, group: int, epsilon: float, c: float, remove: bool
+) -> None:
+    truth = oracle_contour(count, p, sigma, group, epsilon, c, remove)
+    direction = Direction.REMOVE if remove else Direction.ADD
+    found = delta_bracket([examples(count, p, sigma, group)], epsilon, direction=direction)
+    assert found.lower <= truth * (1 + 1e-13)
+    assert found.upper >= truth * (1 - 1e-13)
+    assert found.width <= 1e-6 * found.upper
+
+
+@pytest.mark.parametrize(
+    ("p", "sigma", "group", "epsilon"),
+    [(1e-3, 0.5, 1, 3.0), (2.4e-5, 1.07, 3, 0.05), (0.05, 1.0, 2, 2.0), (1e-4, 5.0, 4, 0.001)],
+)
+def test_few_large_steps_agree_with_a_transform_free_oracle(
+    p: float, sigma: float, group: int, epsilon: float
+) -> None:
+    truth = oracle_two_steps(p, sigma, group, epsilon)
+    found = delta_bracket([examples(2, p, sigma, group)], epsilon, direction=Direction.REMOVE)
+    assert found.lower <= truth * (1 + 1e-10)
+    assert found.upper >= truth * (1 - 1e-10)
+    assert found.width <= 1e-6 * found.upper
+
+
+def test_epsilon_is_exactly_zero_where_delta_at_zero_is_within_budget() -> None:
+    found = epsilon_bracket([examples(10, 1e-6, 50.0)], 1e-3)
+    assert (found.lower, found.upper) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("mu", "epsilon"), [(0.01, 0.0), (1.0, 1.0), (5.0, 80.0), (40.0, 700.0)])
+def test_gaussian_closed_form_contains_mpmath(mu: float, epsilon: float) -> None:
+    with mp.workdps(40):
+        z = mp.mpf(epsilon) / mp.mpf(mu) - mp.mpf(mu) / 2
+        root2 = mp.sqrt(2)
+        truth = mp.erfc(z / root2) / 2 - mp.exp(epsilon) * mp.erfc((z + mp.mpf(mu)) / root2) / 2
+        found = gaussian_delta(mu, epsilon)
+        assert found.lower <= truth <= found.upper
+    assert found.upper - found.lower <= 1e-10 * found.upper
+
+
+def test_full_participation_is_the_gaussian_mechanism() -> None:
+    whole = epsilon_bracket([examples(100, 1.0, 10.0)], 1e-6)
+    part = epsilon_bracket([gaussian_phase(noise_multiplier=1.0, count=1)], 1e-6)
+    assert whole.lower <= part.upper * (1 + 1e-12)
+    assert part.lower <= whole.upper * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_single_step_closed_form_meets_the_contour(remove: bool) -> None:
+    phase = examples(1, 0.2, 1.5, 3)
+    closed = single_step_delta(phase, 0.4, remove=remove)
+    assert closed is not None
+    for nodes in attempts((phase,), Target(0.4, None, closed.lower), remove=remove):
+        summed = delta_at(nodes, 0.4)
+        assert summed.lower <= closed.upper
+        assert closed.lower <= summed.upper
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_composition_of_halves_is_the_whole(remove: bool) -> None:
+    half, whole = examples(300, 0.02, 0.9, 4), examples(600, 0.02, 0.9, 4)
+    two = delta_bounds((half, half), 4.0, remove=remove)
+    one = delta_bounds((whole,), 4.0, remove=remove)
+    assert two.lower <= one.upper
+    assert one.lower <= two.upper
+    assert two.upper - two.lower <= 1e-6 * two.upper
+
+
+def test_both_directions_agree_at_epsilon_zero() -> None:
+    phase = examples(400, 0.01, 1.0, 2)
+    remove = delta_bracket([phase], 0.0, direction=Direction.REMOVE)
+    add = delta_bracket([phase], 0.0, direction=Direction.ADD)
+    assert remove.lower <= add.upper
+    assert add.lower <= remove.upper
+
+
+def test_add_direction_is_exactly_zero_beyond_its_largest_loss() -> None:
+    found = delta_bracket([examples(10, 0.01, 1.0, 2)], 0.21, direction=Direction.ADD)
+    assert (found.lower, found.upper) == (0.0, 0.0)
+
+
+def test_delta_of_1e_minus_100_has_relative_accuracy() -> None:
+    found = epsilon_bracket([examples(1000, 0.02, 1.0, 2)], 1e-100)
+    back = delta_bracket([examples(1000, 0.02, 1.0, 2)], found.upper)
+    assert found.width <= 1e-6 * found.upper
+    assert 0.99e-100 <= back.lower <= back.upper <= 1.0000001e-100
+
+
+def test_heterogeneous_phases_lie_between_their_extremes() -> None:
+    mixed = epsilon_bracket([examples(500, 0.01, 1.0, 4), examples(500, 0.01, 1.5, 4)], 1e-6)
+    less = epsilon_bracket([examples(1000, 0.01, 1.5, 4)], 1e-6)
+    more = epsilon_bracket([examples(1000, 0.01, 1.0, 4)], 1e-6)
+    assert less.upper < mixed.lower < mixed.upper < more.lower
+
+
+def test_fixed_batches_of_a_large_population_are_nearly_poisson() -> None:
+    fixed = hypergeometric_phase(
+        batch_size=500, population=50_000, group_size=4, noise_multiplier=2.0, count=2000
+    )
+    poisson = examples(2000, 500 / 50_004, 1.0, 4)
+    a, b = epsilon_bracket([fixed], 1e-6), epsilon_bracket([poisson], 1e-6)
+    assert a.upper == pytest.approx(b.upper, rel=0.01)
+    assert a.note == b.note == ""
+
+
+def test_a_curve_equals_its_points() -> None:
+    phase = examples(1000, 0.01, 1.0, 4)
+    grid = [0.0, 0.5, 2.0, 5.0, 9.0]
+    for epsilon, found in zip(grid, delta_curve([phase], grid), strict=True):
+        alone = delta_bracket([phase], epsilon)
+        assert found.lower <= alone.upper
+        assert alone.lower <= found.upper
+        assert found.note == ""
+
+
+def test_calibration_returns_the_side_within_budget() -> None:
+    def phases(sigma: float) -> list[Phase]:
+        return [examples(2000, 0.01, sigma, 8)]
+
+    sigma = calibrate_noise(phases, epsilon=10.0, delta=1e-6)
+    assert delta_bracket(phases(sigma), 10.0).upper <= 1e-6
+    assert delta_bracket(phases(sigma * (1 - 3e-6)), 10.0).lower > 1e-6
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(1, 20_000),
+    st.floats(1e-5, 0.5),
+    st.floats(0.35, 30.0),
+    st.integers(1, 64),
+    st.floats(1e-11, 1e-3),
+)
+def test_epsilon_is_monotone(count: int, p: float, sigma: float, group: int, delta: float) -> None:
+    here = epsilon_bracket([examples(count, p, sigma, group)], delta)
+    assert math.isfinite(here.upper)
+    assert epsilon_bracket([examples(2 * count, p, sigma, group)], delta).upper >= here.lower
+    assert epsilon_bracket([examples(count, 1.2 * p, sigma, group)], delta).upper >= here.lower
+    assert epsilon_bracket([examples(count, p, 1.2 * sigma, group)], delta).lower <= here.upper
+    assert epsilon_bracket([examples(count, p, sigma, group + 1)], delta).upper >= here.lower
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_numbers_out_of_range_are_refused(bad: float) -> None:
+    phase = examples(10, 0.1, 1.0)
+    with pytest.raises(ValueError, match="epsilon"):
+        delta_bracket([phase], bad)
+    with pytest.raises(ValueError, match="delta"):
+        epsilon_bracket([phase], bad)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        examples(10, 0.1, bad)
+    with pytest.raises(ValueError, match="sampling_probability"):
+        examples(10, bad, 1.0)
+    with pytest.raises(ValueError, match="at least one phase"):
+        delta_bracket([], 1.0)

@@ -1,0 +1,116 @@
+"""Broken bounds are caught: each twin breaks one step of the certificate and misses the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from userdp.accounting.contour import Phase, binomial_phase
+from userdp.accounting.contour.compose import delta_at, delta_bounds
+from userdp.accounting.contour.line import make_lines
+from userdp.accounting.contour.plan import plan_nodes
+from userdp.accounting.contour.saddle import Saddle, saddle_at_epsilon
+from userdp.accounting.contour.side import Side, make_side
+from userdp.accounting.contour.trapezoid import Nodes, compute_nodes, evaluate
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+PHASE = binomial_phase(group_size=8, sampling_probability=0.01, noise_multiplier=1.0, count=2000)
+EPSILON = 34.0
+
+
+def planned(phase: Phase, epsilon: float, mass_budget: float) -> tuple[Side, Saddle, Nodes]:
+    side = make_side((phase,), remove=True, mass_budget=mass_budget)
+    saddle = saddle_at_epsilon(side, epsilon)
+    assert saddle is not None
+    nodes = plan_nodes(side, saddle)
+    assert nodes is not None
+    return side, saddle, nodes
+
+
+def with_step(nodes: Nodes, factor: float) -> Nodes:
+    """The same nodes with the step h multiplied by ``factor``."""
+    lines = make_lines(nodes.side, nodes.c)
+    n = math.ceil(nodes.value.size / factor)
+    return compute_nodes(
+        nodes.side, lines, nodes.c, nodes.h * factor, n, nodes.bounds, 0.0, nodes.log_tail, EPSILON
+    )
+
+
+def test_a_dropped_tail_that_is_not_added_back_is_caught() -> None:
+    truth = delta_bounds((PHASE,), EPSILON, remove=True)
+    side, _, nodes = planned(PHASE, EPSILON, 3e-3 * truth.lower)
+    honest = delta_at(nodes, EPSILON)
+    assert honest.lower <= truth.upper
+    assert truth.lower <= honest.upper
+    forgetful = dataclasses.replace(nodes, side=dataclasses.replace(side, dropped=0.0))
+    assert delta_at(forgetful, EPSILON).upper < truth.lower
+
+
+def test_a_coarse_step_widens_the_bracket_and_its_bare_sum_is_wrong() -> None:
+    truth = delta_bounds((PHASE,), EPSILON, remove=True)
+    _, _, nodes = planned(PHASE, EPSILON, 2e-9 * truth.lower)
+    coarse = with_step(nodes, 3.0)
+    piece = evaluate(coarse, EPSILON)
+    bare = piece.middle * math.exp(piece.log_scale)
+    assert bare > truth.upper * (1 + 1e-6)  # a sum without its excess is no lower bound
+    honest = delta_at(coarse, EPSILON)
+    assert honest.lower <= truth.upper
+    assert truth.lower <= honest.upper
+
+
+def test_half_shifted_nodes_alone_fall_below_the_truth() -> None:
+    truth = delta_bounds((PHASE,), EPSILON, remove=True)
+    _, _, nodes = planned(PHASE, EPSILON, 2e-9 * truth.lower)
+    coarse, fine = with_step(nodes, 3.0), with_step(nodes, 1.5)
+
+    def bare(some: Nodes) -> float:
+        piece = evaluate(some, EPSILON)
+        return piece.middle * math.exp(piece.log_scale)
+
+    # the rule with half the step is the mean of the rule and of its half-shifted twin
+    shifted = 2 * bare(fine) - bare(coarse)
+    assert shifted < truth.lower
+
+
+def test_a_step_chosen_against_the_saddle_estimate_is_not_trusted() -> None:
+    # few participations: the saddle-point estimate is wrong by orders of magnitude here
+    phase = binomial_phase(
+        group_size=15, sampling_probability=1.5e-6, noise_multiplier=1.0875, count=341
+    )
+    truth = delta_bounds((phase,), 0.0021, remove=True)
+    assert truth.upper - truth.lower <= 1e-6 * truth.upper
+    side = make_side((phase,), remove=True, mass_budget=2e-9 * truth.lower)
+    saddle = saddle_at_epsilon(side, 0.0021)
+    assert saddle is not None
+    estimate = math.exp(saddle.log_delta)
+    assert abs(math.log(estimate / truth.upper)) > 0.1
+
+
+def test_half_the_noise_is_caught() -> None:
+    half = binomial_phase(group_size=8, sampling_probability=0.01, noise_multiplier=0.5, count=2000)
+    assert (
+        delta_bounds((half,), EPSILON, remove=True).lower
+        > delta_bounds((PHASE,), EPSILON, remove=True).upper
+    )
+
+
+def test_the_tail_bound_bounds_what_it_leaves_out() -> None:
+    _, saddle, nodes = planned(PHASE, EPSILON, 1e-15)
+    lines = make_lines(nodes.side, nodes.c)
+    more = compute_nodes(
+        nodes.side,
+        lines,
+        nodes.c,
+        nodes.h,
+        4 * nodes.value.size,
+        nodes.bounds,
+        0.0,
+        nodes.log_tail,
+        saddle.epsilon,
+    )
+    beyond = np.abs(more.value[nodes.value.size :])
+    assert float(beyond.max()) <= math.exp(nodes.log_tail)
