@@ -30,20 +30,20 @@ def test_records_come_out_as_they_went_in_sorted_by_user_bytes_and_order(rows, d
 
 
 def test_text_beyond_the_memory_limit_goes_to_disk(tmp_path):
-    """200 MB of records, some of 2 MB and many of 16 kB, under a limit of 100 MB."""
-    sizes = [2_000_000 if n % 200 == 0 else 16_000 for n in range(10_000)]
+    """150 MB of records, some of 2 MB and many of 4 kB, under a limit of 32 MB."""
+    sizes = [2_000_000 if n % 1500 == 0 else 4_000 for n in range(30_000)]
     records = (
-        Record(b"%d" % (n % 7), bytes([97 + n % 26]) * size, 10_000 - n)
+        Record(b"%d" % (n % 7), bytes([97 + n % 26]) * size, 30_000 - n)
         for n, size in enumerate(sizes)
     )
     got = []
-    with Grouping(tmp_path, memory_limit="100MB") as grouping:
+    with Grouping(tmp_path, memory_limit="32MB") as grouping:
         assert grouping.add(records) == len(sizes)
         for batch in grouping.batches():
             assert sum(len(record.text) for record in batch) < 2**24
             got += [(r.user, r.order, len(r.text), r.text[:1]) for r in batch]
     expected = [
-        (b"%d" % (n % 7), 10_000 - n, size, bytes([97 + n % 26])) for n, size in enumerate(sizes)
+        (b"%d" % (n % 7), 30_000 - n, size, bytes([97 + n % 26])) for n, size in enumerate(sizes)
     ]
     assert got == sorted(expected)
 
