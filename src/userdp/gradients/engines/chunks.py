@@ -1,0 +1,53 @@
+"""How a cohort is cut into passes of whole units."""
+
+from __future__ import annotations
+
+import torch
+
+from userdp.gradients.engines.uses import Layout
+from userdp.gradients.units import Units
+
+_CPU_ROWS = 16
+
+
+def rows_per_pass(micro_batch: int, device: torch.device) -> int:
+    """Rows to put in one pass: all that are allowed on an accelerator, fewer on a CPU.
+
+    On a CPU a pass is fastest while its logits stay near the caches; 16 rows of 128 tokens saturate
+    the cores (64 rows took 1.3 to 1.9 times as long, row for row, in plain training too).
+    """
+    return min(micro_batch, _CPU_ROWS) if device.type == "cpu" else micro_batch
+
+
+def passes(units: Units, *, rows: int, most_units: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of units with at most ``rows`` rows and ``most_units`` units each.
+
+    A unit with more than ``rows`` rows is a range of its own. The cut depends on numbers of rows
+    alone, never on what they say.
+    """
+    offsets = units.offsets.tolist()
+    found: list[tuple[int, int]] = []
+    begin = 0
+    for end in range(1, len(offsets)):
+        full = offsets[end] - offsets[begin] > rows or end - begin > most_units
+        if full and end - 1 > begin:
+            found.append((begin, end - 1))
+            begin = end - 1
+    if len(offsets) - 1 > begin:
+        found.append((begin, len(offsets) - 1))
+    return found
+
+
+def layout_of(units: Units, *, by_row: bool = False) -> Layout:
+    """Which unit owns which row; ``by_row`` makes each row a unit of its own."""
+    rows = int(units.offsets[-1])
+    if by_row:
+        return Layout(
+            bounds=tuple(range(rows + 1)),
+            unit_of_row=torch.arange(rows, device=units.lengths.device),
+        )
+    counts = units.offsets.diff()
+    owner = torch.repeat_interleave(torch.arange(len(units)), counts)
+    return Layout(
+        bounds=tuple(units.offsets.tolist()), unit_of_row=owner.to(units.lengths.device)
+    )

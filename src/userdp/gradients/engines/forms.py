@@ -1,0 +1,40 @@
+r"""Which of two forms a linear layer's per-unit gradients take: a cost model.
+
+With U units of S positions and a parameter of p x q, beside the product that the ordinary weight
+gradient costs too:
+
+* forming them writes U p q numbers, reads them for the norms and reads them again for the sum;
+* the Gram matrices cost :math:`2 U S^2 (p + q)` operations.
+
+So forming wins while :math:`S^2 (1/p + 1/q)` is above some number of operations that the machine
+does in the time of three transfers of a number: `_BALANCE`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+_BALANCE = {"cpu": 60.0, "cuda": 250.0}
+
+
+class Form(StrEnum):
+    """How a layer's per-unit gradients are represented."""
+
+    FORMED = "formed"
+    GHOST = "ghost"
+
+
+def choose_form(*, units: int, positions: int, p: int, q: int, device: str) -> Form:
+    """The cheaper form for a parameter (p, q) that saw ``positions`` of ``units`` units.
+
+    >>> choose_form(units=4, positions=2048, p=1024, q=256, device="cpu")
+    <Form.FORMED: 'formed'>
+    >>> choose_form(units=16, positions=2048, p=4096, q=1024, device="cpu")
+    <Form.GHOST: 'ghost'>
+    """
+    if units == 1:
+        return Form.FORMED
+    per_unit = positions / units
+    if per_unit**2 * (1 / p + 1 / q) < _BALANCE.get(device, _BALANCE["cuda"]):
+        return Form.GHOST
+    return Form.FORMED

@@ -1,0 +1,279 @@
+"""The autograd functions that stand in for torch's while a tape is watching, and their rules.
+
+A rule answers None where it does not apply; torch's own function then runs, and a trainable
+parameter in it is found by its ordinary gradient. A rule applies only to inputs whose first
+dimension counts the rows of the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from userdp.gradients.engines.tape import Tape
+
+
+class Linear(torch.autograd.Function):
+    """``x @ weight.T + bias``, or ``x @ weight + bias`` where ``transposed``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        names: tuple[str | None, str | None],
+        transposed: bool,
+        tape: Tape,
+    ) -> Tensor:
+        """Same numbers as torch's."""
+        ctx.names, ctx.transposed, ctx.tape = names, transposed, tape
+        ctx.save_for_backward(x if names[0] is not None else None, weight)
+        if not transposed:
+            return F.linear(x, weight, bias)
+        flat = x.reshape(-1, x.shape[-1])
+        out = flat @ weight if bias is None else torch.addmm(bias, flat, weight)
+        return out.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The input's gradient; the parameters' parts go to the tape."""
+        (gy,) = gradients
+        x, weight = ctx.saved_tensors
+        name, bias_name = ctx.names
+        gx: Tensor | None = None
+        with torch.no_grad():
+            if ctx.needs_input_grad[1]:
+                narrow = weight.to(gy.dtype)
+                gx = gy @ narrow.T if ctx.transposed else gy @ narrow
+            if name is not None:
+                left, right = (x, gy) if ctx.transposed else (gy, x)
+                ctx.tape.linear(name, left, right)
+            if bias_name is not None:
+                ctx.tape.vector(bias_name, ctx.tape.layout.summed(gy))
+        return None, gx, None, None, None, None, None
+
+
+class Embedding(torch.autograd.Function):
+    """A table that is looked up."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        tokens: Tensor,
+        weight: Tensor,
+        padding: int | None,
+        name: str,
+        tape: Tape,
+    ) -> Tensor:
+        """Same numbers as torch's."""
+        ctx.name, ctx.tape, ctx.padding = name, tape, padding
+        ctx.save_for_backward(tokens)
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
+        """Hand over; the padding token has no gradient."""
+        (tokens,) = ctx.saved_tensors
+        (gy,) = gradients
+        with torch.no_grad():
+            if ctx.padding is not None:
+                gy = torch.where((tokens == ctx.padding)[..., None], 0, gy)
+            ctx.tape.embedding(ctx.name, tokens, gy)
+        return None, None, None, None, None, None
+
+
+class LayerNorm(torch.autograd.Function):
+    """Layer normalisation over the last dimension."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        epsilon: float,
+        names: tuple[str | None, str | None],
+        tape: Tape,
+    ) -> Tensor:
+        """Same numbers as torch's."""
+        ctx.names, ctx.tape = names, tape
+        out, mean, rstd = torch.native_layer_norm(x, [x.shape[-1]], weight, bias, epsilon)
+        ctx.save_for_backward(x, mean, rstd, weight, bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The input's gradient; per unit, the sums of gy x̂ and gy."""
+        (gy,) = gradients
+        x, mean, rstd, weight, bias = ctx.saved_tensors
+        name, bias_name = ctx.names
+        gx: Tensor | None = None
+        with torch.no_grad():
+            if ctx.needs_input_grad[1]:
+                gx = torch.ops.aten.native_layer_norm_backward(
+                    gy.contiguous(), x, [x.shape[-1]], mean, rstd, weight, bias,
+                    [True, False, False],
+                )[0]
+            if name is not None:
+                normal = (x.to(rstd.dtype) - mean) * rstd
+                ctx.tape.vector(name, ctx.tape.layout.summed(gy.to(rstd.dtype) * normal))
+            if bias_name is not None:
+                ctx.tape.vector(bias_name, ctx.tape.layout.summed(gy.to(rstd.dtype)))
+        return None, gx, None, None, None, None, None
+
+
+class PerRow(torch.autograd.Function):
+    """A vector, once for each row: its gradient then arrives per row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: Tensor, vector: Tensor, shape: Sequence[int], tape: Tape, name: str
+    ) -> Tensor:
+        """(rows, 1, ..., width)."""
+        ctx.name, ctx.tape = name, tape
+        return vector.expand(shape).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
+        """Hand over the sums per unit."""
+        with torch.no_grad():
+            gradient = gradients[0]
+            wide = gradient if gradient.dtype == torch.float64 else gradient.float()
+            ctx.tape.vector(ctx.name, ctx.tape.layout.summed(wide))
+        return None, None, None, None, None
+
+
+def _linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    names = tape.name_of(weight), tape.name_of(bias)
+    if names == (None, None):
+        return None
+    stacked = _stacked(tape, x)
+    if stacked is None or _needs_torch(weight, names[0]):
+        return None
+    if bias is not None and _needs_torch(bias, names[1]):
+        return None
+    plain_bias = None if bias is None else bias.detach()
+    out: Tensor = Linear.apply(
+        tape.anchor, stacked, weight.detach(), plain_bias, names, False, tape
+    )
+    return out.view(*x.shape[:-1], -1)
+
+
+def _addmm(
+    tape: Tape, bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor | None:
+    """`transformers`' Conv1D: rows and positions arrive flattened, rows first."""
+    names = tape.name_of(weight), tape.name_of(bias)
+    if names == (None, None) or (beta, alpha) != (1, 1) or bias.dim() != 1 or x.dim() != 2:
+        return None
+    stacked = _stacked(tape, x)
+    if stacked is None or _needs_torch(weight, names[0]) or _needs_torch(bias, names[1]):
+        return None
+    out: Tensor = Linear.apply(
+        tape.anchor, stacked, weight.detach(), bias.detach(), names, True, tape
+    )
+    return out.view(x.shape[0], -1)
+
+
+def _embedding(
+    tape: Tape,
+    tokens: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    name = tape.name_of(weight)
+    if name is None or max_norm is not None or scale_grad_by_freq or not _by_row(tape, tokens):
+        return None
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += weight.shape[0]
+    out: Tensor = Embedding.apply(tape.anchor, tokens, weight.detach(), padding_idx, name, tape)
+    return out
+
+
+def _layer_norm(
+    tape: Tape,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    names = tape.name_of(weight), tape.name_of(bias)
+    stacked = None if names == (None, None) else _stacked(tape, x)
+    if stacked is None:
+        return None
+    if weight is None or len(normalized_shape) != 1 or weight.dtype != x.dtype:
+        return None
+    if _needs_torch(weight, names[0]) or (bias is not None and _needs_torch(bias, names[1])):
+        return None
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float32:
+        return None
+    out: Tensor = LayerNorm.apply(
+        tape.anchor,
+        stacked,
+        weight.detach(),
+        None if bias is None else bias.detach(),
+        eps,
+        names,
+        tape,
+    )
+    return out.view(x.shape)
+
+
+def _rms_norm(
+    tape: Tape,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor | None:
+    name = tape.name_of(weight)
+    if name is None or weight is None or not _by_row(tape, x) or len(normalized_shape) != 1:
+        return None
+    shape = (tape.layout.rows, *[1] * (x.dim() - 2), x.shape[-1])
+    per_row: Tensor = PerRow.apply(tape.anchor, weight.detach(), shape, tape, name)
+    return F.rms_norm(x, normalized_shape, None, eps) * per_row
+
+
+def _stacked(tape: Tape, x: Tensor) -> Tensor | None:
+    """``x`` with rows as its first dimension; also where rows and positions came flattened.
+
+    That flattened rows come first is checked once per model by `verify`.
+    """
+    rows = tape.layout.rows
+    if x.dim() >= 2 and x.shape[0] == rows:
+        return x
+    if x.dim() == 2 and x.shape[0] % rows == 0:
+        return x.reshape(rows, -1, x.shape[1])
+    return None
+
+
+def _by_row(tape: Tape, tensor: Tensor) -> bool:
+    return tensor.dim() >= 2 and tensor.shape[0] == tape.layout.rows
+
+
+def _needs_torch(tensor: Tensor, name: str | None) -> bool:
+    """Whether a gradient flows through ``tensor`` though it is none of the parameters."""
+    return name is None and tensor.requires_grad
+
+
+RULES: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    F.linear: _linear,
+    torch.addmm: _addmm,
+    F.embedding: _embedding,
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+}

@@ -1,0 +1,267 @@
+r"""What one use of a parameter leaves behind, and what the parameter's units need of it.
+
+In a batch of several units, a parameter's gradient for unit u is a sum over the places where the
+parameter is used. Each use is kept in whichever of three forms is cheapest:
+
+* `Dense`: the per-unit gradients themselves, formed in the backward pass. It *replaces* the
+  ordinary weight gradient (as many operations), costs units x parameters of memory.
+* `Ghost`: the layer's inputs A and output gradients B. With :math:`G_u = B_u^T A_u`,
+  :math:`\|G_u\|^2 = \langle A_u A_u^T, B_u B_u^T \rangle`, and, once the clip factors are known,
+  :math:`\sum_u c_u G_u = B^T (c \circ A)` is one product (Goodfellow 2015; Bu et al. 2023,
+  book-keeping).
+* `Sparse`: an embedding's rows, summed by (unit, token).
+
+A parameter that is used twice (input and output embedding tied) needs the cross term
+:math:`2 \langle G_u, E_u \rangle`; see `squared_norms`.
+
+Legend: U units, S positions of one unit, N positions altogether, K (unit, token) pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+_BLOCK = 1024
+
+GHOST_CONDITION = 1e4
+"""Largest condition of a norm taken from Gram matrices; beyond it the gradients are formed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which unit owns which rows of a pass: unit u owns rows ``bounds[u]:bounds[u + 1]``."""
+
+    bounds: tuple[int, ...]
+    unit_of_row: Tensor
+
+    @property
+    def units(self) -> int:
+        """Units in the pass."""
+        return len(self.bounds) - 1
+
+    @property
+    def rows(self) -> int:
+        """Rows in the pass."""
+        return self.bounds[-1]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all units own the same number of rows, so that they can be batched."""
+        return self.units * self.bounds[1] == self.rows and all(
+            end == (u + 1) * self.bounds[1] for u, end in enumerate(self.bounds[1:])
+        )
+
+    def pieces(self, tensor: Tensor) -> list[Tensor]:
+        """Each unit's part of (rows, ..., width), flattened to (positions, width)."""
+        width = tensor.shape[-1]
+        return [
+            tensor[begin:end].reshape(-1, width)
+            for begin, end in zip(self.bounds[:-1], self.bounds[1:], strict=True)
+        ]
+
+    def stacked(self, tensor: Tensor) -> Tensor:
+        """(rows, ..., width) as (units, positions, width); `equal` layouts alone."""
+        return tensor.reshape(self.units, -1, tensor.shape[-1])
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """(rows, ..., width) summed over each unit's positions: (units, width)."""
+        if self.equal:
+            return self.stacked(tensor).sum(1)
+        per_row = tensor.reshape(self.rows, -1, tensor.shape[-1]).sum(1)
+        return per_row.new_zeros(self.units, tensor.shape[-1]).index_add_(
+            0, self.unit_of_row, per_row
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Per-unit gradients, (units, *shape)."""
+
+    gradients: Tensor
+
+    def squared_norms(self) -> Tensor:
+        """Float64, (units,)."""
+        return squares(self.gradients)
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum of the units to ``total``."""
+        flat = self.gradients.flatten(1)
+        total.view(-1).add_(factors.to(flat.dtype) @ flat)
+
+
+@dataclass(frozen=True, slots=True)
+class Ghost:
+    """Inputs and output gradients of a linear layer, from which its gradient can be formed.
+
+    Attributes:
+        left: (rows, ..., p); right: (rows, ..., q). The parameter, (p, q), has the gradient
+            ``left.T @ right`` over the positions.
+    """
+
+    left: Tensor
+    right: Tensor
+    layout: Layout
+
+    def squared_norms(self) -> Tensor:
+        """Float64, (units,); NaN where the Gram matrices do not give it accurately enough."""
+        if self.layout.equal:
+            pairs = [(self.layout.stacked(self.left), self.layout.stacked(self.right))]
+        else:
+            pairs = [
+                (left[None], right[None])
+                for left, right in zip(
+                    self.layout.pieces(self.left), self.layout.pieces(self.right), strict=True
+                )
+            ]
+        found = []
+        for left, right in pairs:
+            grams = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))
+            norms = (grams[0] * grams[1]).sum(2).double().sum(1)
+            lengths = [g.diagonal(dim1=1, dim2=2).double().clamp(min=0).sqrt() for g in grams]
+            largest = (lengths[0] * lengths[1]).sum(1).square()
+            bad = (largest > GHOST_CONDITION * norms) & (largest > 0)
+            found.append(torch.where(bad, torch.nan, norms))
+        return torch.cat(found)
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum of the units: one product over all positions."""
+        weights = factors[self.layout.unit_of_row].to(self.left.dtype)
+        weights = weights.view(-1, *[1] * (self.left.dim() - 1))
+        p, q = self.left.shape[-1], self.right.shape[-1]
+        if p < q:
+            left, right = self.left * weights, self.right
+        else:
+            left, right = self.left, self.right * weights
+        total.add_(left.reshape(-1, p).T @ right.reshape(-1, q))
+
+    def dense(self) -> Dense:
+        """The per-unit gradients, formed."""
+        return Dense(form(self.left, self.right, self.layout))
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """An embedding's gradient: a sum for each (unit, token) that occurs.
+
+    Attributes:
+        units: (K,); tokens: (K,); sums: (K, width). Each pair once.
+        shape: of the parameter; count: units in the pass.
+    """
+
+    units: Tensor
+    tokens: Tensor
+    sums: Tensor
+    shape: torch.Size
+    count: int
+
+    def squared_norms(self) -> Tensor:
+        """Float64, (units,)."""
+        found = torch.zeros(self.count, dtype=torch.float64, device=self.sums.device)
+        return found.index_add_(0, self.units, self.sums.double().square().sum(1))
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """Add the weighted rows to ``total``."""
+        rows = self.sums.double() * factors[self.units][:, None]
+        total.index_add_(0, self.tokens, rows.to(total.dtype))
+
+    def dense(self) -> Dense:
+        """As per-unit gradients."""
+        gradients = self.sums.new_zeros(self.count, *self.shape)
+        gradients[self.units, self.tokens] = self.sums
+        return Dense(gradients)
+
+
+Use: TypeAlias = Dense | Ghost | Sparse
+
+
+def form(left: Tensor, right: Tensor, layout: Layout, out: Tensor | None = None) -> Tensor:
+    """Each unit's ``left.T @ right``: (units, p, q)."""
+    shape = (layout.units, left.shape[-1], right.shape[-1])
+    into = left.new_empty(shape) if out is None else out
+    if layout.equal:
+        torch.bmm(layout.stacked(left).transpose(1, 2), layout.stacked(right), out=into)
+        return into
+    pieces = zip(layout.pieces(left), layout.pieces(right), strict=True)
+    for unit, (one, two) in enumerate(pieces):
+        torch.mm(one.T, two, out=into[unit])
+    return into
+
+
+def sparse(
+    tokens: Tensor, output_gradients: Tensor, shape: torch.Size, layout: Layout
+) -> Sparse:
+    """Sum an embedding's output gradients by (unit, token)."""
+    width = shape[1]
+    owner = layout.unit_of_row.view(-1, *[1] * (tokens.dim() - 1))
+    keys, places = torch.unique((owner * shape[0] + tokens).flatten(), return_inverse=True)
+    flat = output_gradients.reshape(-1, width)
+    sums = flat.new_zeros(len(keys), width).index_add_(0, places, flat)
+    return Sparse(keys // shape[0], keys % shape[0], sums, shape, layout.units)
+
+
+def squares(gradients: Tensor) -> Tensor:
+    """Squared norm of each of (units, ...): short float32 sums, added up in float64.
+
+    A float32 sum of 1,024 squares is too small by at most 1,024 x 2^-24 = 6.1e-5 relative, in the
+    worst order of summation; a running float32 sum of them all would lose percents.
+    """
+    flat = gradients.flatten(1)
+    units, size = flat.shape
+    whole = size - size % _BLOCK
+    found = torch.zeros(units, dtype=torch.float64, device=flat.device)
+    if whole:
+        blocks = flat[:, :whole].reshape(-1, 1, _BLOCK)
+        found += torch.bmm(blocks, blocks.transpose(1, 2)).view(units, -1).double().sum(1)
+    if whole < size:
+        found += flat[:, whole:].square().sum(1).double()
+    return found
+
+
+def squared_norms(uses: list[Use], known: Tensor | None = None) -> tuple[Tensor, list[Use]]:
+    """Each unit's squared gradient norm of one parameter, all its uses together.
+
+    Args:
+        uses: at least one.
+        known: the first use's own squared norms where they were taken already.
+
+    Returns:
+        float64, (units,); NaN where the unit must be computed by other means. And the uses to sum:
+        the same, or one `Dense` where only forming the joint gradient is exact enough.
+    """
+    first = uses[0].squared_norms() if known is None else known
+    if len(uses) == 1:
+        if isinstance(uses[0], Ghost) and bool(first.isnan().any()):
+            formed = uses[0].dense()
+            return formed.squared_norms(), [formed]
+        return first, uses
+    if len(uses) == 2 and isinstance(uses[1], Sparse) and not isinstance(uses[0], Sparse):
+        second = uses[1].squared_norms()
+        together = first + second + 2 * _inner(uses[0], uses[1])
+        # Where the two nearly cancel, the sum of the three terms is no longer accurate.
+        if bool((together >= 0.01 * (first + second)).all()):
+            return together, uses
+    gradients: Tensor | None = None
+    for use in uses:
+        part = use if isinstance(use, Dense) else use.dense()
+        gradients = part.gradients if gradients is None else gradients + part.gradients
+    assert gradients is not None
+    joint = Dense(gradients)
+    return joint.squared_norms(), [joint]
+
+
+def _inner(use: Dense | Ghost, other: Sparse) -> Tensor:
+    """The inner product of each unit's two gradients: float64, (units,)."""
+    found = torch.zeros(other.count, dtype=torch.float64, device=other.sums.device)
+    if isinstance(use, Dense):
+        rows = use.gradients[other.units, other.tokens]
+        return found.index_add_(0, other.units, (rows.double() * other.sums).sum(1))
+    pieces = zip(use.layout.pieces(use.left), use.layout.pieces(use.right), strict=True)
+    for unit, (left, right) in enumerate(pieces):
+        mine = other.units == unit
+        rows = left[:, other.tokens[mine]].T @ right
+        found[unit] = (rows.double() * other.sums[mine]).sum()
+    return found
