@@ -127,13 +127,17 @@ def test_group_epsilon_of_a_gaussian_bounds_the_truth(conversion: Conversion) ->
 
 def test_group_epsilon_diverges_where_the_curve_is_flat_at_round_off() -> None:
     """An accountant that cannot go below 1e-15 ends in ε = ∞ (Ganesh's finding for k >= 9)."""
-    floored = [
-        group_epsilon(lambda e: max(gaussian_delta(1.5, e), 1e-15), k, 1e-6) for k in (1, 16)
-    ]
+    floored = [group_epsilon(lambda e: max(gaussian_delta(1.5, e), 1e-15), k, 1e-6) for k in (1, 6)]
     assert floored[0] < 10
     assert floored[1] == math.inf
-    exact = group_epsilon(lambda e: gaussian_delta(1.5, e), 16, 1e-6)
+    exact = group_epsilon(lambda e: gaussian_delta(1.5, e), 6, 1e-6)
     assert exact < math.inf
+
+
+def test_a_curve_that_underflows_to_zero_is_not_taken_for_pure_dp() -> None:
+    """0 stands for 5e-324: a group of 100 needs more than a double can hold, not ε = 100·27."""
+    assert group_epsilon(lambda e: 0.0 if e > 27 else 1e-3, 100, 1e-6) == math.inf
+    assert group_epsilon(lambda e: 0.0 if e > 27 else 1e-3, 10, 1e-6) == pytest.approx(270)
 
 
 def test_group_epsilon_is_zero_where_delta_at_zero_suffices() -> None:

@@ -105,12 +105,12 @@ def group_epsilon(
     """The ε of a group of k at ``delta``, from a whole example-level curve δ₁(ε₁).
 
     Guarantee: an upper bound. It is kε₁ for an ε₁ at which f_k(ε₁)·δ₁(ε₁) <= ``delta`` was
-    checked. ``inf`` where no ε₁ up to ``max_epsilon`` does (in floating point the curve may be
-    flat at the accountant's round-off, so that f_k outgrows it: Ganesh's k >= 9).
+    checked. ``inf`` where no ε₁ up to ``max_epsilon`` does: the curve is flat at its accountant's
+    round-off, or the δ₁ that is needed lies below the smallest double (Ganesh's k >= 9).
 
     Args:
         delta_of_epsilon: upper bound of the example-level δ at an ε >= 0; in [0, 1],
-            non-increasing. 0 is taken to mean exactly 0.
+            non-increasing. 0 is taken for underflow, that is for 5e-324.
         k: examples in the group, >= 1.
         delta: the group's δ, in (0, 1).
         conversion: which lemma.
@@ -125,9 +125,7 @@ def group_epsilon(
     require_positive("max_epsilon", max_epsilon)
 
     def within(epsilon: float) -> bool:
-        example_delta = _checked(delta_of_epsilon(epsilon))
-        if example_delta == 0:
-            return True
+        example_delta = max(_checked(delta_of_epsilon(epsilon)), 5e-324)
         slack = 4e-15 * (1 + k * epsilon - math.log(example_delta))
         return math.log(example_delta) + log_factor(conversion, epsilon, k) + slack <= log_delta
 

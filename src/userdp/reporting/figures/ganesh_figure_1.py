@@ -1,0 +1,46 @@
+"""Ganesh 2024, Figure 1: ε of a group of k under Poisson sampling.
+
+T = 2000, q = 1/100, δ = 1e-6 are the paper's. The text names σ = 1; the other noise multipliers
+and the largest k are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from userdp.accounting.mechanisms import PoissonExamples
+from userdp.reporting.figures.drawing import draw_groups
+from userdp.reporting.figures.table import Row, group_rows
+
+
+def rows(
+    *,
+    noise_multipliers: Sequence[float] = (1.0, 2.0, 4.0),
+    group_sizes: Sequence[int] = tuple(range(1, 17)),
+    steps: int = 2000,
+    sampling_probability: float = 0.01,
+    delta: float = 1e-6,
+) -> list[Row]:
+    """A row for each noise multiplier and group size; columns as in `group_rows`."""
+    found: list[Row] = []
+    for noise in noise_multipliers:
+
+        def mechanism(k: int, noise: float = noise) -> PoissonExamples:
+            return PoissonExamples(
+                sampling_probability=sampling_probability,
+                group_size=k,
+                noise_multiplier=noise,
+                steps=steps,
+            )
+
+        part = group_rows(
+            lambda k: mechanism(k).epsilon(delta), mechanism(1).delta, group_sizes, delta
+        )
+        found += [{"noise_multiplier": noise, **row} for row in part]
+    return found
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """The figure as a PNG."""
+    draw_groups(rows, path, title="Poisson sampling, Ganesh 2024, Figure 1", noise_label="σ")

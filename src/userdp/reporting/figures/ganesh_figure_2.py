@@ -1,0 +1,48 @@
+"""Ganesh 2024, Figure 2: ε of a group of k under fixed-size batches, the noise doubled.
+
+T = 2000, B = 500, n = 50 000, δ = 1e-6 are the paper's; the noise multipliers are twice those of
+our Figure 1. n is a lower bound on the smaller data set (Theorem 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from userdp.accounting.mechanisms import FixedBatchExamples
+from userdp.reporting.figures.drawing import draw_groups
+from userdp.reporting.figures.table import Row, group_rows
+
+
+def rows(
+    *,
+    noise_multipliers: Sequence[float] = (2.0, 4.0, 8.0),
+    group_sizes: Sequence[int] = tuple(range(1, 17)),
+    steps: int = 2000,
+    batch_size: int = 500,
+    population: int = 50_000,
+    delta: float = 1e-6,
+) -> list[Row]:
+    """A row for each noise multiplier and group size; columns as in `group_rows`."""
+    found: list[Row] = []
+    for noise in noise_multipliers:
+
+        def mechanism(k: int, noise: float = noise) -> FixedBatchExamples:
+            return FixedBatchExamples(
+                batch_size=batch_size,
+                population=population,
+                group_size=k,
+                noise_multiplier=noise,
+                steps=steps,
+            )
+
+        part = group_rows(
+            lambda k: mechanism(k).epsilon(delta), mechanism(1).delta, group_sizes, delta
+        )
+        found += [{"noise_multiplier": noise, **row} for row in part]
+    return found
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """The figure as a PNG."""
+    draw_groups(rows, path, title="fixed-size batches, Ganesh 2024, Figure 2", noise_label="σ")

@@ -1,0 +1,89 @@
+"""The papers' figures: their findings hold in the rows, and the PNG and CSV are written."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from userdp.reporting.figures import (
+    charles_figure_1,
+    charles_figure_2,
+    charles_figure_9,
+    ganesh_figure_1,
+    ganesh_figure_2,
+)
+from userdp.reporting.figures.table import Row, write_csv
+
+
+@pytest.fixture(scope="module")
+def poisson() -> list[Row]:
+    return ganesh_figure_1.rows(noise_multipliers=(1.0,), group_sizes=(1, 4, 8, 9))
+
+
+def test_poisson_growth_is_near_linear_where_group_privacy_explodes(poisson: list[Row]) -> None:
+    by_k = {row["group_size"]: row for row in poisson}
+    assert by_k[1]["epsilon"] == pytest.approx(2.9552459, abs=1e-6)
+    assert by_k[8]["epsilon"] == pytest.approx(34.8906956, abs=1e-6)
+    assert by_k[9]["epsilon"] < 2 * by_k[9]["epsilon_linear"]
+    assert by_k[4]["epsilon_vadhan"] > 1.9 * by_k[4]["epsilon"]
+    assert by_k[9]["epsilon_vadhan"] == by_k[9]["epsilon_best_from_curve"] == math.inf
+
+
+def test_group_privacy_is_never_below_the_tight_answer(poisson: list[Row]) -> None:
+    for row in poisson:
+        assert row["epsilon_lower"] <= row["epsilon"]
+        assert row["epsilon_lower"] <= row["epsilon_best_from_curve"] <= row["epsilon_vadhan"]
+
+
+def test_fixed_batches_with_twice_the_noise_are_nearly_poisson(poisson: list[Row]) -> None:
+    fixed = ganesh_figure_2.rows(noise_multipliers=(2.0,), group_sizes=(4,))
+    assert fixed[0]["epsilon"] == pytest.approx(poisson[1]["epsilon"], rel=0.01)
+
+
+def test_the_group_size_hardly_moves_the_variance_and_the_budget_does() -> None:
+    rows = charles_figure_2.rows(epsilons=(4.0,), group_sizes=(1, 32), budgets=(16, 512))
+    a = [r["variance"] for r in rows if r["panel"] == "a"]
+    assert a[1] == pytest.approx(a[0], rel=0.05)
+    b = {(r["series"], r["x"]): r["variance"] for r in rows if r["panel"] == "b"}
+    els, same, diverse = charles_figure_2.SERIES
+    assert b[els, 512] < b[same, 512]  # Conjecture 1's point: the largest budget
+    assert b[diverse, 512] < b[els, 512]
+    assert b[same, 16] == pytest.approx(b[same, 512])
+    assert b[diverse, 16] == pytest.approx(32 * b[diverse, 512])
+
+
+SMALL: list[tuple[ModuleType, dict[str, object]]] = [
+    (ganesh_figure_1, {"noise_multipliers": (4.0,), "group_sizes": (1, 2)}),
+    (ganesh_figure_2, {"noise_multipliers": (8.0,), "group_sizes": (1, 2)}),
+    (charles_figure_1, {"noise_multipliers": (4.0,), "group_sizes": (1, 2)}),
+    (charles_figure_2, {"epsilons": (4.0,), "group_sizes": (1, 32), "budgets": (16, 64)}),
+    (charles_figure_9, {"epsilons": (4.0,), "cohort_sizes": (16,), "budgets": (8, 16, 64)}),
+]
+
+
+@pytest.mark.parametrize(("figure", "settings"), SMALL, ids=lambda x: getattr(x, "__name__", ""))
+def test_each_figure_writes_its_csv_and_png(
+    figure: ModuleType, settings: dict[str, object], tmp_path: Path
+) -> None:
+    rows = figure.rows(**settings)
+    figure.draw(rows, tmp_path / "figure.png")
+    write_csv(rows, tmp_path / "figure.csv")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "figure.csv").open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    assert len(read) == len(rows)
+    assert list(read[0]) == list(rows[0])
+
+
+def test_a_budget_below_the_cohort_has_no_row() -> None:
+    rows = charles_figure_9.rows(epsilons=(4.0,), cohort_sizes=(16,), budgets=(8, 16, 1024))
+    assert {row["budget"] for row in rows} == {16}
+
+
+def test_an_empty_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        write_csv([], tmp_path / "figure.csv")
