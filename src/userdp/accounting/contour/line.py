@@ -132,7 +132,12 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
     edge += float(np.exp(kept[beyond]).sum()) * step.h + 1e-18
     noise = float(np.abs(weights) @ np.abs(ell[0]))
     imag = np.maximum(ell.imag[1:], 0.0)
-    return Line(step.count, ell[0], weights, log_m, strip + edge, noise, inside, log_size[1:], imag)
+    made = Line(step.count, ell[0], weights, log_m, strip + edge, noise, inside, log_size[1:], imag)
+    if made.defect > 1e-15 and height > 0.5:
+        # the ends may stand out higher up: where cos(a_k Y) < 0 the far parts of l change sign
+        lower = make_line(step, b, 0.75 * height)
+        return lower if lower.defect < made.defect else made
+    return made
 
 
 def _log_sum(g: Floats, inside: slice) -> float:
