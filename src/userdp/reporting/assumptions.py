@@ -175,7 +175,7 @@ _ALWAYS = (
             "naive sampling leaks)."
         ),
         otherwise="The low-order bits of a single noisy update might tell more than ε allows.",
-        ensured="Rounding removes those bits. No attack on it is known to us; no proof excludes one.",
+        ensured="Rounding removes those bits. No attack on it is known to us; none is ruled out.",
     ),
     Assumption(
         key="randomness",

@@ -70,7 +70,7 @@ def _plan_value(plan: Plan | None, read: str) -> str:
 _PLAN = (
     ("algorithm", "sampled are whole users (ULS) or examples (ELS)", "algorithm"),
     ("steps T", "noisy updates planned", "steps"),
-    ("group size G", "most examples of a user that a step (ULS) or the set (ELS) uses", "group_size"),
+    ("group size G", "most examples of a user in a step (ULS) or the set (ELS)", "group_size"),
     ("sampling probability", "of each user (ULS, q) or example (ELS, p) per step",
      "sampling_probability"),
     ("declared population", "a constant of the plan, not a count of the data", "population"),

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from userdp.errors import UseError
 
@@ -77,7 +77,7 @@ def draw(plot: Plot) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings = {
+    settings: Any = {
         "svg.fonttype": "none",  # text stays text, in the page's own font
         "text.parse_math": False,  # a run may be called "$x$"
         "svg.hashsalt": plot.key,  # the same plot twice is the same file
@@ -105,6 +105,8 @@ def draw(plot: Plot) -> str:
 
 
 def _fill(axes: Axes, plot: Plot) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for number, series in enumerate(plot.series):
         colour = _SERIES[number % len(_SERIES)]
         axes.plot(
@@ -128,7 +130,7 @@ def _fill(axes: Axes, plot: Plot) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     whole = all(float(x).is_integer() for series in plot.series for x in series.xs)
-    axes.xaxis.get_major_locator().set_params(integer=whole, nbins=6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole))
     entries = len(plot.series) + (plot.level is not None)
     if entries > 1:
         axes.legend(

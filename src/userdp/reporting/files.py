@@ -12,7 +12,9 @@ from userdp.errors import FailureError, UseError
 def require_page_place(path: Path) -> Path:
     """``path`` if a page may be written there, else `UseError`; nothing is written."""
     if path.is_dir():
-        raise UseError(f"{path} is a folder, and a report is a file", hint=f"--out {path}/report.html")
+        raise UseError(
+            f"{path} is a folder, and a report is a file", hint=f"--out {path}/report.html"
+        )
     if not path.parent.is_dir():
         raise UseError(f"there is no folder {path.parent} to put the report in")
     return path

@@ -121,6 +121,8 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "private": private,
         "unclaimed": [(row, why_no_claim(row.facts)) for row in rows if not row.facts.private],
         "title": rows[0].name if len(rows) == 1 else f"{len(rows)} runs",
+        "most_epsilon": round_up(max((r.facts.guarantee.epsilon for r in private), default=0.0)),
+        "most_delta": f"{max((r.facts.guarantee.delta for r in private), default=0.0):g}",
         "change": _change(private[0].facts.guarantee) if private else "",
         "comparison": comparison,
         "assumptions": assumptions,
@@ -215,4 +217,16 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
+    environment.filters["code"] = _code
     return environment
+
+
+def _code(text: str) -> Any:
+    """Words between backticks as code; everything else escaped."""
+    from markupsafe import Markup, escape
+
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part
+        for number, part in enumerate(parts)
+    )

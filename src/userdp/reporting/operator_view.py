@@ -72,7 +72,11 @@ def operator_view(
             (
                 _trade_off(group, runs, operator, number),
                 "Held-out loss of each run against its claimed ε. "
-                + ("" if comparison.comparable else "Only runs with one kind of claim share a plot."),
+                + (
+                    ""
+                    if comparison.comparable
+                    else "Only runs with one kind of claim share a plot."
+                ),
             )
             for number, group in enumerate(comparison.groups)
         ),

@@ -1,0 +1,68 @@
+"""``userdp report``: one page, or one clear error and no page."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+    MakeRun,
+    make_run,  # noqa: F401
+)
+from tests.reporting.conftest import MakeRun, run_maker
+from userdp.cli.app import run as userdp
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    return run_maker(tmp_path)
+
+
+def test_the_page_and_the_json_say_the_same_epsilon_as_account(
+    make_run: MakeRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, out = make_run(), tmp_path / "report.html"
+    assert userdp(["report", str(run), "--out", str(out), "--json"]) == 0
+    reported = json.loads(capsys.readouterr().out)
+    assert userdp(["account", "--ledger", str(run), "--json"]) == 0
+    accounted = json.loads(capsys.readouterr().out)
+    assert reported["runs"][0]["epsilon"] == accounted["epsilon"]
+    assert reported["runs"][0]["claim"] in " ".join(reported["runs"][0]["claim"].split())
+    assert "Operator only" in out.read_text(encoding="utf-8")
+
+
+def test_a_page_with_the_operators_section_is_the_operators(
+    make_run: MakeRun,
+    tmp_path: Path,
+) -> None:
+    run = make_run()
+    full, public = tmp_path / "full.html", tmp_path / "public.html"
+    assert userdp(["report", str(run), "--out", str(full)]) == 0
+    assert userdp(["report", str(run), "--out", str(public), "--public"]) == 0
+    assert stat.S_IMODE(full.stat().st_mode) == 0o600
+    assert stat.S_IMODE(public.stat().st_mode) & 0o044
+    assert "5.1429" in full.read_text(encoding="utf-8")
+    assert "5.1429" not in public.read_text(encoding="utf-8")
+
+
+def test_bad_input_is_one_error_and_leaves_the_old_page(
+    make_run: MakeRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, out = make_run(), tmp_path / "report.html"
+    out.write_text("old", encoding="utf-8")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for arguments in ([str(empty)], [str(tmp_path / "none")], [str(run), str(empty)],
+                      [str(run), str(run)]):  # fmt: skip
+        assert userdp(["report", *arguments, "--out", str(out)]) == 2
+        assert capsys.readouterr().err.count("error:") == 1
+        assert out.read_text(encoding="utf-8") == "old"
+    assert userdp(["report", str(run), "--out", str(tmp_path)]) == 2
+    assert userdp(["report", str(run), "--out", str(tmp_path / "no" / "r.html")]) == 2
+    assert not list(tmp_path.glob(".report*"))

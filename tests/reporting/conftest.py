@@ -1,0 +1,119 @@
+"""Runs as folders: a ledger of real attempts, a configuration, and an operator's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from userdp.guarantees import Sampling
+from userdp.ledger import RunLedger
+from userdp.plan import Plan, StepRecord
+
+MakeRun = Callable[..., Path]
+
+LOSSES = (5.431862, 5.318274, 5.297513)
+
+
+def users_plan(*, steps: int = 3, delta: float = 1e-5) -> Plan:
+    return Plan(
+        sampling=Sampling.USERS,
+        steps=steps,
+        group_size=2,
+        sampling_probability=0.016,
+        noise_multiplier=0.75,
+        l2_clip_norm=1.0,
+        population=2000,
+        target_delta=delta,
+    )
+
+
+def examples_plan(*, steps: int = 3) -> Plan:
+    return Plan(
+        sampling=Sampling.EXAMPLES,
+        steps=steps,
+        group_size=4,
+        sampling_probability=0.008,
+        noise_multiplier=1.1,
+        l2_clip_norm=0.5,
+        population=8000,
+        target_delta=1e-5,
+    )
+
+
+def operator_lines(losses: tuple[float, ...] = LOSSES) -> list[dict[str, object]]:
+    """What training writes for the operator: nothing of it may reach a public page."""
+    people = {"split": "held-out-users", "users": 119, "examples": 12043}
+    lines: list[dict[str, object]] = [
+        {"kind": "evaluation", "step": 0, "loss": 5.773114, "user_loss": 5.912268, **people}
+    ]
+    lines += [
+        {
+            "kind": "step",
+            "step": number,
+            "units": 30 + number,
+            "rows": 71 + number,
+            "loss": loss,
+            "clipped_fraction": 0.90625,
+            "non_finite": 0,
+            "seconds": 0.4137,
+        }
+        for number, loss in enumerate(losses, start=1)
+    ]
+    lines.append(
+        {"kind": "final evaluation", "of": "model", "loss": 5.142907, "user_loss": 5.2, **people}
+    )
+    lines.append(
+        {"kind": "final evaluation", "of": "base", "loss": 5.773114, "user_loss": 5.9, **people}
+    )
+    return lines
+
+
+def write_operator(run: Path, lines: list[dict[str, object]]) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "operator.jsonl").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """See `run_maker`."""
+    return run_maker(tmp_path)
+
+
+def run_maker(tmp_path: Path) -> MakeRun:
+    """Make a run's folder: `make_run(name, plan, attempts=…, facts=…, config=…)`."""
+
+    def make(
+        name: str = "run",
+        plan: Plan | None = None,
+        *,
+        private: bool = True,
+        attempts: int | None = None,
+        facts: dict[str, object] | None = None,
+        config: dict[str, object] | None = None,
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        plan = (plan or users_plan()) if private else None
+        ledger = RunLedger.create(
+            folder / "ledger.jsonl",
+            plan=plan,
+            run_id="c0ffee",
+            facts={"userdp": "0.1.0", "store": "feed" * 8, **(facts or {})},
+        )
+        if plan is not None:
+            planned = plan.steps if attempts is None else attempts
+            for _ in range(planned):
+                ledger.attempt(StepRecord.of_plan(plan))
+            if planned == plan.steps:
+                ledger.finish()
+        ledger.close()
+        train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
+        values = {"run_id": "c0ffee", "seq_len": 64, "train": train, **(config or {})}
+        (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+        write_operator(folder, operator_lines())
+        return folder
+
+    return make

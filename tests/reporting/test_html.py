@@ -1,0 +1,226 @@
+"""The page: what it says, that it stands alone, and that everybody can read it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from decimal import Decimal
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from tests.reporting.conftest import MakeRun, examples_plan, users_plan
+from userdp.errors import UseError
+from userdp.guarantees import Adjacency, Guarantee
+from userdp.ledger import claim
+from userdp.plan import Plan
+from userdp.reporting.html import claim_sentence, render_report
+from userdp.reporting.operator_facts import read_operator
+from userdp.reporting.run_facts import RunFacts, read_runs
+
+
+def full_page(*runs: Path) -> str:
+    return render_report(read_runs(runs), operator=[read_operator(run) for run in runs])
+
+
+class Outline(HTMLParser):
+    """Ids, links, elements that could load something, and whether tags close in order."""
+
+    void = {"meta", "link", "br", "img", "hr", "input"}  # noqa: RUF012
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            self.attributes.add(name)
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href":
+                self.links.append(value or "")
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.void:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+
+def test_the_claim_is_recomputed_from_the_ledger_and_rounded_up(make_run: MakeRun) -> None:
+    run = make_run(attempts=2)
+    page = full_page(run)
+    # Independent of the claim: the same mechanism, priced from the plan's constants.
+    epsilon = users_plan().mechanism.with_steps(2).epsilon(1e-5).upper
+    shown = re.search(r"\(ε ≤ ([\d.]+), δ = 1e-05\)", page)
+    assert shown is not None
+    assert 0 <= Decimal(shown.group(1)) - Decimal(epsilon) < Decimal("1e-4")
+    assert claim(run).guarantee.epsilon == epsilon
+
+
+def test_epsilon_is_read_from_nowhere_else(make_run: MakeRun) -> None:
+    run = make_run(config={"epsilon": 0.04321, "epsilons": 0.04321, "train": {"epsilon": 0.04321}})
+    assert "0.0432" not in full_page(run)
+
+
+def test_the_claim_says_unit_adjacency_sampler_and_accountant(make_run: MakeRun) -> None:
+    sentence = claim_sentence(read_runs([make_run()])[0])
+    for word in ("per user", "add-or-remove", "Poisson sampling of users", "accountant", "δ ="):
+        assert word in sentence
+    page = full_page(make_run("other"))
+    above = page[: page.index('id="meaning"')]
+    for word in ("user", "add-or-remove", "Poisson sampling of users", "One id, one person"):
+        assert word.lower() in above.lower()
+
+
+def test_one_page_stands_alone(make_run: MakeRun) -> None:
+    page = full_page(make_run("a"), make_run("b", examples_plan()))
+    outline = Outline(page)
+    assert not outline.open
+    assert not outline.tags & {"script", "link", "img", "iframe", "object", "embed", "form"}
+    assert not {name for name in outline.attributes if name in ("src", "srcset", "data")}
+    assert not {name for name in outline.attributes if name.startswith("on")}
+    assert all(link.startswith("#") for link in outline.links)
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert len(page) < 3_000_000
+
+
+def test_ids_are_unique_and_links_lead_somewhere(make_run: MakeRun) -> None:
+    page = full_page(make_run("a"), make_run("b", examples_plan(), attempts=2))
+    outline = Outline(page)
+    assert len(outline.ids) == len(set(outline.ids))
+    assert {link[1:] for link in outline.links} <= set(outline.ids)
+
+
+def test_a_name_is_text_not_markup(make_run: MakeRun) -> None:
+    run = make_run("<script>alert(1)</script>".replace("/", "-"))
+    page = full_page(run)
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_the_same_runs_give_the_same_page(make_run: MakeRun) -> None:
+    run = make_run()
+    assert full_page(run) == full_page(run)
+
+
+def test_no_epsilon_is_shown_for_runs_that_claim_none(make_run: MakeRun) -> None:
+    shuffled = replace(users_plan(), unsafe_shuffle=True)
+    pages = {
+        "trained without privacy": full_page(make_run("plain", private=False)),
+        "shuffled batches": full_page(make_run("shuffled", shuffled)),
+        "known seed": full_page(make_run("seeded", facts={"unsafe_seeds": True})),
+    }
+    for why, page in pages.items():
+        assert "No ε is claimed" in page
+        assert why in page
+        assert not re.search(r"ε ≤ (?:<strong[^>]*>)?[\d.]", page.split('id="assumptions"')[0])
+
+
+def test_an_interrupted_run_says_so(make_run: MakeRun) -> None:
+    page = full_page(make_run(attempts=2))
+    assert "2 of 3" in page
+    assert "interrupted" in page
+    assert 'id="assumption-interruption"' in page
+
+
+def other_adjacency(run: RunFacts) -> RunFacts:
+    guarantee: Guarantee = replace(run.guarantee, adjacency=Adjacency.REPLACE)
+    return replace(run, claim=replace(run.claim, guarantee=guarantee))
+
+
+def test_different_adjacencies_are_not_compared_without_saying_so(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("a"), make_run("b", examples_plan())])
+    operator = [read_operator(run.path) for run in runs]
+    alike = render_report(runs, operator=operator)
+    assert "cannot be compared" not in alike
+    assert "Privacy against held-out loss" in alike
+    unlike = render_report((runs[0], other_adjacency(runs[1])), operator=operator)
+    assert "cannot be compared" in unlike[: unlike.index('id="meaning"')]
+    assert "Privacy against held-out loss" not in unlike
+    assert "run on the same people" not in unlike
+
+
+def test_runs_on_one_store_are_added_up(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("a"), make_run("b", examples_plan())])
+    page = render_report(runs)
+    total = re.search(r'class="number">([\d.]+)</strong> at δ = <span class="number">2e-05', page)
+    assert total is not None
+    exact = sum(Decimal(run.guarantee.epsilon) for run in runs)
+    assert 0 <= Decimal(total.group(1)) - exact < Decimal("1e-4")
+    elsewhere = [runs[0], replace(runs[1], store="dead" * 8)]
+    assert "on the same people. Who sees" not in render_report(elsewhere)
+
+
+def test_different_deltas_are_pointed_out(make_run: MakeRun) -> None:
+    page = render_report(read_runs([make_run("a"), make_run("b", users_plan(delta=1e-6))]))
+    assert "δ differs between these runs (1e-06, 1e-05)" in page
+
+
+def test_the_command_on_the_page_gives_the_epsilon_on_the_page(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import html
+    import json
+
+    from userdp.cli.app import run as userdp
+
+    for name, plan in (("a", users_plan()), ("b", examples_plan())):
+        page = full_page(make_run(name, plan))
+        command = re.search(r"<code>userdp (account --sampling [^<]+)</code>", page)
+        assert command is not None
+        assert userdp([*html.unescape(command.group(1)).split(), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["epsilon"] == epsilon_of(plan)
+
+
+def epsilon_of(plan: Plan) -> float:
+    return plan.guarantee().epsilon
+
+
+def test_a_page_needs_runs(make_run: MakeRun) -> None:
+    with pytest.raises(UseError, match="no run"):
+        render_report([])
+    with pytest.raises(UseError, match="operator's facts"):
+        render_report(read_runs([make_run()]), operator=[])
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_meet_wcag_aa(theme: int) -> None:
+    css = (resources.files("userdp.reporting") / "templates" / "report.css").read_text("utf-8")
+    block = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)[theme]
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    text = [("ink", "paper"), ("ink", "raised"), ("quiet", "paper"), ("quiet", "raised"),
+            ("accent", "paper"), ("accent", "raised"), ("warn-ink", "warn-paper"),
+            ("warn-ink", "paper"), ("operator-ink", "operator-paper"), ("operator-ink", "paper"),
+            ("accent", "warn-paper"), ("ink", "warn-paper"), ("quiet", "warn-paper")]  # fmt: skip
+    for front, back in text:
+        assert contrast(colours[front], colours[back]) >= 4.5, (front, back)
+    marks = [*(f"series-{number}" for number in range(1, 7)), "focus", "operator-rule"]
+    for mark in marks:
+        assert contrast(colours[mark], colours["paper"]) >= 3, mark

@@ -1,0 +1,138 @@
+"""Invariant 9: public and private outputs are kept apart.
+
+The public page must be a function of what ε covers. Two independent checkers: (1) pages made with
+different operator's files, or none, are the same bytes; (2) no number of an operator's file stands
+in the page, in any usual rounding. The broken twins leak, and are caught.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import jinja2
+import pytest
+
+from tests.reporting.conftest import LOSSES, MakeRun, operator_lines, write_operator
+from userdp.reporting import html, run_facts
+from userdp.reporting.html import render_report
+from userdp.reporting.operator_facts import read_operator
+from userdp.reporting.run_facts import read_runs
+
+Render = Callable[[Path], str]
+
+
+def public_page(run: Path) -> str:
+    return render_report(read_runs([run]))
+
+
+def leaks(page: str, run: Path) -> set[str]:
+    """Numbers of the operator's file (4 digits and more, so no chance hits) that the page shows."""
+    numbers = set(re.findall(r"\d+\.\d+|\d[\d,]*", page))
+    found = set()
+    for line in (run / "operator.jsonl").read_text(encoding="utf-8").splitlines():
+        for value in json.loads(line).values():
+            if isinstance(value, float):
+                forms = {repr(value), *(f"{value:.{digits}f}" for digits in (3, 4, 5))}
+                found |= {form for form in forms if len(form) >= 5} & numbers
+            elif isinstance(value, int) and value >= 1000:
+                found |= {str(value), f"{value:,}"} & numbers
+    return found
+
+
+def depends_on_operator(render: Render, run: Path) -> bool:
+    """Whether the page changes with the operator's file."""
+    pages = set()
+    for losses in (LOSSES, (1.0, 2.0, 3.0)):
+        write_operator(run, operator_lines(losses))
+        pages.add(render(run))
+    (run / "operator.jsonl").unlink()
+    pages.add(render(run))
+    write_operator(run, operator_lines())
+    return len(pages) > 1
+
+
+def test_invariant_9_the_public_page_holds_no_number_of_the_operator(make_run: MakeRun) -> None:
+    run = make_run()
+    assert leaks(public_page(run), run) == set()
+    assert not depends_on_operator(public_page, run)
+
+
+def test_invariant_9_the_checkers_see_what_the_operators_page_holds(make_run: MakeRun) -> None:
+    run = make_run()
+
+    def full(path: Path) -> str:
+        return render_report(read_runs([path]), operator=[read_operator(path)])
+
+    assert {"5.7731", "5.1429", "12,043"} <= leaks(full(run), run)
+    assert depends_on_operator(
+        lambda path: full(path) if (path / "operator.jsonl").exists() else "", run
+    )
+
+
+def test_invariant_9_broken_twin_a_template_that_leaks_a_loss_is_caught(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page template that is handed the operator's facts, as ours never is."""
+    run = make_run()
+    environment = html._environment()
+    assert environment.loader is not None
+    source = environment.loader.get_source(environment, html.PAGE)[0]
+    leaking = source.replace("</main>", "<p>{{ facts.steps[0].loss }}</p></main>")
+    twin = environment.overlay(loader=jinja2.ChoiceLoader(
+        [jinja2.DictLoader({html.PAGE: leaking}), environment.loader]
+    ))  # fmt: skip
+    monkeypatch.setattr(html, "_environment", lambda: twin)
+
+    def leaky(path: Path) -> str:
+        twin.globals["facts"] = (
+            read_operator(path)
+            if (path / "operator.jsonl").exists()
+            else {"steps": [{"loss": "none"}]}
+        )
+        return render_report(read_runs([path]))
+
+    try:
+        assert leaks(leaky(run), run) == {"5.431862"}
+        assert depends_on_operator(leaky, run)
+    finally:
+        twin.globals.pop("facts", None)
+
+
+def test_invariant_9_broken_twin_a_loss_let_into_the_settings_is_caught(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An allow-list that lets a measured loss of config.json through."""
+    run = make_run(config={"final_loss": 5.142907})
+    assert leaks(public_page(run), run) == set()
+    monkeypatch.setattr(run_facts, "_ALLOWED", (*run_facts._ALLOWED, "final_loss"))
+    assert leaks(public_page(run), run)
+
+
+def test_invariant_9_a_public_report_never_opens_the_operators_file(make_run: MakeRun) -> None:
+    run = make_run()
+    page = public_page(run)
+    (run / "operator.jsonl").unlink()
+    (run / "operator.jsonl").mkdir()  # opening it would fail
+    assert public_page(run) == page
+
+
+def test_invariant_9_the_full_page_is_the_public_one_and_one_marked_section(
+    make_run: MakeRun,
+) -> None:
+    run = make_run()
+    full = render_report(read_runs([run]), operator=[read_operator(run)])
+    section = re.search(r'<section class="operator".*?</section>', full, flags=re.DOTALL)
+    assert section is not None
+    assert "Do not hand this section on" in section.group()
+    assert leaks(full.replace(section.group(), ""), run) == set()
+
+
+def test_no_path_of_the_machine_is_shown(make_run: MakeRun) -> None:
+    run = make_run()
+    page = public_page(run)
+    assert "gpt2" in page
+    assert "quetzal" not in page
+    assert str(run.parent) not in page
