@@ -164,7 +164,7 @@ LINES = st.one_of(
 )
 @given(st.lists(LINES, max_size=10))
 def test_any_line_is_a_record_or_a_counted_drop(tmp_path, lines):
-    path = write_jsonl(tmp_path / "a.jsonl", [*lines, {"user": "u", "text": "t"}])
+    path = write_jsonl(tmp_path / "a.jsonl", [{"user": "u", "text": "t"}, *lines])
     records, tally = read(path)
     assert tally.records_read == len(lines) + 1 == len(records) + tally.drops.total()
     for record in records:
