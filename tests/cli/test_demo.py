@@ -82,7 +82,7 @@ def test_the_reports_show_both_runs(place: Path, result: dict[str, Any]) -> None
     public = (place / "report-public.html").read_text(encoding="utf-8")
     for run in result["runs"]:
         assert round_up(run["epsilon"]) in public
-        assert f"{run['loss_after']:.5g}" in page
+        assert f"{run['loss_after']:.4f}" in page
     assert "<svg" in page
     assert "<svg" not in public
 

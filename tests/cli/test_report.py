@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-    MakeRun,
-    make_run,  # noqa: F401
-)
 from tests.reporting.conftest import MakeRun, run_maker
 from userdp.cli.app import run as userdp
 

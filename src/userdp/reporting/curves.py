@@ -127,6 +127,8 @@ def _fill(axes: Axes, plot: Plot) -> None:
     axes.set_ylabel(plot.y_label)
     axes.grid(True, axis="y")
     axes.margins(x=0.06, y=0.12)
+    if not plot.connected:  # points that lie close together must not look far apart
+        axes.set_xlim(0, 1.15 * max(x for series in plot.series for x in series.xs) or 1)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     whole = all(float(x).is_integer() for series in plot.series for x in series.xs)

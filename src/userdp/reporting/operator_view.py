@@ -158,7 +158,7 @@ def _row(run: RunFacts, facts: OperatorFacts) -> OperatorRow:
         before=_text(before.loss if before else None),
         after=_text(after.loss if after else None),
         change=_signed(after.loss - before.loss if after and before else None),
-        perplexity=_text(after.perplexity if after else None, 4),
+        perplexity=_text(after.perplexity if after else None, 1),
         user_loss=_text(after.user_loss if after else None),
         measured_on=(
             f"{after.users:,} users, {after.examples:,} examples"
@@ -174,8 +174,8 @@ def _row(run: RunFacts, facts: OperatorFacts) -> OperatorRow:
     )
 
 
-def _text(value: float | None, digits: int = 5) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
+def _text(value: float | None, digits: int = 4) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def _signed(value: float | None) -> str:
