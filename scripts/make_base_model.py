@@ -26,11 +26,34 @@ from userdp.training.runs import RunFolder, is_finished
 
 STEPS = 1100
 BATCH_SIZE = 32
-TRAIN_OPTIONS = (
-    "--privacy none --model new --layers 4 --width 192 --heads 6 --micro-batch 16 --precision bfloat16 "
-    "--learning-rate 2.5e-3 --warmup-steps 100 --schedule cosine --weight-decay 0.1 "
-    "--checkpoint-every 100 --evaluate-every 200"
-).split()
+TRAIN_OPTIONS = [
+    "--privacy",
+    "none",
+    "--model",
+    "new",
+    "--layers",
+    "4",
+    "--width",
+    "192",
+    "--heads",
+    "6",
+    "--micro-batch",
+    "16",
+    "--precision",
+    "bfloat16",
+    "--learning-rate",
+    "2.5e-3",
+    "--warmup-steps",
+    "100",
+    "--schedule",
+    "cosine",
+    "--weight-decay",
+    "0.1",
+    "--checkpoint-every",
+    "100",
+    "--evaluate-every",
+    "200",
+]
 
 CARD = """# The bundled base model
 

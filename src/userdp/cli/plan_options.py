@@ -108,10 +108,10 @@ def build_plain_plan(options: PlanOptions) -> PlainPlan:
     """What `--privacy none` needs: steps and a batch size, and nothing that speaks of privacy."""
     from userdp.training.config import PlainPlan
 
-    _require(options, ("steps", "batch_size"))
     for name in PlanOptions.__slots__:
         if name not in ("steps", "batch_size") and getattr(options, name):
             raise UseError(f"{_flag(name)} says nothing with --privacy none")
+    _require(options, ("steps", "batch_size"))
     assert options.steps is not None
     assert options.batch_size is not None
     if options.batch_size != int(options.batch_size):

@@ -87,11 +87,11 @@ def describe(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, 
     from userdp.ledger import claim
 
     found = claim(out / "ledger.jsonl")
-    private = not isinstance(plan, PlainPlan)
+    plain = isinstance(plan, PlainPlan)
     return {
         **found.guarantee.to_dict(),
-        "algorithm": plan.algorithm if private else None,
-        "steps": found.steps if private else plan.steps,
+        "algorithm": None if isinstance(plan, PlainPlan) else plan.algorithm,
+        "steps": plan.steps if plain else found.steps,
         "seconds": round(seconds, 2),
         "run": str(out),
         "model": str(out / "model"),
@@ -142,7 +142,9 @@ def _choose_config(config: TrainConfig | None, out: Path, *, resume: bool) -> Tr
 def _print(console: Console, result: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     epsilon = float(result["epsilon"])
-    table.add_row("epsilon", "[bold]none[/]" if math.isinf(epsilon) else f"[bold]{round_up(epsilon)}[/]")
+    table.add_row(
+        "epsilon", "[bold]none[/]" if math.isinf(epsilon) else f"[bold]{round_up(epsilon)}[/]"
+    )
     table.add_row("delta", f"{result['delta']:g}")
     for name in ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps"):
         if result[name] is not None:

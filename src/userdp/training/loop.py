@@ -72,7 +72,8 @@ def train(
         resume: go on with an interrupted run: its remaining steps, from its last checkpoint.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
-        unsafe_seed, unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
+        unsafe_seed: FOR TESTS ONLY, see `make_private`.
+        unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
 
     Raises:
         UseError, FailureError: as `make_private`.

@@ -53,7 +53,7 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
 
 def save_adapter(model: nn.Module, folder: Path) -> None:
     """Write the adapters alone, in `peft`'s layout, whole or not at all."""
-    settings: Any = model.peft_config["default"]  # type: ignore[index, union-attr]
+    settings: Any = model.peft_config["default"]  # type: ignore[index]
     settings.base_model_name_or_path = None
     with files.whole_folder(folder) as temporary:
         model.save_pretrained(temporary)  # type: ignore[operator]

@@ -42,10 +42,17 @@ def make_plain(
     """Open a run without privacy; the store's claim becomes infinite from here on.
 
     Args:
-        model, optimizer, store, out, loss, micro_batch, resume, identity, public: as in
-            `userdp.training.private.make_private`.
+        model: its parameters with ``requires_grad`` are trained.
+        optimizer: over exactly those parameters.
+        store: whose training split is read.
         plan: steps and batch size.
+        out: the run's folder; new, unless ``resume``.
         seed: of the order of the examples.
+        loss: mean per row over its own targets.
+        micro_batch: most rows in one pass.
+        resume: go on with the interrupted run in ``out``.
+        identity: digests of what a resumed run must share.
+        public: public constants to note in config.json.
     """
     require_same_parameters(model, optimizer)
     split = store.split(Split.TRAIN)
@@ -127,9 +134,9 @@ class PlainRun:
         rows = self._rows(self.done)
         gathered = self._split.gather(self._users[rows], self._examples[rows])
         device = next(self._model.parameters()).device
-        units = Units.from_flat(
-            gathered.tokens, gathered.offsets, np.arange(len(rows) + 1)
-        ).to(device)
+        units = Units.from_flat(gathered.tokens, gathered.offsets, np.arange(len(rows) + 1)).to(
+            device
+        )
         targets = (units.lengths - 1).clamp(min=0)
         for parameter in trainable_parameters(self._model).values():
             parameter.grad = None
@@ -183,4 +190,3 @@ class PlainRun:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-

@@ -250,6 +250,7 @@ def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator:
     """Put ``value / denominator`` into each trainable parameter's ``.grad``, in its dtype.
 
     Args:
+        model: whose gradients are set.
         value: the noisy sum by parameter name.
         denominator: a public constant (invariant 4).
     """

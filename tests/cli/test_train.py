@@ -1,0 +1,193 @@
+"""`userdp train` and `userdp evaluate` from outside: exit statuses, and nothing half-written."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.plans import uls_plan
+from tests.training.processes import start
+from tests.training.toy import attempts, sgd, toy_model, toy_store
+from userdp.cli.app import run as userdp
+from userdp.data.store import UserStore
+from userdp.ledger import StoreLedger, claim
+from userdp.training.private import make_private
+
+PLAN = [
+    "--sampling",
+    "users",
+    "--population",
+    "100",
+    "--cohort-size",
+    "8",
+    "--group-size",
+    "2",
+    "--steps",
+    "3",
+    "--l2-clip-norm",
+    "1",
+    "--delta",
+    "1e-5",
+    "--noise-multiplier",
+    "2",
+]
+MODEL = ["--model", "new", "--layers", "1", "--width", "16", "--heads", "2", "--no-tensorboard"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    return toy_store(tmp_path_factory.mktemp("prepared")).path
+
+
+@pytest.fixture
+def store(prepared, tmp_path) -> UserStore:
+    shutil.copytree(prepared, tmp_path / "store")
+    return UserStore.open(tmp_path / "store")
+
+
+def changed(**values: str | None) -> list[str]:
+    """`PLAN` with options replaced, or left out for None."""
+    options = dict(zip(PLAN[::2], PLAN[1::2], strict=True))
+    options |= {f"--{key.replace('_', '-')}": value for key, value in values.items()}
+    return [part for key, value in options.items() if value is not None for part in (key, value)]
+
+
+def train(store, out, *options: str) -> int:
+    return userdp(["train", str(store.path), "--out", str(out), *options])
+
+
+@pytest.mark.parametrize("sampling", ["users", "examples"])
+def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, sampling):
+    size = {"cohort_size": "8"} if sampling == "users" else {"cohort_size": None, "batch_size": "8"}
+    plan = changed(sampling=sampling, **size)
+    assert train(store, tmp_path / "run", *plan, *MODEL, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    for path in (tmp_path / "run" / "ledger.jsonl", store.path):
+        assert result["epsilon"] == claim(path).guarantee.epsilon
+    assert result["unit"] == "user"
+    assert result["adjacency"] == "add-or-remove"
+    assert result["sampling"] == sampling
+    assert result["steps"] == 3
+    assert Path(result["model"]).is_dir()
+
+
+def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
+    plan = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
+    plan.save(tmp_path / "plan.json")
+    assert train(store, tmp_path / "a", "--plan", str(tmp_path / "plan.json"), *MODEL) == 0
+    assert train(store, tmp_path / "b", *PLAN, *MODEL) == 0
+    for name in ("a", "b"):
+        assert claim(tmp_path / name / "ledger.jsonl").guarantee == plan.guarantee()
+    assert "epsilon" in capsys.readouterr().out
+
+
+def test_evaluate_notes_its_numbers_for_the_operator(store, tmp_path, capsys):
+    assert train(store, tmp_path / "run", *PLAN, *MODEL) == 0
+    capsys.readouterr()
+    command = ["evaluate", str(tmp_path / "run"), "--store", str(store.path), "--base", "--json"]
+    assert userdp([*command, "--split", "held-out-examples"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["operator_only"] is True
+    assert result["split"] == "held-out-examples"
+    assert result["model"]["loss"] != result["base"]["loss"]
+    text = (tmp_path / "run" / "operator.jsonl").read_text()
+    assert str(result["model"]["loss"]) in text
+    assert str(result["base"]["loss"]) in text
+
+
+def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
+    options = ["--privacy", "none", "--steps", "2", "--batch-size", "8"]
+    assert train(store, tmp_path / "run", *options, *MODEL, "--json") == 0
+    printed = capsys.readouterr()
+    assert "no protection" in printed.err
+    assert json.loads(printed.out)["epsilon"] == "inf"
+    assert claim(store.path).guarantee.epsilon == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (changed(noise_multiplier="nan"), "noise_multiplier"),
+        (changed(noise_multiplier="-1"), "noise_multiplier"),
+        (changed(l2_clip_norm="nan"), "l2_clip_norm"),
+        (changed(delta="1"), "delta"),
+        (changed(delta="nan"), "delta"),
+        (changed(steps="0"), "steps"),
+        (changed(cohort_size="101"), "cohort_size"),
+        (changed(cohort_size="nan"), "cohort_size"),
+        (changed(population=None), "--population"),
+        (changed(cohort_size=None, batch_size="8"), "--cohort-size"),
+        (changed(batch_size="8"), "--batch-size"),
+        (changed(target_epsilon="4"), "exactly one"),
+        ([], "needs a plan"),
+        ([*PLAN, "--learning-rate", "nan"], "learning_rate"),
+        ([*PLAN, "--learning-rate", "-1"], "learning_rate"),
+        ([*PLAN, "--lora-targets", "c_attn"], "lora"),
+        ([*PLAN, "--width", "15", "--heads", "2"], "width"),
+        ([*PLAN, "--optimizer", "adam"], "optimizer"),
+        ([*PLAN, "--privacy", "none"], "--privacy none"),
+        ([*PLAN, "--resume"], "to resume"),
+        (["--plan", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
+    store, tmp_path, capsys, options, message
+):
+    assert train(store, tmp_path / "run", *options, "--model", "new") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err.replace("\n", " ")
+    assert printed.err.count("error:") == 1
+    assert not (tmp_path / "run").exists()
+    assert StoreLedger(store.path).charges() == []
+
+
+def test_a_path_that_is_no_store_is_bad_use(tmp_path, capsys):
+    (tmp_path / "text").mkdir()
+    for path in (tmp_path / "text", tmp_path / "nowhere"):
+        status = userdp(["train", str(path), "--out", str(tmp_path / "run"), *PLAN, *MODEL])
+        assert status == 2
+    assert "no store" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_in_use_is_a_failure_of_status_1(store, tmp_path, capsys):
+    model = toy_model(store)
+    with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run"):
+        assert train(store, tmp_path / "run", *PLAN, *MODEL) == 1
+        assert "in use" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_not_resumed(store, tmp_path, capsys):
+    assert train(store, tmp_path / "run", *PLAN, *MODEL) == 0
+    assert train(store, tmp_path / "run", "--resume") == 2
+    assert "finished" in capsys.readouterr().err
+    assert attempts(tmp_path / "run") == 3
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "what"), [(100, ""), (1500, ".jsonl"), (20_000, "checkpoint")]
+)
+def test_a_full_disk_is_a_failure_of_status_1_and_the_run_goes_on_when_there_is_space(
+    store, tmp_path, most_bytes, what
+):
+    """At 100 bytes nothing begins; at 1,500 the logs fill up, at 20,000 a checkpoint."""
+    plan = changed(steps="12")
+    command = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan, *MODEL]
+    process = start(command, most_bytes=most_bytes, stderr=tmp_path / "stderr")
+    process.join()
+    printed = (tmp_path / "stderr").read_text()
+    assert process.exitcode == 1, printed
+    assert sum(line.startswith("error:") for line in printed.splitlines()) == 1
+    assert what in printed
+    assert "Traceback" not in printed
+    run = tmp_path / "run"
+    assert not list(run.rglob(".partial*"))
+    if most_bytes == 100:
+        assert not run.exists()
+        assert StoreLedger(store.path).charges() == []
+    else:
+        assert userdp([*command, "--resume"]) == 0
+        assert attempts(run) == 12
+        assert claim(run / "ledger.jsonl").guarantee == claim(store.path).guarantee

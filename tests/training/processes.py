@@ -1,0 +1,43 @@
+"""Real processes that run the command line, forked from one that has torch loaded already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import sys
+from pathlib import Path
+
+from userdp.cli.app import run as userdp
+
+
+def start(
+    arguments: list[str], *, most_bytes: int | None = None, stderr: Path | None = None
+) -> multiprocessing.Process:
+    """Run ``userdp ARGUMENTS`` in a process of its own.
+
+    Args:
+        arguments: of the command line.
+        most_bytes: no file may grow beyond (`RLIMIT_FSIZE`).
+        stderr: where its errors go.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["userdp.cli.train", "userdp.training.loop", "transformers.models.gpt2.modeling_gpt2"]
+    )
+    process = context.Process(target=_main, args=(arguments, most_bytes, stderr), daemon=True)
+    process.start()
+    return process
+
+
+def _main(arguments: list[str], most_bytes: int | None, stderr: Path | None) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    if stderr is not None:
+        os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+    if most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    status = userdp(arguments)
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,128 @@
+"""Invariant 7 under `kill -9`: real `userdp train` processes, killed at random moments."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.plans import uls_plan
+from tests.training.processes import start
+from tests.training.toy import CONFIG, attempts, lines
+from userdp.ledger import RunLedger, claim
+from userdp.training import loop
+from userdp.training.loop import train
+
+KILLS = 20
+STEPS = 200
+TRAIN = [
+    "--sampling",
+    "users",
+    "--population",
+    "100",
+    "--cohort-size",
+    "4",
+    "--group-size",
+    "2",
+    "--l2-clip-norm",
+    "1",
+    "--delta",
+    "1e-5",
+    "--noise-multiplier",
+    "2",
+    "--model",
+    "new",
+    "--layers",
+    "1",
+    "--width",
+    "16",
+    "--heads",
+    "2",
+    "--checkpoint-every",
+    "2",
+    "--no-tensorboard",
+]
+
+
+def released_step(run: Path) -> int:
+    """The step of the last checkpoint: the furthest weights that left memory."""
+    found = sorted((run / "checkpoints").glob("step-*"))
+    return json.loads((found[-1] / "state.json").read_text())["step"] if found else 0
+
+
+def require_charged(run: Path, plan_steps: int, *, at_least: int) -> int:
+    """The checker: what was released was charged before, nothing charged is ever forgotten."""
+    charged = attempts(run) if (run / "ledger.jsonl").exists() else 0
+    assert released_step(run) <= charged, "released more than was charged"
+    assert at_least <= charged <= plan_steps
+    return charged
+
+
+def test_invariant_7_twenty_kills_at_random_moments_and_the_run_ends_as_planned(store, tmp_path):
+    run = tmp_path / "run"
+    command = ["train", str(store.path), "--out", str(run), "--steps", str(STEPS), *TRAIN]
+    draw = random.Random()
+    began = time.monotonic()
+    process = start(command)
+    while not (run / "ledger.jsonl").exists():
+        assert process.exitcode in (None, 0)
+        time.sleep(0.01)
+    startup = time.monotonic() - began
+    charged, kills = 0, 0
+    while True:
+        process.join(draw.uniform(0, startup + 0.3))
+        if process.exitcode is not None:
+            break
+        if kills < KILLS:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+            charged = require_charged(run, STEPS, at_least=charged)
+            process = start([*command, "--resume"])
+        else:
+            process.join()
+    assert process.exitcode == 0
+    assert kills >= KILLS / 2
+    assert require_charged(run, STEPS, at_least=charged) == STEPS
+    assert not list(run.rglob(".partial*"))
+    found = claim(run / "ledger.jsonl")
+    assert found.complete
+    plan = uls_plan(steps=STEPS, cohort_size=4, group_size=2, l2_clip_norm=1.0)
+    assert found.guarantee == plan.guarantee() == claim(store.path).guarantee
+    assert lines(run / "ledger.jsonl")[-1]["kind"] == "finish"
+
+
+@pytest.mark.parametrize("ledger", ["honest", "late"])
+def test_invariant_7_twin_a_ledger_that_lags_behind_the_updates_is_caught(
+    store, tmp_path, monkeypatch, ledger
+):
+    """A crash right after a checkpoint: the honest ledger holds its step, a late one does not."""
+    if ledger == "late":
+        honest, pending = RunLedger.attempt, []
+
+        def late(self, step):
+            if pending:
+                honest(self, pending.pop())
+            pending.append(step)
+            return self.attempts + 1
+
+        monkeypatch.setattr(RunLedger, "attempt", late)
+    save = loop.save_checkpoint
+
+    def save_and_crash(*arguments, **options):
+        save(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save_checkpoint", save_and_crash)
+    plan, run = uls_plan(), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(store, plan, CONFIG, out=run, tensorboard=False)
+    assert released_step(run) == plan.steps
+    if ledger == "honest":
+        assert require_charged(run, plan.steps, at_least=1) == plan.steps
+    else:
+        with pytest.raises(AssertionError, match="released more than was charged"):
+            require_charged(run, plan.steps, at_least=1)

@@ -1,0 +1,75 @@
+# ruff: noqa: PT012  (what raises is a whole run, broken off inside)
+"""Run folders: begun whole or not at all, and resumed from any point of their beginning."""
+
+import pytest
+
+from tests.plans import uls_plan
+from tests.training.toy import attempts, sgd, toy_model
+from userdp.errors import UseError
+from userdp.ledger import RunLedger, StoreLedger
+from userdp.training import files
+from userdp.training.private import make_private
+
+
+class Killed(BaseException):
+    """Stands for a process that is no more."""
+
+
+def begin(store, out, *, resume=False):
+    model = toy_model(store)
+    return make_private(model, sgd(model), store, uls_plan(), out=out, resume=resume)
+
+
+@pytest.mark.parametrize("place", ["reserve", "create"])
+def test_a_kill_while_a_run_begins_is_resumed_and_charged_once(store, tmp_path, monkeypatch, place):
+    owner = StoreLedger if place == "reserve" else RunLedger
+
+    def killed(*arguments, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, place, killed)
+        begin(store, tmp_path / "run")
+    with pytest.raises(UseError, match="a run at"):
+        begin(store, tmp_path / "run")
+    with begin(store, tmp_path / "run", resume=True) as private:
+        next(iter(private))
+    assert attempts(tmp_path / "run") == 1
+    assert len(StoreLedger(store.path).charges()) == 1
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_json", full)
+    with pytest.raises(OSError, match="No space"):
+        begin(store, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert StoreLedger(store.path).charges() == []
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(store, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(UseError, match="not empty"):
+        begin(store, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
+
+
+def test_resuming_what_is_no_run_is_bad_use(store, tmp_path):
+    with pytest.raises(UseError, match="no run"):
+        begin(store, tmp_path / "nowhere", resume=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UseError, match="no interrupted run"):
+        begin(store, tmp_path / "empty", resume=True)
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    with files.whole_folder(tmp_path / "a") as folder:
+        (folder / "x").write_text("old")
+    with pytest.raises(Killed), files.whole_folder(tmp_path / "a") as folder:
+        (folder / "x").write_text("new")
+        raise Killed
+    assert (tmp_path / "a" / "x").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
