@@ -1,4 +1,4 @@
-"""Write `golden_deltas.json`: δ(ε) of 39 compositions, both directions, by the mpmath oracle.
+"""Write `golden_deltas.json`: δ(ε) of 40 compositions, both directions, by the mpmath oracle.
 
     python -m tests.accounting.make_golden
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+
 from tests.accounting import oracle
 
 FILE = Path(__file__).with_name("golden_deltas.json")
@@ -25,6 +26,8 @@ FILE = Path(__file__).with_name("golden_deltas.json")
 CASES: list[tuple[int, float, float, int, float]] = [
     # dp-accounting 0.6.0 says (444.3452988, 1.26e-9)-DP here; δ there is 1.26001e-9.
     (301, 0.177504, 1.1994, 8, 444.3452988),
+    # and (1.4695194246296042, 3.4625e-11)-DP here, where δ is 3.5038e-11
+    (7445, 0.000177168, 1.04679, 11, 1.4695194246296042),
     # one step
     (1, 1e-6, 0.3, 1, 5.535),
     (1, 0.5, 1.0, 1, 20.902),
