@@ -17,7 +17,6 @@ from userdp.accounting.calibration import calibrate
 from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers, SampledMechanism
 from userdp.errors import UseError
 from userdp.guarantees import (
-    Adjacency,
     Guarantee,
     PrivacyUnit,
     Sampling,
@@ -229,14 +228,41 @@ class Plan:
         """Standard deviation of the noise on the clipped sum: σ·C, in gradient units."""
         return self.noise_multiplier * self.l2_clip_norm
 
-    def guarantee(self, steps: int | None = None) -> Guarantee:
-        """The claim of this plan after ``steps`` steps (all of them by default).
+    @property
+    def realised_sampling(self) -> Sampling:
+        """What the plan's sampler really does: the accounted draws, or a shuffle."""
+        return Sampling.UNSAFE_SHUFFLE if self.unsafe_shuffle else self.sampling
 
-        ``epsilon`` is infinite where the accounting does not cover what runs (unsafe shuffling).
+    def guarantee(
+        self, steps: int | None = None, *, delta: float | None = None, void: bool = False
+    ) -> Guarantee:
+        """The claim of this plan after ``steps`` steps.
+
+        Args:
+            steps: attempted steps; all of the plan's by default.
+            delta: in (0, 1); ``target_delta`` by default.
+            void: something outside the plan (a known seed) broke the claim.
+
+        Returns:
+            The claim; ``epsilon`` is infinite where it is void, or where the accounting does not
+            cover what runs (unsafe shuffling).
         """
         steps = self.steps if steps is None else require_count("steps", steps, at_least=0)
-        return guarantee_of(
-            self.mechanism, steps=steps, delta=self.target_delta, covered=not self.unsafe_shuffle
+        delta = self.target_delta if delta is None else require_delta(delta)
+        if void or self.unsafe_shuffle:
+            epsilon, accountant = math.inf, "none"
+        elif steps == 0:
+            epsilon, accountant = 0.0, "none"
+        else:
+            bracket = self.mechanism.with_steps(steps).epsilon(delta)
+            epsilon, accountant = bracket.upper, bracket.accountant
+        return Guarantee(
+            epsilon=epsilon,
+            delta=delta,
+            unit=PrivacyUnit.USER,
+            adjacency=self.mechanism.adjacency,
+            sampling=self.realised_sampling,
+            accountant=accountant,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -296,33 +322,12 @@ class StepRecord:
     def of_plan(cls, plan: Plan) -> Self:
         """What a step of this plan has to be."""
         return cls(
-            sampling=Sampling.UNSAFE_SHUFFLE if plan.unsafe_shuffle else plan.sampling,
+            sampling=plan.realised_sampling,
             sampling_probability=plan.sampling_probability,
             group_size=plan.group_size,
             l2_clip_norm=plan.l2_clip_norm,
             noise_std=plan.noise_std,
         )
-
-
-def guarantee_of(
-    mechanism: SampledMechanism, *, steps: int, delta: float, covered: bool
-) -> Guarantee:
-    """The user-level claim of ``steps`` steps of a mechanism; ε = ∞ where not ``covered``."""
-    if not covered:
-        epsilon, accountant = math.inf, "none"
-    elif steps == 0:
-        epsilon, accountant = 0.0, "none"
-    else:
-        bracket = mechanism.with_steps(steps).epsilon(delta)
-        epsilon, accountant = bracket.upper, bracket.accountant
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        unit=PrivacyUnit.USER,
-        adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling=mechanism.sampling if covered else Sampling.UNSAFE_SHUFFLE,
-        accountant=accountant,
-    )
 
 
 def _ratio(part_name: str, part: float, whole_name: str, whole: int) -> float:

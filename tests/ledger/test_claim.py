@@ -141,3 +141,10 @@ def test_invariant_9_the_shareable_ledger_holds_public_constants_only(tmp_path):
     ]
     assert attempts
     assert all(set(entry) == allowed for entry in attempts)
+
+
+def test_a_run_with_known_seeds_claims_nothing(tmp_path):
+    plan = uls_plan()
+    path = tmp_path / "ledger.jsonl"
+    RunLedger.create(path, plan=plan, run_id="r", facts={"unsafe_seeds": True}).close()
+    assert claim(path).guarantee.epsilon == math.inf

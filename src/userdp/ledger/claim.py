@@ -12,7 +12,7 @@ from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, requi
 from userdp.ledger import run as run_ledger
 from userdp.ledger import store as store_ledger
 from userdp.ledger.journal import read_entries
-from userdp.plan import StepRecord, guarantee_of
+from userdp.plan import StepRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
     """The claim of a run ledger or a store ledger, or of the folder that holds one.
 
     Guarantee: for a run, the ε of the attempted steps at ``delta`` (the plan's own by default).
-    For a store, runs are added up by basic composition: the parameters of a later run may have
+    A run whose sampling or noise had a known seed claims nothing. For a store, runs are added up by basic composition: the parameters of a later run may have
     been chosen after seeing an earlier one, and sums of pre-fixed (ε_i, δ_i) stay valid then.
 
     Raises:
@@ -79,11 +79,8 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         for entry in entries:
             if entry["kind"] == "attempt":
                 _refuse_other_step(path, entry, expected)
-        guarantee = guarantee_of(
-            plan.mechanism,
-            steps=steps,
-            delta=delta or plan.target_delta,
-            covered=not plan.unsafe_shuffle,
+        guarantee = plan.guarantee(
+            steps, delta=delta, void=bool(entries[0]["facts"].get("unsafe_seeds"))
         )
     return Claim(
         guarantee=guarantee,
@@ -99,12 +96,7 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
     parts = [
         _no_claim(0.0)
         if charge.plan is None
-        else guarantee_of(
-            charge.plan.mechanism,
-            steps=charge.steps,
-            delta=delta / len(charges) if delta else charge.plan.target_delta,
-            covered=not charge.plan.unsafe_shuffle,
-        )
+        else charge.plan.guarantee(charge.steps, delta=delta / len(charges) if delta else None)
         for charge in charges
     ]
     if len(parts) == 1:

@@ -148,10 +148,6 @@ def read_run(path: Path) -> RunFacts:
     facts = entries[0].get("facts", {})
     unsafe = bool(facts.get("unsafe_seeds"))
     found = claim(ledger)
-    if unsafe:
-        # A known seed voids amplification or noise: no ε, whatever the steps were.
-        void = replace(found.guarantee, epsilon=math.inf, accountant="none")
-        found = replace(found, guarantee=void)
     return RunFacts(
         path=path,
         name=path.resolve().name,

@@ -100,7 +100,11 @@ def make_private(
         Path(out),
         opened,
         plan,
-        identity={"model": shape_digest(model), **(identity or {})},
+        identity={
+            "model": shape_digest(model),
+            "kind of seeds": "unsafe" if unsafe else "secret",
+            **(identity or {}),
+        },
         public={"plan": plan.to_dict(), **(public or {})},
         facts={"unsafe_seeds": True} if unsafe else None,
         resume=resume,

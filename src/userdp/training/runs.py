@@ -152,7 +152,8 @@ def open_run(
             )
         # From here on every piece is idempotent: a kill between two of them is resumed.
         if all(charge.run_id != run_id for charge in charges.charges()):
-            charges.reserve(run_id, plan)
+            # A known seed voids the claim, so that such a run counts as one without privacy.
+            charges.reserve(run_id, None if (facts or {}).get("unsafe_seeds") else plan)
         if folder.ledger.exists():
             ledger = RunLedger.resume(folder.ledger)
         else:
