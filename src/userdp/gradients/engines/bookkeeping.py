@@ -28,40 +28,14 @@ Source: Charles et al. 2024, Algorithm 2; the forms of `userdp.gradients.engines
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from userdp.errors import UseError
 from userdp.gradients import reference
-from userdp.gradients.clipping import clip_factors, require_clip_norm
-from userdp.gradients.engines.chunks import layout_of, passes, rows_per_pass
-from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.margins import margin
-from userdp.gradients.engines.tape import Tape, Workspace
+from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
-from userdp.gradients.models import (
-    buffer_versions,
-    require_same_buffers,
-    require_uncoupled,
-    trainable_parameters,
-)
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.guarantees import require_count
-
-LEAST_CLIP = 1e-8
-"""Below this squares may vanish in float32, and the reference engine takes over."""
-
-FORMED_BYTES = 256 << 20
-"""Memory for per-unit gradients, unless four times the parameters are more."""
-
-
-class NotCoveredError(Exception):
-    """Parameters were used in a way that no rule covers; nothing was computed."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__(", ".join(names))
-        self.names = names
 
 
 def clipped_sum(
@@ -92,8 +66,9 @@ def clipped_sum(
     Raises:
         UseError: as the reference.
     """
+    engine = one_pass_sum if agrees_with_reference(model, loss, units) else reference.clipped_sum
     try:
-        return one_pass_sum(
+        return engine(
             model,
             loss,
             units,
@@ -110,164 +85,3 @@ def clipped_sum(
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
         )
-
-
-def one_pass_sum(
-    model: nn.Module,
-    loss: Loss,
-    units: Units,
-    *,
-    l2_clip_norm: float,
-    item_clip_norm: float | None = None,
-    micro_batch: int = 32,
-    form: Form | None = None,
-) -> ClippedSum:
-    """`clipped_sum` without the fallback for uncovered parameters.
-
-    Args:
-        form: one form for all linear layers; None chooses by cost.
-
-    Raises:
-        NotCoveredError: names the parameters.
-    """
-    require_clip_norm("l2_clip_norm", l2_clip_norm)
-    if item_clip_norm is not None:
-        require_clip_norm("item_clip_norm", item_clip_norm)
-    require_count("micro_batch", micro_batch)
-    require_uncoupled(model)
-    parameters = trainable_parameters(model)
-    if min(l2_clip_norm, item_clip_norm or l2_clip_norm) < LEAST_CLIP:
-        raise NotCoveredError(["(clip norm too small for float32 squares)"])
-    buffers = buffer_versions(model)
-    device = next(iter(parameters.values())).device
-    total = {
-        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
-        for name, p in parameters.items()
-    }
-    norms = torch.zeros(len(units), dtype=torch.float64)
-    losses = torch.zeros(len(units), dtype=torch.float64)
-    workspace = Workspace()
-    rows = rows_per_pass(micro_batch, device)
-    alone: list[int] = []
-    for begin, end in passes(
-        units, rows=rows, most_units=_most_units(parameters, item_clip_norm is not None)
-    ):
-        part = units.select(begin, end)
-        count = int(part.offsets[-1])
-        if count == 0:
-            continue
-        if count > rows:
-            alone += range(begin, end)
-            continue
-        found = _Pass(model, loss, part, parameters, workspace, form, item_clip_norm)
-        losses[begin:end] = found.losses
-        squares = found.squared_norms
-        usable = squares.isfinite()
-        factors = clip_factors(
-            squares.cpu(), l2_clip_norm=l2_clip_norm * (1 - margin(parameters.values()))
-        )
-        norms[begin:end] = squares.sqrt().cpu()
-        found.add_to(total, factors.to(device), usable)
-        alone += [begin + int(u) for u in (~usable).nonzero()]
-    non_finite = 0
-    for unit in alone:
-        exact = reference.clipped_sum(
-            model,
-            loss,
-            units.select(unit, unit + 1),
-            l2_clip_norm=l2_clip_norm * (1 - margin(parameters.values())),
-            item_clip_norm=item_clip_norm,
-            micro_batch=rows,
-        )
-        norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
-        non_finite += exact.non_finite
-        for name, value in exact.value.items():
-            total[name] += value
-    require_same_buffers(model, buffers)
-    return ClippedSum(
-        value=total,
-        norms=norms,
-        losses=losses,
-        non_finite=non_finite,
-        sensitivity=float(l2_clip_norm),
-    )
-
-
-class _Pass:
-    """One forward and backward pass over ``units``, and what it left."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        units: Units,
-        parameters: dict[str, nn.Parameter],
-        workspace: Workspace,
-        form: Form | None,
-        item_clip_norm: float | None,
-    ) -> None:
-        self._item = item_clip_norm
-        self._units = layout_of(units)
-        two_stage = item_clip_norm is not None
-        layout = layout_of(units, by_row=True) if two_stage else self._units
-        if two_stage or torch.get_float32_matmul_precision() != "highest":
-            # Reduced products would make the Gram matrices disagree with what is added.
-            form = Form.FORMED
-        self._tape = Tape(parameters, layout, workspace, form=form)
-        width = int(units.lengths.max())
-        counts = units.offsets.diff().to(units.lengths.device)[self._units.unit_of_row]
-        with torch.enable_grad(), self._tape.watching(model):
-            row_losses = loss(model, units.input_ids[:, :width], units.lengths)
-            _require_rows(row_losses, layout.rows)
-            weights = (1 / counts.double()).to(row_losses.dtype)
-            weighted = row_losses if two_stage else row_losses * weights
-            uncovered = self._tape.gradients(weighted.sum())
-        if uncovered:
-            raise NotCoveredError(list(uncovered))
-        mean = row_losses.detach().double() * weights.double()
-        self.losses = torch.zeros(self._units.units, dtype=torch.float64)
-        self.losses.index_add_(0, self._units.unit_of_row.cpu(), mean.cpu())
-        self._weights = weights.double()
-        if item_clip_norm is not None:
-            self._clip_items(item_clip_norm)
-        self.squared_norms = self._tape.squared_norms()
-
-    def _clip_items(self, item_clip_norm: float) -> None:
-        """Replace the rows' gradients by each unit's mean of clipped ones."""
-        squares = self._tape.squared_norms()
-        factors = clip_factors(squares.cpu(), l2_clip_norm=item_clip_norm).to(squares.device)
-        factors = torch.where(squares.isfinite(), factors, torch.nan)
-        mix = torch.zeros(
-            self._units.units, self._units.rows, dtype=torch.float64, device=squares.device
-        )
-        places = torch.arange(self._units.rows, device=squares.device)
-        mix[self._units.unit_of_row, places] = factors * self._weights
-        self._tape = self._tape.mixed(mix, self._units)
-
-    def add_to(self, total: dict[str, Tensor], factors: Tensor, usable: Tensor) -> None:
-        """Add the units' gradients times their factors; those not ``usable`` leave nothing."""
-        if not bool(usable.all()):
-            self._tape.drop(~usable)
-            factors = torch.where(usable, factors, 0)
-        self._tape.add_to(total, factors)
-
-
-def _require_rows(losses: Tensor, rows: int) -> None:
-    if losses.shape != (rows,):
-        raise UseError(
-            f"the loss must return one number per row, shape ({rows},), got "
-            f"{tuple(losses.shape)}: a loss averaged over the batch makes one user's gradient "
-            "depend on the others"
-        )
-    if not losses.requires_grad:
-        raise UseError(
-            "the loss does not depend on any trainable parameter, so its gradient is nothing",
-            hint="do not detach the loss, nor compute it under torch.no_grad()",
-        )
-
-
-def _most_units(parameters: dict[str, nn.Parameter], per_row: bool) -> int:
-    """Units in a pass, so that their gradients fit even if all are formed."""
-    size = sum(p.numel() * max(4, p.element_size()) for p in parameters.values())
-    budget = max(FORMED_BYTES, 4 * size)
-    return max(1, budget // size // (4 if per_row else 1))

@@ -120,7 +120,13 @@ class LayerNorm(torch.autograd.Function):
         with torch.no_grad():
             if ctx.needs_input_grad[1]:
                 gx = torch.ops.aten.native_layer_norm_backward(
-                    gy.contiguous(), x, [x.shape[-1]], mean, rstd, weight, bias,
+                    gy.contiguous(),
+                    x,
+                    [x.shape[-1]],
+                    mean,
+                    rstd,
+                    weight,
+                    bias,
                     [True, False, False],
                 )[0]
             if name is not None:

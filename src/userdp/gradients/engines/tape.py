@@ -231,7 +231,7 @@ class _Mode(TorchFunctionMode):
 
 def _multiplies_by_vectors(module: nn.Module, tape: Tape) -> bool:
     """Whether this is a norm that multiplies its input by its own vectors, in Python."""
-    own = [p for p in module.parameters(recurse=False)]
+    own = list(module.parameters(recurse=False))
     return (
         type(module).__name__.endswith("Norm")
         and not isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
@@ -270,5 +270,3 @@ def _per_row(module: nn.Module, tape: Tape) -> Callable[..., Any]:
                 module.__dict__.pop(name, None)
 
     return forward
-
-

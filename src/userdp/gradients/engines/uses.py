@@ -191,9 +191,7 @@ def form(left: Tensor, right: Tensor, layout: Layout, out: Tensor | None = None)
     return into
 
 
-def sparse(
-    tokens: Tensor, output_gradients: Tensor, shape: torch.Size, layout: Layout
-) -> Sparse:
+def sparse(tokens: Tensor, output_gradients: Tensor, shape: torch.Size, layout: Layout) -> Sparse:
     """Sum an embedding's output gradients by (unit, token)."""
     width = shape[1]
     owner = layout.unit_of_row.view(-1, *[1] * (tokens.dim() - 1))

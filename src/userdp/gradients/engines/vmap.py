@@ -1,0 +1,167 @@
+"""The vmap engine: `torch.func` forms every unit's gradient, whatever the layers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from userdp.gradients import reference
+from userdp.gradients.clipping import clip_factors, require_clip_norm
+from userdp.gradients.engines.chunks import passes
+from userdp.gradients.engines.margins import margin
+from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
+from userdp.gradients.engines.uses import squares
+from userdp.gradients.losses import Loss
+from userdp.gradients.models import (
+    buffer_versions,
+    require_same_buffers,
+    require_uncoupled,
+    trainable_parameters,
+)
+from userdp.gradients.sums import ClippedSum
+from userdp.gradients.units import Units
+from userdp.guarantees import require_count
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    *,
+    l2_clip_norm: float,
+    item_clip_norm: float | None = None,
+    micro_batch: int = 32,
+) -> ClippedSum:
+    """As `userdp.gradients.reference.clipped_sum`, with ``vmap(grad)`` over the units.
+
+    Guarantee: as the book-keeping engine's (`userdp.gradients.engines.bookkeeping`), each norm
+    taken of the very gradient that is added. Units of a pass are padded to the same number of rows.
+    What ``vmap`` cannot trace (control flow that depends on tensors, an LSTM) and two-stage clips
+    are computed by the reference engine.
+
+    Args:
+        model: as for the reference.
+        loss: per-row loss.
+        units: the cohort.
+        l2_clip_norm: C.
+        item_clip_norm: see the reference.
+        micro_batch: most rows in one pass.
+
+    Raises:
+        UseError: as the reference.
+    """
+    require_clip_norm("l2_clip_norm", l2_clip_norm)
+    require_count("micro_batch", micro_batch)
+    require_uncoupled(model)
+    if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP:
+        try:
+            return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+    return reference.clipped_sum(
+        model,
+        loss,
+        units,
+        l2_clip_norm=l2_clip_norm,
+        item_clip_norm=item_clip_norm,
+        micro_batch=micro_batch,
+    )
+
+
+class _With(nn.Module):
+    """The model with other parameters: what a loss is handed inside ``vmap``."""
+
+    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.__dict__["_model"] = model
+        self.__dict__["_values"] = parameters
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return functional_call(self._model, self._values, args, kwargs)
+
+
+def _clipped_sum(
+    model: nn.Module, loss: Loss, units: Units, l2_clip_norm: float, micro_batch: int
+) -> ClippedSum:
+    parameters = trainable_parameters(model)
+    detached = {name: p.detach() for name, p in parameters.items()}
+    buffers = buffer_versions(model)
+    aim = l2_clip_norm * (1 - margin(parameters.values()))
+    total = {
+        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
+        for name, p in parameters.items()
+    }
+    norms = torch.zeros(len(units), dtype=torch.float64)
+    losses = torch.zeros(len(units), dtype=torch.float64)
+
+    def unit_loss(
+        values: dict[str, Tensor], input_ids: Tensor, lengths: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows = loss(_With(model, values), input_ids, lengths)
+        total_loss = (rows * weights.to(rows.dtype)).sum()
+        return total_loss, total_loss.detach()
+
+    gradients: Callable[..., Any] = vmap(
+        grad(unit_loss, has_aux=True), in_dims=(None, 0, 0, 0), randomness="different"
+    )
+    alone: list[int] = []
+    non_finite = 0
+    for begin, end in passes(units, rows=micro_batch, most_units=most_units(parameters, False)):
+        part = units.select(begin, end)
+        counts = part.offsets.diff()
+        if int(counts.max()) == 0:
+            continue
+        if int(part.offsets[-1]) > micro_batch:
+            alone += range(begin, end)
+            continue
+        found, part_losses = gradients(detached, *_padded(part))
+        wide = {name: g if g.dtype == torch.float64 else g.float() for name, g in found.items()}
+        square = sum((squares(g) for g in wide.values()), torch.zeros(()).double())
+        assert isinstance(square, Tensor)
+        usable = square.isfinite()
+        factors = clip_factors(square.cpu(), l2_clip_norm=aim)
+        norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
+        alone += [begin + int(u) for u in (~usable).nonzero()]
+        good = usable.nonzero().flatten()
+        for name, g in wide.items():
+            weighted = factors.to(g.device, g.dtype)[good] @ g[good].flatten(1)
+            total[name].view(-1).add_(weighted)
+    for unit in alone:
+        exact = reference.clipped_sum(
+            model,
+            loss,
+            units.select(unit, unit + 1),
+            l2_clip_norm=aim,
+            micro_batch=micro_batch,
+        )
+        norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
+        non_finite += exact.non_finite
+        for name, value in exact.value.items():
+            total[name] += value
+    require_same_buffers(model, buffers)
+    return ClippedSum(
+        value=total,
+        norms=norms,
+        losses=losses,
+        non_finite=non_finite,
+        sensitivity=float(l2_clip_norm),
+    )
+
+
+def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor]:
+    """(units, rows, width) tokens, (units, rows) lengths, and weights 1 / rows of each unit."""
+    counts = units.offsets.diff()
+    most, width = int(counts.max()), int(units.lengths.max())
+    device = units.lengths.device
+    places = torch.arange(most)
+    index = (units.offsets[:-1, None] + places).clamp(max=int(units.offsets[-1]) - 1).to(device)
+    real = (places < counts[:, None]).to(device)
+    input_ids = units.input_ids[:, :width][index]
+    lengths = torch.where(real, units.lengths[index], 0)
+    weights = torch.where(real, 1 / counts.clamp(min=1).double()[:, None].to(device), 0.0)
+    return input_ids, lengths, weights
