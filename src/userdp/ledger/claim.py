@@ -50,9 +50,10 @@ class Claim:
 def claim(path: Path, *, delta: float | None = None) -> Claim:
     """The claim of a run ledger or a store ledger, or of the folder that holds one.
 
-    Guarantee: for a run, the ε of the attempted steps at ``delta`` (the plan's own by default).
-    A run whose sampling or noise had a known seed claims nothing. For a store, runs are added up by basic composition: the parameters of a later run may have
-    been chosen after seeing an earlier one, and sums of pre-fixed (ε_i, δ_i) stay valid then.
+    Guarantee: for a run, the ε of the attempted steps at ``delta`` (the plan's own by default); a
+    run whose sampling or noise had a known seed claims nothing. For a store, runs are added up by
+    basic composition: the parameters of a later run may have been chosen after seeing an earlier
+    one, and sums of pre-fixed (ε_i, δ_i) stay valid then.
 
     Raises:
         UseError: there is no ledger at ``path``, or it was edited.
