@@ -103,8 +103,27 @@ def _cut(
 ) -> Iterator[Nodes]:
     side = make_side(phases, remove=remove, mass_budget=share * target.reference)
     saddle = _locate(side, target, 1.0)
-    if saddle is not None:
-        yield from _planned(side, saddle, target, most)
+    if saddle is None:
+        return
+    yield from _planned(side, saddle, target, most)
+    gentle = _gentle(side, saddle)
+    if gentle is not saddle:
+        yield from _planned(side, gentle, target, most)
+
+
+def _gentle(side: Side, saddle: Saddle) -> Saddle:
+    """The same place with c lowered until the tilted integrand has decayed where x is cut."""
+    c = saddle.c
+    for _ in range(40):
+        worst = -math.inf
+        for step in side.steps:
+            g = side.b(c) * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2
+            edge = g[-1] if side.remove else g[0]
+            worst = max(worst, float(edge - g.max()) + math.log(step.count))
+        if worst < -30.0:
+            break
+        c *= 0.8
+    return saddle if c == saddle.c else Saddle(c, saddle.epsilon, saddle.log_delta, 2 / (c * c))
 
 
 def _planned(side: Side, saddle: Saddle, target: Target, most: int) -> Iterator[Nodes]:
@@ -119,7 +138,11 @@ def _planned(side: Side, saddle: Saddle, target: Target, most: int) -> Iterator[
         if place is None or _same(place, (epsilon, log_delta)):
             return
         epsilon, log_delta = place
-        nodes = plan_nodes(side, Saddle(saddle.c, place[0], place[1], saddle.curvature), most)
+        piece = evaluate(nodes, epsilon)
+        if not piece.middle > 0:
+            return
+        planned = Saddle(saddle.c, epsilon, log_delta, saddle.curvature)
+        nodes = plan_nodes(side, planned, most, math.log(piece.middle))
         if nodes is None:
             return
         yield nodes

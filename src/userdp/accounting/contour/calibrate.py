@@ -1,4 +1,4 @@
-r"""The least noise for a budget: solve delta_upper(sigma; epsilon) = delta, with few evaluations."""
+r"""The least noise for a budget: solve delta_upper(sigma; epsilon) = delta in few evaluations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def calibrate_noise(
         delta: target, in (0, 1).
         start: where to look first, > 0 (a neighbouring answer saves time).
         relative_tolerance: in (0, 0.1].
-        least, most: the range searched.
+        least: lower end of the range searched.
+        most: upper end of the range searched.
 
     Raises:
         ValueError: for parameters out of range, or when ``most`` is not enough.

@@ -97,6 +97,26 @@ class Curve:
         return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
 
 
+def total_variation(phases: tuple[Phase, ...], enough: float) -> float:
+    """An upper bound of delta(0) >= delta(epsilon): the sum of the steps' own (docs, eq. 20).
+
+    Exact to rounding only where it may come below ``enough``; 1 otherwise.
+    """
+    hit = math.fsum(
+        ph.count * (-math.expm1(ph.log_probabilities[0]) if ph.shifts[0] == 0 else 1.0)
+        for ph in phases
+    ) * (1 + 1e-12)
+    if hit <= enough or hit > 1e3 * enough:
+        return min(hit, 1.0)
+    total = 0.0
+    for ph in phases:
+        found = single_step_delta(ph, 0.0, remove=True)
+        if found is None:
+            return min(hit, 1.0)
+        total += ph.count * found.upper
+    return min(hit, total * (1 + 1e-12), 1.0)
+
+
 def plain_chernoff(
     phases: tuple[Phase, ...], remove: bool, reference: float
 ) -> tuple[Chernoff, float]:
@@ -131,6 +151,8 @@ def epsilon_bounds(phases: tuple[Phase, ...], delta: float, *, remove: bool) -> 
         closed = single_step_epsilon(phases[0], delta, remove=remove)
         if closed is not None:
             return closed
+    if total_variation(phases, delta) <= delta:
+        return Bounds(0.0, 0.0)
     log_delta = math.log(delta)
     best = Bounds(0.0, math.inf)
     for nodes in attempts(phases, Target(None, log_delta, delta), remove=remove):

@@ -21,7 +21,7 @@ from scipy.special import erfc, log_ndtr
 from userdp.accounting.contour.line import EPS, strip_height
 from userdp.accounting.contour.losses import Complexes, Floats, losses
 from userdp.accounting.contour.precise import departures, log1p, sums
-from userdp.accounting.contour.rounding import rounding
+from userdp.accounting.contour.rounding import rounding, widened
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
 from userdp.accounting.contour.trapezoid import RATIOS, Chernoff, Nodes, log_kappa
 
@@ -38,7 +38,7 @@ _ORDERS = np.geomspace(0.05, 400.0, 120)  # of M_0, in units of 1/epsilon
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One step's weight chi: ``place`` x_s, ``rate`` kappa; on the coarse grid, within ``domain``."""
+    """One step's weight chi: ``place`` x_s, ``rate`` kappa; on the coarse grid in ``domain``."""
 
     place: float
     rate: float
@@ -153,7 +153,7 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
     height = min(_TURN / split.rate, strip_height(step, split.domain))
     y = 0.5 * height
     h = 2 * math.pi * y / (41.0 + 0.5 * height**2 + (height * split.rate) ** 2)
-    x = low + h * np.arange(int(math.ceil((high - low) / h)) + 1)
+    x: Floats = low + h * np.arange(math.ceil((high - low) / h) + 1, dtype=np.float64)
     heights = np.concatenate([[y], height * _FRACTIONS])
     ell, _, _ = losses(step.law, x, heights)
     z = x[None, :] + 1j * heights[:, None]
@@ -268,7 +268,7 @@ def _hits(side: Side, splits: tuple[Split, ...]) -> float:
 def _abscissa(
     side: Side, splits: tuple[Split, ...], epsilon: float, log_delta: float, orders: Floats
 ) -> tuple[float, float]:
-    """(c, log of the integrand's size) for the least integrand, among those whose cut at the right end of x is harmless."""
+    """(c, log of the integrand's size): least size, if the cut at the right end is harmless."""
     size = _log_large(side, splits, orders) - orders * epsilon - np.log(orders * (1 + orders))
     for step, split in zip(side.steps, splits, strict=True):
         x, ell = step.x[split.domain], step.ell[split.domain]
@@ -314,12 +314,12 @@ def _nodes(
         u *= 1.15
         if u / h * width > 8e8 or u / h > 2e6:
             break
-    n = int(math.ceil(u / h)) + 1
+    n = math.ceil(u / h) + 1
     tail = _log_tail(lines, side.mu2, n * h)
-    grid = h * np.arange(n)
+    grid: Floats = h * np.arange(n, dtype=np.float64)
     log_small = np.zeros(n, dtype=np.complex128)
     hits = np.zeros(n, dtype=np.complex128)
-    wobble_small, error_hits = np.zeros(n), np.zeros(n)
+    growth, growth_hits = np.zeros(n), np.zeros(n)
     noise = 0.0
     for line in lines:
         start = float(line.small.sum().real)
@@ -328,22 +328,25 @@ def _nodes(
         m1 = sums(line.large, line.ell, h, n)
         size0 = np.maximum(np.abs(m0), 1e-300)
         error0 = line.defect + rounding(line.small, line.ell, c, grid)
-        error1 = line.defect_large + EPS * 32.0 * float(np.abs(line.large).sum())
-        error1 = error1 + 8 * EPS * (1 + c + grid) * float(np.abs(line.large) @ np.abs(line.ell))
+        base1 = line.defect_large + EPS * 32.0 * float(np.abs(line.large).sum())
+        error1 = base1 + 8 * EPS * (1 + c + grid) * float(np.abs(line.large) @ np.abs(line.ell))
         log_small += line.count * (math.log(start) + log1p(away))
-        hits += line.count * log1p(m1 / np.where(m0 == 0, 1e-300, m0))
-        wobble_small += line.count * error0 / size0
-        error_hits += line.count * (error1 + np.abs(m1) * error0 / size0) / size0
+        ratio = m1 / np.where(m0 == 0, 1e-300, m0)
+        hits += line.count * log1p(ratio)
+        growth += line.count * np.log1p(error0 / size0)
+        # relative error of 1 + m1/m0; its logarithm errs by at most -log(1 - x), x < 1
+        x = (error1 + np.abs(ratio) * error0) / size0 / np.maximum(np.abs(1 + ratio), 1e-300)
+        growth_hits += line.count * -np.log1p(-np.minimum(2 * x, 1 - 1e-16))
         noise += line.count * line.noise
     log_small += side.mu2 * (-0.5 * grid**2 + 1j * grid * (c + 0.5))
-    grown = np.expm1(hits)
-    value_nodes = np.exp(log_small) * grown
-    size = np.abs(value_nodes)
-    # |d expm1(v)| <= |e^v| |dv|
-    absolute = np.abs(np.exp(log_small + hits)) * error_hits
-    absolute += size * (wobble_small + EPS * (64 + 8 * np.abs(log_small)))
-    wobble = absolute / np.maximum(size, 1e-300)
-    value_nodes = np.where(size > 1e-300, value_nodes, 1e-300)
+    value_nodes = np.exp(log_small) * np.expm1(hits)
+    growth += EPS * (64 + 8 * np.abs(log_small))
+    growth_hits += EPS * 8 * np.abs(hits)
+    # |M_0'^T (e^v' - 1) - M_0^T (e^v - 1)|: first the factor M_0^T, then e^v (docs, eq. 14)
+    with np.errstate(divide="ignore"):
+        log_size = np.log(np.abs(value_nodes))
+    slop = widened(log_size, growth)
+    slop += np.exp(growth) * widened(log_small.real + hits.real, growth_hits)
     return Nodes(
-        side, c, h, value_nodes, wobble, log_m, noise, bounds, tail, 0.0, rest, leak, epsilon
+        side, c, h, value_nodes, slop, log_m, noise, bounds, tail, 0.0, rest, leak, epsilon
     )

@@ -106,8 +106,8 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
             break
         height *= 0.75
     h = 2 * math.pi * y / (38.5 + growth)
-    n = int(math.ceil((high - low) / h)) + 1
-    x = low + h * np.arange(n)
+    n = math.ceil((high - low) / h) + 1
+    x: Floats = low + h * np.arange(n, dtype=np.float64)
     heights = np.concatenate([[y], height * _FRACTIONS])
     ell, _, curvature = losses(step.law, x, heights)
     # Im l >= 0 has to hold on the lines (docs, eq. 11); a lower strip always has it

@@ -52,6 +52,7 @@ def losses(law: Law, x: Floats, y: Floats) -> tuple[Complexes, Floats, Floats]:
     sum p_k (e^t - 1)).
 
     Args:
+        law: the mixture.
         x: (n,), ascending.
         y: (m,), each >= 0.
 

@@ -132,6 +132,8 @@ def hypergeometric_phase(
         batch_size: B >= 1.
         population: n >= B, a public lower bound on the size of the smaller data set.
         group_size: k, the examples of one user.
+        noise_multiplier: sigma > 0.
+        count: steps.
         scale: 2 for the theorem (a sampled example also displaces another one).
     """
     require_count("batch_size", batch_size)

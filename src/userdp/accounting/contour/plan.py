@@ -41,19 +41,11 @@ def _period(side: Side, domains: tuple[slice, ...], saddle: Saddle) -> float:
     return float(periods[fine[0]] if fine.size else periods[-1])
 
 
-def _log_share_of_delta(side: Side, lines: tuple[Line, ...], saddle: Saddle) -> float:
-    """log of delta / (M(c)^T e^{-c eps}), estimated."""
-    c = saddle.c
-    log_m = math.fsum(line.count * line.log_m for line in lines) + 0.5 * side.mu2 * c * (c + 1)
-    return min(saddle.log_delta - (log_m - c * saddle.epsilon), 0.0)
-
-
 def _reach(
-    side: Side, lines: tuple[Line, ...], saddle: Saddle, share: float
+    side: Side, lines: tuple[Line, ...], saddle: Saddle, share: float, log_d: float
 ) -> tuple[float, float, float]:
     """(U, smoothing, log tail) such that nodes beyond U do not matter."""
     c = saddle.c
-    log_d = _log_share_of_delta(side, lines, saddle)
     v = share / (c * (c + 1))
     k2 = max(saddle.curvature - 1 / c**2 - 1 / (c + 1) ** 2, 1e-300)
     u = min(5.5 / math.sqrt(k2), 1e3 * (c + 1))
@@ -71,19 +63,22 @@ def _reach(
     return last, v, tail
 
 
-def plan_nodes(side: Side, saddle: Saddle, most_nodes: int = MOST_NODES) -> Nodes | None:
+def plan_nodes(
+    side: Side, saddle: Saddle, most_nodes: int = MOST_NODES, log_share: float | None = None
+) -> Nodes | None:
     """Nodes for epsilons near ``saddle.epsilon``, whose delta is near exp(saddle.log_delta).
 
     None where the domain cuts alone would spoil the answer, or where more than ``most_nodes``
-    (a limit below `MOST_NODES`) would be needed: another way has to be tried.
+    (a limit below `MOST_NODES`) would be needed: another way has to be tried. ``log_share``:
+    log of delta / (M(c)^T e^{-c eps}) where better known than by the saddle-point estimate.
     """
     c = saddle.c
     lines = make_lines(side, c)
     spoiled = math.fsum(line.count * line.defect for line in lines)
-    if (
-        spoiled > 1e-2
-        or math.log(spoiled / (2 * c)) > _log_share_of_delta(side, lines, saddle) - 12
-    ):
+    log_d = log_share
+    if log_d is None:  # delta / (M(c)^T e^{-c eps}) by the saddle-point estimate
+        log_d = -math.log(c) - math.log1p(c) - 0.5 * math.log(2 * math.pi * saddle.curvature)
+    if spoiled > 1e-2 or math.log(spoiled / (2 * c)) > log_d - 3:
         return None
     domains = tuple(line.domain for line in lines)
     period = _period(side, domains, saddle)
@@ -91,8 +86,8 @@ def plan_nodes(side: Side, saddle: Saddle, most_nodes: int = MOST_NODES) -> Node
     width = sum(line.ell.size for line in lines)
     share = _SMOOTHING_SHARE
     while True:
-        reach, smoothing, _ = _reach(side, lines, saddle, share)
-        n = int(math.ceil(reach / h)) + 1
+        reach, smoothing, _ = _reach(side, lines, saddle, share, log_d)
+        n = math.ceil(reach / h) + 1
         if n * width <= _MAX_WORK and n <= most_nodes:
             break
         if most_nodes < MOST_NODES:

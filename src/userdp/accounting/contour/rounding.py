@@ -19,3 +19,12 @@ def rounding(weights: Complexes, ell: Complexes, c: float, u: Floats) -> Floats:
     mean = float(size @ loss)
     reach: Floats = np.minimum(2.0 * float(size.sum()), u * mean)
     return EPS * (32.0 * reach + 8.0 * (1.0 + c + u) * mean)
+
+
+def widened(log_size: Floats, growth: Floats) -> Floats:
+    """e^log_size (e^growth - 1), without overflow or loss: the error of a product of many factors.
+
+    A factor m with error e and power T contributes T log(1 + e/|m|) to ``growth`` (docs, eq. 14).
+    """
+    out: Floats = np.exp(np.minimum(log_size + growth, 700.0)) * -np.expm1(-growth)
+    return out

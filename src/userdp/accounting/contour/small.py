@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import erfc, log_ndtr
+from scipy.special import log_ndtr
 
 from userdp.accounting.contour.large import LargeLine, Split, make_large_line
 from userdp.accounting.contour.line import EPS
 from userdp.accounting.contour.losses import Floats
 from userdp.accounting.contour.precise import departures, log1p
-from userdp.accounting.contour.rounding import rounding
+from userdp.accounting.contour.rounding import rounding, widened
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
 from userdp.accounting.contour.trapezoid import RATIOS, Chernoff, Nodes, log_kappa
 
@@ -122,27 +122,28 @@ def _nodes(
         u *= 1.15
         if u / h * width > 4e8 or u / h > 1e6:
             return None
-    n = int(math.ceil(u / h)) + 1
-    grid = h * np.arange(n)
+    n = math.ceil(u / h) + 1
+    grid: Floats = h * np.arange(n, dtype=np.float64)
     log_value = np.zeros(n, dtype=np.complex128)
-    wobble = np.zeros(n)
+    growth = np.zeros(n)
     noise = 0.0
     for line in lines:
         start = float(line.small.sum().real)
         away = departures(line.small, line.ell, h, n) / start
         size0 = start * np.maximum(np.abs(1 + away), 1e-300)
-        wobble += line.count * (line.defect + rounding(line.small, line.ell, c, grid)) / size0
+        error0 = line.defect + rounding(line.small, line.ell, c, grid)
+        growth += line.count * np.log1p(error0 / size0)
         log_value += line.count * (math.log(start) + log1p(away))
         noise += line.count * line.noise
     log_value += side.mu2 * (-0.5 * grid**2 + 1j * grid * (c + 0.5))
-    wobble += EPS * (64 + 8 * np.abs(log_value))
+    growth += EPS * (64 + 8 * np.abs(log_value))
     tail = _log_tail(lines, side.mu2, n * h)
     return Nodes(
         side,
         c,
         h,
         np.exp(log_value),
-        wobble,
+        widened(log_value.real, growth),
         log_m,
         noise,
         bounds,

@@ -14,7 +14,7 @@ import numpy as np
 from userdp.accounting.contour.line import EPS, Line
 from userdp.accounting.contour.losses import Complexes, Floats
 from userdp.accounting.contour.precise import departures, log1p
-from userdp.accounting.contour.rounding import rounding
+from userdp.accounting.contour.rounding import rounding, widened
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side
 
 RATIOS = np.concatenate([np.linspace(0.02, 0.98, 33), 1 + np.geomspace(0.01, 60.0, 40)])
@@ -71,15 +71,15 @@ def chernoff(side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float
 class Nodes:
     """M(s_j)^T at the nodes, ready for any epsilon near the saddle's.
 
-    ``log_m`` = K(c) of the composition; ``value`` is relative to it; ``wobble`` bounds the
-    relative rounding and quadrature error of each value.
+    ``log_m`` = K(c) of the composition; ``value`` is relative to it; ``slop`` bounds the
+    rounding and quadrature error of each value, on the same scale.
     """
 
     side: Side
     c: float
     h: float
     value: Complexes
-    wobble: Floats
+    slop: Floats
     log_m: float
     noise: float
     bounds: Chernoff
@@ -102,10 +102,10 @@ def compute_nodes(
     epsilon: float,
 ) -> Nodes:
     """The nodes s_j = c + ijh, j = 0 .. n-1."""
-    u = h * np.arange(n)
+    u: Floats = h * np.arange(n, dtype=np.float64)
     mu2 = side.mu2 + smoothing
     log_value = np.zeros(n, dtype=np.complex128)
-    wobble = np.zeros(n)
+    growth = np.zeros(n)
     log_m = 0.5 * mu2 * c * (c + 1)
     noise = 0.0
     for line in lines:
@@ -113,18 +113,17 @@ def compute_nodes(
         size = np.maximum(np.abs(1 + away), 1e-300)
         log_value += line.count * log1p(np.where(away == -1, away + 1e-300, away))
         per_step = line.defect + rounding(line.weights, line.ell, c, u)
-        wobble += line.count * per_step / size
+        growth += line.count * np.log1p(per_step / size)
         log_m += line.count * line.log_m
         noise += line.count * line.noise
     if not side.remove:
         log_value = np.conj(log_value)
     log_value += mu2 * (-0.5 * u * u + 1j * u * (c + 0.5))
     noise += mu2 * (c + 1)
-    wobble += EPS * (64.0 + 8 * np.abs(log_value))
-    # (1 + x)^T - 1 <= e^{T x} - 1 on the relative scale: keep absolute size when x is large
-    value = np.exp(log_value)
+    growth += EPS * (64.0 + 8 * np.abs(log_value))
+    value, slop = np.exp(log_value), widened(log_value.real, growth)
     return Nodes(
-        side, c, h, value, wobble, log_m, noise, bounds, log_tail, smoothing, epsilon=epsilon
+        side, c, h, value, slop, log_m, noise, bounds, log_tail, smoothing, epsilon=epsilon
     )
 
 
@@ -154,12 +153,8 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     log_scale = nodes.log_m - c * epsilon
     total = scale * float(ends @ payoff.real)
     slope = -scale * float(ends @ (kernel / (s + 1)).real)
-    size = np.abs(payoff)
-    relative = nodes.wobble + EPS * (8 * u * abs(epsilon) + 16)
-    capped = np.where(
-        relative < 1e-3, relative * (1 + relative), np.expm1(np.minimum(relative, 50.0))
-    )
-    error = scale * float(ends @ (size * capped))
+    slop = nodes.slop + np.abs(kernel) * (EPS * (8 * u * abs(epsilon) + 16))
+    error = scale * float(ends @ (slop / np.abs(s * (s + 1))))
     # a factor common to all nodes: K(c) T, with 32 ulps of M(c) in each step
     count = 32.0 * sum(step.count for step in nodes.side.steps)
     error += abs(total) * EPS * (8 * (abs(nodes.log_m) + c * abs(epsilon) + 8) + count)
@@ -173,8 +168,7 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
         v = nodes.smoothing
         density = scale * float(ends @ kernel.real)
         density_error = (
-            scale * float(ends @ (np.abs(kernel) * capped))
-            + math.exp(nodes.log_tail) * (1 / (v * last) + h) / math.pi
+            scale * float(ends @ slop) + math.exp(nodes.log_tail) * (1 / (v * last) + h) / math.pi
         )
         lower -= v * math.exp(v / 8) * (max(density, 0.0) + density_error)
     if isinstance(nodes.rest, Nodes):
