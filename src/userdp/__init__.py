@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from userdp.version import __version__
+
 if TYPE_CHECKING:
     from userdp.training.private import make_private
 
-__all__ = ["make_private"]
-__version__ = "0.1.0"
+__all__ = ["__version__", "make_private"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,8 +10,8 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
 from cyclopts.config import Toml
 
-from userdp import __version__
 from userdp.errors import UserdpError
+from userdp.version import __version__
 
 _ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 1000 --delta 1e-6"
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from userdp import __version__
 from userdp.errors import UseError
 from userdp.guarantees import Adjacency, Guarantee, round_up
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
@@ -22,6 +21,7 @@ from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of, percen
 from userdp.reporting.operator_facts import OperatorFacts
 from userdp.reporting.operator_view import operator_view
 from userdp.reporting.run_facts import RunFacts
+from userdp.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment
