@@ -141,6 +141,8 @@ def _choose_config(config: TrainConfig | None, out: Path, *, resume: bool) -> Tr
 
 def _print(console: Console, result: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     epsilon = float(result["epsilon"])
     table.add_row(
         "epsilon", "[bold]none[/]" if math.isinf(epsilon) else f"[bold]{round_up(epsilon)}[/]"
