@@ -270,7 +270,7 @@ def test_calibration_returns_the_side_within_budget() -> None:
     assert delta_bracket(phases(sigma * (1 - 3e-6)), 10.0).lower > 1e-6
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(1, 20_000),
     st.floats(1e-5, 0.5),
