@@ -40,6 +40,8 @@ class ListSource:
 
     held: tuple[Record, ...]
     public: bool = False
+    several_owners: bool = False
+    loss_mask: bool = False
     kind = "list"
     size = None
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+import userdp.data.examples as examples_module
 import userdp.data.prepare as prepare_module
 from tests.data import corpora
 from tests.data.corpora import (
@@ -219,7 +220,7 @@ def test_invariant_11_preprocessing_is_per_user(tmp_path):
 
 
 def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
-    class ByIndex(prepare_module._Examples):
+    class ByIndex(prepare_module.Examples):
         users = 0
 
         def _begin(self, user):
@@ -227,14 +228,14 @@ def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
             self.users += 1
             self._held_out_user = self.users % 5 == 0
 
-    monkeypatch.setattr(prepare_module, "_Examples", ByIndex)
+    monkeypatch.setattr(prepare_module, "Examples", ByIndex)
     assert others_that_change(tmp_path)
 
 
 def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_path, monkeypatch):
-    class OneGenerator(prepare_module._Examples):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+    class OneGenerator(prepare_module.Examples):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
             draw.seed(0)
 
     def drawn(user, record, *, held_out_user, fraction):
@@ -243,8 +244,8 @@ def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_p
         return Split.HELD_OUT_EXAMPLES if draw.random() < fraction and record else Split.TRAIN
 
     draw = random.Random(0)
-    monkeypatch.setattr(prepare_module, "_Examples", OneGenerator)
-    monkeypatch.setattr(prepare_module, "record_split", drawn)
+    monkeypatch.setattr(prepare_module, "Examples", OneGenerator)
+    monkeypatch.setattr(examples_module, "record_split", drawn)
     assert others_that_change(tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
 
+INDEX = Path(layout.INDEX) / "00000"
 Written = dict[str, list[list[list[int]]]]
 
 
@@ -119,7 +121,7 @@ def test_columns_are_views_of_the_memory_map(stores):
 def test_a_store_works_without_its_user_ids(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
     ids = store.user_ids()
-    (store.path / layout.USER_IDS).unlink()
+    (store.path / INDEX / layout.USER_IDS).unlink()
     again = UserStore.open(store.path)
     assert again.users == len(ids)
     assert len(again.split("train").gather([0], [0])) == 1
@@ -130,7 +132,7 @@ def test_a_store_works_without_its_user_ids(tmp_path):
 def test_ids_and_folder_are_for_the_operator_alone(tmp_path):
     store = prepared(corpus(2), tmp_path / "store")
     assert store.path.stat().st_mode & 0o077 == 0
-    assert (store.path / layout.USER_IDS).stat().st_mode & 0o077 == 0
+    assert (store.path / INDEX / layout.USER_IDS).stat().st_mode & 0o077 == 0
 
 
 def test_the_totals_are_those_of_the_files(tmp_path):
@@ -168,7 +170,7 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
     refused(tmp_path / "file", "not a user store")
     store = prepared(corpus(2), tmp_path / "store")
     meta = json.loads((store.path / layout.META).read_text())
-    for version in (2, 0, None, "1"):
+    for version in (1, 3, 0, None, "1"):
         text = json.dumps({**meta, "format_version": version})
         (store.path / layout.META).write_text(text)
         refused(store.path, f"format version {version!r}")
@@ -181,7 +183,9 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
     refused(store.path, "lacks seq_len")
 
 
-@pytest.mark.parametrize("name", [layout.SPANS, layout.USERS, "segments/00000/tokens.arrow"])
+@pytest.mark.parametrize(
+    "name", [INDEX / layout.SPANS, INDEX / layout.USERS, "segments/00000/tokens.arrow"]
+)
 def test_a_damaged_store_is_refused(tmp_path, name):
     store = prepared(corpus(2), tmp_path / "store")
     content = (store.path / name).read_bytes()

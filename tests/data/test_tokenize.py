@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer, cut
+from userdp.data.examples import cut_records
+from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
 from userdp.data.vocabulary import END_OF_TEXT, train_tokenizer
 from userdp.errors import UseError
 
@@ -17,7 +19,8 @@ TOKENIZER = StoreTokenizer.load()
 
 @given(st.integers(0, 500), st.integers(2, 60))
 def test_cut_keeps_every_token_but_a_last_one_alone(tokens, seq_len):
-    lengths, left = cut(range(tokens), seq_len)
+    piece = cut_records(np.arange(tokens), np.array([tokens]), seq_len)
+    lengths, left = piece.lengths, tokens - len(piece.tokens)
     assert lengths.sum() + left == tokens
     assert left in (0, 1)
     assert all(2 <= length <= seq_len for length in lengths.tolist())

@@ -3,15 +3,22 @@
 A store is a folder::
 
     STORE/
-      meta.json               `StoreMeta`: version, totals, drops, hashes, what the source was
+      meta.json               `StoreMeta`: version, totals, drops, hashes, checksums, the source;
+                              it names the generation of the index that counts
       tokenizer.json          the tokenizer, byte for byte as it was given
-      users.arrow             hash: fixed-size binary(16); row u is user u, in order of id bytes
-      user-ids.arrow          id: binary; row u is user u. Apart, mode 0600: a store works without
-      spans.arrow             the span index: split uint8, user int64, segment int32, start int64,
+      index/00000/            one folder per generation; the last two are kept
+        users.arrow           hash: fixed-size binary(16); records: int64, stored records;
+                              chains: fixed-size binary(96), see `userdp.data.content`.
+                              Row u is user u, in order of id bytes
+        user-ids.arrow        id: binary; row u is user u. Apart, mode 0600: a store works without
+        spans.arrow           the span index: split uint8, user int64, segment int32, start int64,
                               length int64
       segments/00000/tokens.arrow    token: uint16 (vocabulary up to 65,536) or uint32, flat
       segments/00000/offsets.arrow   offset: int64, (examples + 1,); example e of the segment is
                                      tokens[offset[e]:offset[e + 1]]
+      segments/00000/targets.arrow   target: uint8, parallel to the tokens: 1 where the loss counts
+                                     that token. Only where ``meta.loss_mask`` is true; without it
+                                     every token but an example's first is a target
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, kept when the store is overwritten
 
@@ -21,13 +28,15 @@ array of the memory map: reading copies nothing.
 **Spans.** A user's examples in one split are the concatenation of that user's spans in that
 split; a span is examples ``start`` to ``start + length`` of a segment. Rows of ``spans.arrow``
 are ordered by (split, user, order within the user). Appending writes new segments and a new
-index (both small next to what is there); token files are never rewritten.
+generation of the index (small next to what is there), then swaps ``meta.json`` in one rename:
+token files are never rewritten, and who has the store open goes on reading the old generation.
 
 **Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
 examples lie after the training ones.
 
 **Atomicity.** A store is written in a hidden folder beside its place, synced, then renamed.
-A kill at any moment leaves no store or the old one.
+A kill at any moment leaves no store or the old one. A segment or generation that ``meta.json``
+does not name is what a killed append left; the next one removes it.
 
 **What is private.** All of it except ``tokenizer.json`` and ``store_id``: token data, ids, counts
 and also ``content_sha256``, which is an exact function of everybody's text (whoever holds all of
@@ -40,16 +49,18 @@ from __future__ import annotations
 from userdp.data.splits import Split
 
 FORMAT_NAME = "userdp-store"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 META = "meta.json"
 TOKENIZER = "tokenizer.json"
 USERS = "users.arrow"
 USER_IDS = "user-ids.arrow"
 SPANS = "spans.arrow"
+INDEX = "index"
 SEGMENTS = "segments"
 TOKENS = "tokens.arrow"
 OFFSETS = "offsets.arrow"
+TARGETS = "targets.arrow"
 LEDGER = "ledger.jsonl"
 
 SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
@@ -62,7 +73,7 @@ MAX_SEQ_LEN = 2**20
 
 
 def segment_name(segment: int) -> str:
-    """The folder of a segment under ``segments/``.
+    """The folder of a segment under ``segments/``, or of a generation under ``index/``.
 
     >>> segment_name(3)
     '00003'

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
@@ -29,11 +31,16 @@ _SCHEMA = pa.schema(
         ("place", pa.int64()),
         ("start", pa.int64()),
         ("size", pa.int64()),
+        ("marks", pa.int64()),
     ]
 )
-_CREATE = 'CREATE TABLE records ("user" BLOB, place BIGINT, start BIGINT, size BIGINT)'
-_SORTED = 'SELECT "user", place, start, size FROM records ORDER BY "user", place'
-_Row = tuple[bytes, int, int, int]
+_CREATE = (
+    'CREATE TABLE records ("user" BLOB, place BIGINT, start BIGINT, size BIGINT, marks BIGINT)'
+)
+_SORTED = 'SELECT "user", place, start, size, marks FROM records ORDER BY "user", place'
+_Row = tuple[bytes, int, int, int, int]
+_AHEAD_FROM = 2**31
+_FETCH = 2**13
 
 
 class Grouping:
@@ -41,6 +48,8 @@ class Grouping:
 
     A context manager; `add` is called once. Peak memory is about ``memory_limit`` plus one batch
     of records, whatever their number; the rest lies in ``folder``.
+
+    A record's owners do not come through: who they are is settled before (`ownership`).
 
     Args:
         folder: for the working files, about the size of the text uncompressed; whoever made it
@@ -79,10 +88,17 @@ class Grouping:
         """Take in all of ``records``; return how many they were."""
         added = end = size = 0
         batch: list[_Row] = []
-        for user, text, place in records:
-            batch.append((user, place, end, len(text)))
+        for record in records:
+            user, text = record.user, record.text
+            marks = int(record.held_out)
+            if record.pieces is not None:
+                pieces = struct.pack(f"<{2 * len(record.pieces)}q", *chain(*record.pieces))
+                marks += 2 * len(pieces)
+            batch.append((user, record.order, end, len(text), marks))
             self._texts.write(text)
-            end += len(text)
+            if record.pieces is not None:
+                self._texts.write(pieces)
+            end += len(text) + marks // 2
             size += len(user)
             if len(batch) == _BATCH_RECORDS or size >= _BATCH_BYTES:
                 added += self._insert(batch)
@@ -113,13 +129,23 @@ class Grouping:
         """
         self._texts.flush()
         file = self._texts.fileno()
+        ahead = os.fstat(file).st_size > _AHEAD_FROM
         try:
             result = self._database.execute(_SORTED)
             batch: list[Record] = []
             held = 0
-            while rows := result.fetchmany(records):
-                for user, place, start, length in rows:
-                    batch.append(Record(user, _read(file, start, length), place))
+            while rows := result.fetchmany(max(records, _FETCH)):
+                if ahead:  # the disk may answer many at a time
+                    for _, _, start, length, marks in rows:
+                        os.posix_fadvise(file, start, length + marks // 2, os.POSIX_FADV_WILLNEED)
+                for user, place, start, length, marks in rows:
+                    if marks <= 1:
+                        text = _read(file, start, length)
+                        batch.append(Record(user, text, place, marks == 1))
+                    else:
+                        both = _read(file, start, length + marks // 2)
+                        text, pieces = both[:length], _pieces(both[length:])
+                        batch.append(Record(user, text, place, marks % 2 == 1, pieces))
                     held += length
                     if len(batch) == records or held >= size:
                         yield batch
@@ -144,6 +170,11 @@ class Grouping:
         except (duckdb.Error, OSError) as problem:  # what was buffered meets a full disk here
             if error is None:
                 raise _failure(problem) from problem
+
+
+def _pieces(content: bytes) -> tuple[tuple[int, int], ...]:
+    numbers = struct.unpack(f"<{len(content) // 8}q", content)
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _read(file: int, start: int, size: int) -> bytes:

@@ -28,6 +28,14 @@ class StoreMeta:
         held_out_users, held_out_examples: the fractions asked for.
         drops: records dropped, by reason.
         example_drops: examples dropped from stored records, by reason.
+        generation: of the index; 0 when prepared, one more with each append.
+        segments: how many there are.
+        loss_mask: whether the loss counts marked tokens alone (conversations).
+        ownership: how records of several users were given to one: ``rule`` ("single",
+            "first-owner" or "greedy"), the ``adjacency`` that a claim over this store must name,
+            and under "greedy" the ``records_per_user`` that bounds each user's part.
+        appended: what each later source says of itself, oldest first.
+        files: each file's ``bytes`` and ``sha256``, by its path in the store.
         totals: records_read, records_stored, users, examples, tokens, and per split
             ``{"users", "examples", "tokens"}`` under "splits".
     """
@@ -46,6 +54,12 @@ class StoreMeta:
     drops: dict[str, int]
     example_drops: dict[str, int]
     totals: dict[str, Any]
+    generation: int
+    segments: int
+    loss_mask: bool
+    ownership: dict[str, Any]
+    appended: list[dict[str, Any]]
+    files: dict[str, dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""

@@ -1,23 +1,26 @@
-"""Source to store: the stages of `userdp prepare`, as one call."""
+"""Source to store: the stages of `userdp prepare`, as one call; and of an append."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from userdp.data.append import StoreAppender
+from userdp.data.examples import Examples, Writer
 from userdp.data.grouping import MEMORY_LIMIT, Grouping
-from userdp.data.hashing import user_hash
 from userdp.data.meta import StoreMeta
+from userdp.data.ownership import Owners, bounded, facts, first_owner
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.records import Drop, ExampleDrop, Record, Tally
+from userdp.data.records import Record, Tally
 from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
-from userdp.data.splits import Split, is_held_out_user, record_split, require_fraction
-from userdp.data.tokenize import StoreTokenizer, cut, require_seq_len
+from userdp.data.splits import SplitRule, require_fraction
+from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError
+from userdp.guarantees import require_count
 
 
 def prepare_store(
@@ -28,6 +31,9 @@ def prepare_store(
     seq_len: int = 128,
     held_out_users: float = 0.1,
     held_out_examples: float = 0.05,
+    split: SplitRule = SplitRule.HASH,
+    owners: Owners = Owners.FIRST,
+    records_per_user: int | None = None,
     overwrite: bool = False,
     memory_limit: str = MEMORY_LIMIT,
     progress: Progress | None = None,
@@ -35,8 +41,9 @@ def prepare_store(
     """Read ``source``, write the user store ``out``, return its facts.
 
     Guarantee: a private user's examples, splits and order depend on that user's records and
-    public data only (invariant 11; the one exception is `repeats`, for public sources). Every
-    record is stored or counted as dropped (invariant 10). ``out`` is whole or untouched.
+    public data only (invariant 11; the exceptions are `repeats`, for public sources, and
+    `ownership.bounded`, which depends on a graph that ``fixed-graph`` adjacency takes as public).
+    Every record is stored or counted as dropped (invariant 10). ``out`` is whole or untouched.
 
     Args:
         source: see `userdp.data.sources`.
@@ -44,7 +51,10 @@ def prepare_store(
         tokenizer: made from public text.
         seq_len: most tokens of an example, 2 to 2**20.
         held_out_users: fraction of users, 0 to 1.
-        held_out_examples: fraction of training users' records, 0 to 1.
+        held_out_examples: fraction of training users' records, 0 to 1; under ``HASH`` alone.
+        split: how a training user's records are split.
+        owners: what becomes of records with several owners.
+        records_per_user: the bound k of ``Owners.GREEDY``, and only there.
         overwrite: replace the store at ``out``.
         memory_limit: of the grouping stage, e.g. "1GB".
         progress: is told how far the work is; default nobody.
@@ -54,111 +64,189 @@ def prepare_store(
         FailureError: the disk is full, or another failure of the machine.
     """
     require_seq_len(seq_len)
-    fractions = (
-        require_fraction("held_out_users", held_out_users),
-        require_fraction("held_out_examples", held_out_examples),
+    stages = _Stages(
+        source=source,
+        tokenizer=tokenizer,
+        seq_len=seq_len,
+        fractions=(
+            require_fraction("held_out_users", held_out_users),
+            require_fraction("held_out_examples", held_out_examples),
+        ),
+        rule=SplitRule(split),
+        bound=_require_bound(Owners(owners), records_per_user),
+        memory_limit=memory_limit,
+        progress=progress or NoProgress(),
+        tally=Tally(),
     )
-    shown = progress or NoProgress()
-    tally = Tally()
+    ownership = None
+    if source.several_owners:
+        ownership = facts(Owners(owners), records_per_user)
     try:
-        with StoreWriter(out, tokenizer=tokenizer, seq_len=seq_len, overwrite=overwrite) as writer:
-            with Grouping(writer.scratch, memory_limit=memory_limit) as grouping:
-                shown.stage("reading", source.size)
-                records: Iterable[Record] = source.records(tally, shown)
-                if source.public:
-                    records = on_one_side(records, held_out_users=fractions[0], tally=tally)
-                kept = grouping.add(records)
-                shown.stage("tokenizing", kept)
-                examples = _Examples(writer, tokenizer, seq_len, fractions, tally)
-                done = 0
-                for batch in grouping.batches():
-                    examples.add(batch)
-                    done += len(batch)
-                    shown.at(done)
-                examples.flush()
-            if tally.records_stored == 0:
-                raise UseError(_nothing(tally), hint="check --user-field, --text-field and PATH")
-            facts = {"kind": source.kind, "public": source.public, **source.facts()}
-            return writer.finish(source=facts, fractions=fractions, tally=tally)
-    except OSError as error:
-        raise FailureError(
-            f"the store at {out} could not be written: {error.strerror or error}; "
-            "what was there before is unchanged",
-            hint="is the disk full, or the folder read-only?",
-        ) from error
-
-
-class _Examples:
-    """Tokenizes and cuts records that come ordered by user, and writes each user's examples."""
-
-    def __init__(
-        self,
-        writer: StoreWriter,
-        tokenizer: StoreTokenizer,
-        seq_len: int,
-        fractions: tuple[float, float],
-        tally: Tally,
-    ) -> None:
-        self._writer = writer
-        self._tokenizer = tokenizer
-        self._seq_len = seq_len
-        self._fractions = fractions
-        self._tally = tally
-        self._dtype = np.dtype(tokenizer.dtype)
-        self._user: bytes | None = None
-        self._hash = b""
-        self._held_out_user = False
-        self._stored = 0
-        self._pending: dict[Split, list[tuple[np.ndarray, np.ndarray]]] = {s: [] for s in Split}
-
-    def add(self, batch: list[Record]) -> None:
-        """Take the next records in."""
-        texts = [record.text.decode() for record in batch]
-        for record, tokens in zip(batch, self._encode(texts), strict=True):
-            if record.user != self._user:
-                self._begin(record.user)
-            lengths, left = cut(tokens, self._seq_len)
-            if len(lengths) == 0:
-                self._tally.drop(Drop.TOO_SHORT)
-                continue
-            if left:
-                self._tally.drop_examples(ExampleDrop.TOO_SHORT)
-            split = record_split(
-                self._hash,
-                self._stored,
-                held_out_user=self._held_out_user,
-                fraction=self._fractions[1],
+        with StoreWriter(
+            out,
+            tokenizer=tokenizer,
+            seq_len=seq_len,
+            overwrite=overwrite,
+            loss_mask=source.loss_mask,
+        ) as writer:
+            stages.run(writer, writer.scratch)
+            return writer.finish(
+                source=stages.source_facts(),
+                fractions=stages.fractions,
+                tally=stages.tally,
+                ownership=ownership,
             )
-            if self._stored == 0:
-                self._writer.user(record.user)
-            kept = np.array(tokens[: len(tokens) - left], dtype=self._dtype)
-            self._pending[split].append((kept, lengths))
-            self._stored += 1
-            self._tally.store()
-        self._write(Split.TRAIN)
-        self._write(Split.HELD_OUT_USERS)
+    except OSError as error:
+        raise _disk(out, error) from error
 
-    def flush(self) -> None:
-        """Write what is left of the last user."""
-        for split in Split:
-            self._write(split)
 
-    def _begin(self, user: bytes) -> None:
-        self.flush()
-        self._user = user
-        self._hash = user_hash(user)
-        self._held_out_user = is_held_out_user(self._hash, self._fractions[0])
-        self._stored = 0
+def append_records(
+    source: Source,
+    store: Path,
+    *,
+    split: SplitRule = SplitRule.HASH,
+    memory_limit: str = MEMORY_LIMIT,
+    progress: Progress | None = None,
+) -> StoreMeta:
+    """Add the records of ``source`` to a store, for users it knows and for new ones.
 
-    def _write(self, split: Split) -> None:
-        pending = self._pending[split]
-        if pending:
-            tokens, lengths = zip(*pending, strict=True)
-            self._writer.write(split, np.concatenate(tokens), np.concatenate(lengths))
-            pending.clear()
+    Token files are not rewritten; the cost follows what is new (and the number of users). The
+    tokenizer, ``seq_len`` and the fractions held out are the store's own. A known user's records
+    go on being numbered where they ended, so a store appended to is the store prepared at once,
+    but for the order in which a user's records came. The privacy ledger stays: who was in a
+    store that a run was charged in stays charged.
 
-    def _encode(self, texts: list[str]) -> Iterator[list[int]]:
-        yield from self._tokenizer.encode(texts)
+    Args:
+        source: see `userdp.data.sources`; of records with one owner.
+        store: a store that has its user ids; readers and runs may have it open.
+        split, memory_limit, progress: as in `prepare_store`.
+
+    Raises:
+        UseError: no store is there, it has no user ids, somebody else appends, or the source does
+            not fit it; or there is nothing to store.
+        FailureError: the disk is full. The store is then as it was.
+    """
+    try:
+        with StoreAppender(store) as writer:
+            meta = writer.meta
+            if source.several_owners or meta.ownership["rule"] == "greedy":
+                raise UseError(
+                    "records of several owners cannot be appended: the bound on each owner was "
+                    "settled over all records at once",
+                    hint="prepare the store again from all of its sources",
+                )
+            if source.loss_mask != meta.loss_mask:
+                raise UseError(
+                    "a conversation store takes conversations alone, and another store none: the "
+                    "loss would count other tokens than before",
+                    hint="prepare a store of their own",
+                )
+            stages = _Stages(
+                source=source,
+                tokenizer=StoreTokenizer.load(writer.tokenizer_path).with_end(meta.end_of_text_id),
+                seq_len=meta.seq_len,
+                fractions=(meta.held_out_users, meta.held_out_examples),
+                rule=SplitRule(split),
+                bound=None,
+                memory_limit=memory_limit,
+                progress=progress or NoProgress(),
+                tally=Tally(),
+            )
+            stages.run(writer, writer.scratch)
+            return writer.finish(source=stages.source_facts(), tally=stages.tally)
+    except OSError as error:
+        raise _disk(store, error) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stages:
+    """Reading, grouping, tokenizing and writing."""
+
+    source: Source
+    tokenizer: StoreTokenizer
+    seq_len: int
+    fractions: tuple[float, float]
+    rule: SplitRule
+    bound: int | None
+    memory_limit: str
+    progress: Progress
+    tally: Tally
+
+    def run(self, writer: Writer, scratch: Path) -> None:
+        with Grouping(scratch, memory_limit=self.memory_limit) as grouping:
+            self.progress.stage("reading", self.source.size)
+            kept = grouping.add(self._records())
+            self.progress.stage("grouping", None)
+            batches = grouping.batches()
+            first = next(batches, None)
+            self.progress.stage("tokenizing", kept)
+            examples = Examples(
+                writer,
+                self.tokenizer,
+                seq_len=self.seq_len,
+                fractions=self.fractions,
+                rule=self.rule,
+                one_per_record=self.bound is not None,
+                tally=self.tally,
+            )
+            done = 0
+            while first is not None:
+                examples.add(first)
+                done += len(first)
+                self.progress.at(done)
+                first = next(batches, None)
+            examples.flush()
+        if self.tally.records_stored == 0:
+            raise UseError(_nothing(self.tally), hint="check --user-field, --text-field and PATH")
+
+    def source_facts(self) -> dict[str, Any]:
+        return {
+            "kind": self.source.kind,
+            "public": self.source.public,
+            "split": str(self.rule),
+            **self.source.facts(),
+        }
+
+    def _records(self) -> Iterable[Record]:
+        records: Iterable[Record] = self.source.records(self.tally, self.progress)
+        if self.source.several_owners:
+            if self.bound is None:
+                records = first_owner(records, tally=self.tally)
+            else:
+                records = bounded(
+                    records,
+                    records_per_user=self.bound,
+                    held_out_users=self.fractions[0],
+                    tally=self.tally,
+                )
+        if self.source.public:
+            records = on_one_side(records, held_out_users=self.fractions[0], tally=self.tally)
+        return records
+
+
+def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:
+    if owners is Owners.GREEDY:
+        if records_per_user is None:
+            raise UseError(
+                "greedy contribution bounding needs records_per_user: how many records of each "
+                "user may be taken",
+                hint="give --records-per-user; under ELS it is the least group_size",
+            )
+        return require_count("records_per_user", records_per_user)
+    if records_per_user is not None:
+        raise UseError(
+            "records_per_user is for greedy contribution bounding alone",
+            hint="give --owners greedy, or cap users in training with group_size",
+        )
+    return None
+
+
+def _disk(store: Path, error: OSError) -> FailureError:
+    return FailureError(
+        f"the store at {store} could not be written: {error.strerror or error}; "
+        "what was there before is unchanged",
+        hint="is the disk full, or the folder read-only?",
+    )
 
 
 def _nothing(tally: Tally) -> str:

@@ -9,20 +9,6 @@ from typing import NamedTuple
 from userdp.errors import FailureError
 
 
-class Record(NamedTuple):
-    """One piece of text of one user, before tokenizing.
-
-    Args:
-        user: the user's id as UTF-8, not empty.
-        text: UTF-8, not blank.
-        order: where the record stands in the source; orders the records of one user.
-    """
-
-    user: bytes
-    text: bytes
-    order: int
-
-
 class Drop(StrEnum):
     """Why a record is not in the store."""
 
@@ -36,16 +22,58 @@ class Drop(StrEnum):
     NO_TEXT_FIELD = "no text field"
     NOT_TEXT = "text is not a string"
     EMPTY_TEXT = "empty text"
+    NO_DATE = "no date, or one that cannot be read"
+    WRONG_TYPE = "field of an unusable type"
+    UNREADABLE = "unreadable record"
+    FORWARDED = "forwarded mail"
+    REPEATED_NGRAM = "a 20-gram repeats within the record"
+    NO_RECEIVER = "mail without a receiver"
+    NO_DOMAIN = "URL without a registered domain"
+    NO_ANSWER = "conversation without an assistant's turn"
+    BAD_TEMPLATE = "conversation that the chat template refuses"
+    SINGLETON = "only record of its user"
+    OVER_BOUND = "over the bound of one of its owners"
+    BOTH_SIDES = "owners on both sides of the held-out-users split"
     UNREADABLE_MODULE = "unreadable module"
     OVER_MAX_USERS = "module left unread, over --max-users"
     REPEATED = "public record that repeats on the other side of the split"
     TOO_SHORT = "fewer than 2 tokens"
 
 
+class Record(NamedTuple):
+    """One piece of text of one user, before tokenizing.
+
+    Args:
+        user: the user's id as UTF-8, not empty.
+        text: UTF-8, not blank.
+        order: where the record stands in the source; orders the records of one user.
+        held_out: the source's own split says that this record is not trained on.
+        pieces: for conversations: (end, kind) of consecutive pieces of the text, ``end`` in
+            characters, ``kind`` the sum of `TARGET` (the loss counts it) and `MARKUP` (special
+            tokens in it are such; elsewhere they are plain text). None: all is target.
+        owners: all users that the record belongs to, ``user`` among them; empty: ``user`` alone.
+        unusable: why the record cannot be stored; only in sources that name several owners, where
+            its place in the ownership graph counts whatever its text is (`ownership`).
+    """
+
+    user: bytes
+    text: bytes
+    order: int
+    held_out: bool = False
+    pieces: tuple[tuple[int, int], ...] | None = None
+    owners: tuple[bytes, ...] = ()
+    unusable: Drop | None = None
+
+
+TARGET, MARKUP = 1, 2
+
+
 class ExampleDrop(StrEnum):
     """Why a piece of a stored record is not in the store."""
 
     TOO_SHORT = "fewer than 2 tokens left at a record's end"
+    NO_TARGET = "no token that the loss counts"
+    ONE_PER_RECORD = "beyond a record's first example, in a store of several owners"
 
 
 class Tally:

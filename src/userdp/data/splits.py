@@ -28,6 +28,36 @@ class Split(StrEnum):
     HELD_OUT_EXAMPLES = "held-out-examples"
 
 
+class SplitRule(StrEnum):
+    """How a training user's records are split; held-out users are by hash always.
+
+    ``HASH``: each record but the first by the user's hash and the record's number.
+    ``GIVEN``: as the source says (Stack Overflow: by date). Sources without a say hold none out.
+    ``FIRST_PART``: the first tenth of each user's records, rounded up, at most 32, is held out,
+    and users of a single record are dropped (Charles et al. 2024, Appendix D, CC-News).
+
+    A record that its source holds out is held out under every rule.
+    """
+
+    HASH = "hash"
+    GIVEN = "given"
+    FIRST_PART = "first-part"
+
+
+FIRST_PART_MOST = 32
+FIRST_PART_LOOK = 10 * (FIRST_PART_MOST - 1) + 1
+"""With so many records a user has `FIRST_PART_MOST` held out; more need not be counted."""
+
+
+def first_part(records: int) -> int:
+    """How many of a user's ``records`` the rule ``FIRST_PART`` holds out.
+
+    >>> [first_part(n) for n in (2, 10, 11, 311, 312, 10**6)]
+    [1, 1, 2, 32, 32, 32]
+    """
+    return min(FIRST_PART_MOST, -(-records // 10))
+
+
 def require_fraction(name: str, value: float) -> float:
     """``value`` as a float if 0 <= value <= 1, else `UseError`."""
     if not 0 <= value <= 1:

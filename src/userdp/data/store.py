@@ -23,10 +23,13 @@ class TokenRows:
     Args:
         tokens: uint16 or uint32, flat.
         offsets: int64 (rows + 1,); row r is ``tokens[offsets[r]:offsets[r + 1]]``.
+        targets: bool, parallel to ``tokens``: which of them the loss counts; None where the store
+            has no loss mask, so that every token but a row's first is a target.
     """
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
+    targets: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -55,13 +58,13 @@ class UserStore:
     def __init__(self, path: Path, meta: StoreMeta) -> None:
         self.path = path
         self.meta = meta
-        names = sorted(folder.name for folder in (path / layout.SEGMENTS).iterdir())
-        folders = [path / layout.SEGMENTS / name for name in names]
+        names = [layout.segment_name(number) for number in range(meta.segments)]
         self._segments = [
-            _Segment(_column(f / layout.TOKENS), _column(f / layout.OFFSETS)) for f in folders
+            _Segment.open(path / layout.SEGMENTS / name, loss_mask=meta.loss_mask) for name in names
         ]
-        self._hashes = _hash_words(path / layout.USERS)
-        self._spans = _columns(path / layout.SPANS)
+        self._index = path / layout.INDEX / layout.segment_name(meta.generation)
+        self._hashes = _hash_words(self._index / layout.USERS)
+        self._spans = _columns(self._index / layout.SPANS)
 
     @classmethod
     def open(cls, path: Path | str) -> UserStore:
@@ -74,7 +77,10 @@ class UserStore:
         meta = read_meta(folder)
         try:
             return cls(folder, meta)
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, KeyError, pa.ArrowInvalid) as error:
+            now = read_meta(folder)
+            if now.generation > meta.generation + 1:  # appended to twice since we read it
+                return cls.open(folder)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",
                 hint="prepare it again from its source",
@@ -103,13 +109,25 @@ class UserStore:
         spans = {key: values[first:last] for key, values in self._spans.items()}
         return StoreSplit(split, self._segments, spans, self._hashes)
 
+    def users_table(self) -> pa.Table:
+        """The whole of users.arrow, for appending and verifying."""
+        return _table(self._index / layout.USERS)
+
+    def spans(self) -> dict[str, NDArray[Any]]:
+        """The columns of the span index, for appending and verifying."""
+        return self._spans
+
+    def segment_examples(self) -> list[int]:
+        """Examples of each segment."""
+        return [len(segment.offsets) - 1 for segment in self._segments]
+
     def user_ids(self) -> list[bytes]:
         """Users' ids as UTF-8, by row. Operator-only; only where user-ids.arrow was kept.
 
         Raises:
             UseError: the file of ids is not there.
         """
-        path = self.path / layout.USER_IDS
+        path = self._index / layout.USER_IDS
         if not path.exists():
             raise UseError(
                 f"the store at {self.path} was handed on without its user ids",
@@ -147,6 +165,8 @@ class StoreSplit:
         user = spans["user"]
         first_span = np.flatnonzero(np.diff(user, prepend=-1))
         self.rows: NDArray[np.int64] = user[first_span]
+        self._first_span = first_span
+        self._span_token: NDArray[np.int64] | None = None
         self._user_first = self._span_first[np.append(first_span, len(user))]
         self.counts: NDArray[np.int64] = np.diff(self._user_first)
         self.user_hashes: NDArray[np.uint64] = hashes[self.rows]
@@ -164,31 +184,110 @@ class StoreSplit:
             IndexError: an index is out of range.
         """
         segment, row = self._places(users, examples)
-        lengths = np.empty(len(row), dtype=np.int64)
-        begins = np.empty(len(row), dtype=np.int64)
-        parts = [(number, np.flatnonzero(segment == number)) for number in np.unique(segment)]
-        for number, where in parts:
-            offsets = self._segments[number].offsets
-            begins[where] = offsets[row[where]]
-            lengths[where] = offsets[row[where] + 1] - begins[where]
-        out_offsets = _starts(lengths)
-        dtype = self._segments[0].tokens.dtype if self._segments else np.dtype(np.uint16)
-        tokens = np.empty(out_offsets[-1], dtype=dtype)
-        for number, where in parts:
-            source = _ranges(begins[where], lengths[where])
-            target = slice(None) if len(parts) == 1 else _ranges(out_offsets[where], lengths[where])
-            tokens[target] = self._segments[number].tokens[source]
-        return TokenRows(tokens, out_offsets)
+        return self._copy(segment, *self._extents(segment, row))
 
-    def lengths(self, users: ArrayLike, examples: ArrayLike) -> NDArray[np.int64]:
-        """int64 (rows,): tokens of each example; reads no tokens. Arguments as in `gather`."""
-        segment, row = self._places(users, examples)
+    @property
+    def token_counts(self) -> NDArray[np.int64]:
+        """int64 (users,): tokens of each user's examples, one after another. Operator-only."""
+        first = self._token_first()
+        return np.diff(first[np.append(self._first_span, len(self._span_start))])
+
+    def gather_tokens(self, users: ArrayLike, starts: ArrayLike, length: int) -> TokenRows:
+        """``length`` tokens from place ``starts[r]`` of all of user ``users[r]``'s tokens.
+
+        A user's examples are read one after another, so rows cross the borders of examples and
+        records (never of users). A row is shorter where the user's tokens end.
+
+        Args:
+            users: int64 (rows,), each in [0, len(counts)).
+            starts: int64 (rows,), each in [0, token_counts[user]).
+            length: tokens of a row, at least 1.
+
+        Raises:
+            IndexError: an index is out of range.
+
+        Source: "random chunk" of Chua et al. 2024, Section 5.1.
+        """
+        user = np.asarray(users, dtype=np.int64)
+        start = np.asarray(starts, dtype=np.int64)
+        self._require_users(user)
+        first = self._token_first()
+        begin_of = first[self._first_span]
+        end_of = first[np.append(self._first_span[1:], len(self._span_start))]
+        place = begin_of[user] + start
+        if not np.all((start >= 0) & (place < end_of[user])):
+            raise IndexError("a start is outside its user's [0, token count)")
+        end = np.minimum(place + length, end_of[user])
+        rows, parts = np.arange(len(user)), []
+        while rows.size:  # as often as the row of most spans crosses a border
+            span = np.searchsorted(first, place[rows], side="right") - 1
+            here = np.minimum(end[rows], first[span + 1]) - place[rows]
+            parts.append((rows, span, place[rows] - first[span], here))
+            place[rows] += here
+            rows = rows[place[rows] < end[rows]]
+        order = np.argsort(np.concatenate([part[0] for part in parts]), kind="stable")
+        row, span, inside, here = (np.concatenate(column)[order] for column in zip(*parts))
+        segment = self._span_segment[span]
+        pieces = self._copy(segment, self._span_token[span] + inside, here)
+        offsets = _starts(np.bincount(row, weights=here, minlength=len(user)).astype(np.int64))
+        return TokenRows(pieces.tokens, offsets, pieces.targets)
+
+    def _token_first(self) -> NDArray[np.int64]:
+        """Where each span's tokens begin among the split's: int64 (spans + 1,)."""
+        if self._span_token is None:
+            count = np.diff(self._span_first)
+            self._span_token, sizes = self._extents(self._span_segment, self._span_start, count)
+            self._tokens_before = _starts(sizes)
+        return self._tokens_before
+
+    def _extents(
+        self,
+        segment: NDArray[np.int32],
+        row: NDArray[np.int64],
+        count: NDArray[np.int64] | int = 1,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the tokens of ``count`` examples from ``row`` on begin, and how many they are."""
+        counts = np.broadcast_to(np.asarray(count, dtype=np.int64), row.shape)
+        begins = np.empty(len(row), dtype=np.int64)
         lengths = np.empty(len(row), dtype=np.int64)
         for number in np.unique(segment):
             where = np.flatnonzero(segment == number)
             offsets = self._segments[number].offsets
-            lengths[where] = offsets[row[where] + 1] - offsets[row[where]]
-        return lengths
+            begins[where] = offsets[row[where]]
+            lengths[where] = offsets[row[where] + counts[where]] - begins[where]
+        return begins, lengths
+
+    def _copy(
+        self,
+        segment: NDArray[np.int32],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> TokenRows:
+        """The tokens of pieces of segments, one after another."""
+        offsets = _starts(lengths)
+        dtype = self._segments[0].tokens.dtype if self._segments else np.dtype(np.uint16)
+        masked = bool(self._segments) and self._segments[0].targets is not None
+        tokens = np.empty(offsets[-1], dtype=dtype)
+        targets = np.empty(offsets[-1], dtype=np.uint8) if masked else None
+        parts = np.unique(segment)
+        for number in parts:
+            where = slice(None) if len(parts) == 1 else np.flatnonzero(segment == number)
+            source = _ranges(begins[where], lengths[where])
+            held = self._segments[number]
+            if len(parts) == 1:
+                np.take(held.tokens, source, out=tokens)
+            target = slice(None)
+            if len(parts) > 1:
+                target = _ranges(offsets[:-1][where], lengths[where])
+                tokens[target] = held.tokens[source]
+            if targets is not None and held.targets is not None:
+                targets[target] = held.targets[source]
+        return TokenRows(tokens, offsets, None if targets is None else targets.view(np.bool_))
+
+    def lengths(self, users: ArrayLike, examples: ArrayLike) -> NDArray[np.int64]:
+        """int64 (rows,): tokens of each example; reads no tokens. Arguments as in `gather`."""
+        segment, row = self._places(users, examples)
+        return self._extents(segment, row)[1]
 
     def _places(
         self, users: ArrayLike, examples: ArrayLike
@@ -201,8 +300,7 @@ class StoreSplit:
                 f"users and examples must be of one length, got shapes {user.shape} and "
                 f"{example.shape}"
             )
-        if user.size and not (user.min() >= 0 and user.max() < len(self.counts)):
-            raise IndexError(f"a user index is outside [0, {len(self.counts)})")
+        self._require_users(user)
         if not np.all((example >= 0) & (example < self.counts[user])):
             raise IndexError("an example index is outside its user's [0, count)")
         number = self._user_first[user] + example
@@ -210,11 +308,24 @@ class StoreSplit:
         row = self._span_start[span] + (number - self._span_first[span])
         return self._span_segment[span], row
 
+    def _require_users(self, user: NDArray[np.int64]) -> None:
+        if user.size and not (user.min() >= 0 and user.max() < len(self.counts)):
+            raise IndexError(f"a user index is outside [0, {len(self.counts)})")
+
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
+    targets: NDArray[np.uint8] | None
+
+    @classmethod
+    def open(cls, folder: Path, *, loss_mask: bool) -> _Segment:
+        return cls(
+            _column(folder / layout.TOKENS),
+            _column(folder / layout.OFFSETS),
+            _column(folder / layout.TARGETS) if loss_mask else None,
+        )
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,14 +10,13 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from userdp.data.format import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
+from userdp.data.records import MARKUP
 from userdp.errors import UseError
 
 BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
@@ -51,12 +50,14 @@ class StoreTokenizer:
     Args:
         encoder: padding and truncation are off; special tokens that stand in a text are read as
             plain text, so that nobody's text can end a record or open a role.
+        markup_encoder: the same, but special tokens are such: for a chat template's own text.
         content: the bytes of tokenizer.json.
         vocab_size: greatest id plus one.
         end_of_text_id: None if the tokenizer names no such token.
     """
 
     encoder: Tokenizer
+    markup_encoder: Tokenizer
     content: bytes
     vocab_size: int
     end_of_text_id: int | None
@@ -91,12 +92,14 @@ class StoreTokenizer:
             ) from error
         encoder.no_padding()
         encoder.no_truncation()
+        markup_encoder = Tokenizer.from_str(encoder.to_str())
         encoder.encode_special_tokens = True
         vocabulary = encoder.get_vocab(with_added_tokens=True)
         if not vocabulary:
             raise UseError(f"the tokenizer at {file} has no tokens", hint="give a trained one")
         return cls(
             encoder=encoder,
+            markup_encoder=markup_encoder,
             content=content,
             vocab_size=max(vocabulary.values()) + 1,
             end_of_text_id=_end_of_text(encoder, file.with_name("tokenizer_config.json")),
@@ -112,6 +115,16 @@ class StoreTokenizer:
         """The store's type of a token."""
         return token_dtype(self.vocab_size)
 
+    def with_end(self, end_of_text_id: int | None) -> StoreTokenizer:
+        """The same with another end-of-text token: a store's own, as its files do not tell it."""
+        return replace(self, end_of_text_id=end_of_text_id)
+
+    def encode_piece(self, text: str, *, kind: int) -> list[int]:
+        """The tokens of a piece of a conversation; ``kind`` as in `Record.pieces`."""
+        encoder = self.markup_encoder if kind & MARKUP else self.encoder
+        ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        return ids
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's tokens, the end-of-text token last where the tokenizer has one."""
         encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -119,25 +132,6 @@ class StoreTokenizer:
             return [encoding.ids for encoding in encodings]
         end = [self.end_of_text_id]
         return [encoding.ids + end for encoding in encodings]
-
-
-def cut(tokens: Sequence[int], seq_len: int) -> tuple[NDArray[np.int64], int]:
-    """Lengths of the examples of one record, and how many tokens at its end make none.
-
-    All examples but the last have ``seq_len`` tokens. A last one of a single token has no
-    target and is left out.
-
-    >>> cut(range(9), 4)
-    (array([4, 4]), 1)
-    >>> cut(range(6), 4)
-    (array([4, 2]), 0)
-    """
-    whole, rest = divmod(len(tokens), seq_len)
-    if rest >= MIN_SEQ_LEN:
-        lengths = np.full(whole + 1, seq_len, dtype=np.int64)
-        lengths[-1] = rest
-        return lengths, 0
-    return np.full(whole, seq_len, dtype=np.int64), rest
 
 
 def _end_of_text(encoder: Tokenizer, config: Path) -> int | None:

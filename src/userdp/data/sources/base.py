@@ -27,12 +27,24 @@ class SourceOptions:
     max_users: int | None = None
 
 
+class PrivateSource:
+    """What most sources are: private text, one owner per record, every token a target."""
+
+    __slots__ = ()
+    public = False
+    several_owners = False
+    loss_mask = False
+
+
 class Source(Protocol):
     """A stream of records.
 
     Attributes:
         kind: its name in the registry and on the command line.
         public: whether the text is public, so that nobody's privacy is at stake.
+        several_owners: whether records may name `Record.owners`, to be settled by `ownership`;
+            then a record that cannot be used for its text is yielded with ``unusable`` set.
+        loss_mask: whether records have `Record.pieces`, so that the store has a loss mask.
         size: of the whole in the units that `records` reports, None if unknown.
     """
 
@@ -40,6 +52,10 @@ class Source(Protocol):
     def kind(self) -> str: ...
     @property
     def public(self) -> bool: ...
+    @property
+    def several_owners(self) -> bool: ...
+    @property
+    def loss_mask(self) -> bool: ...
     @property
     def size(self) -> int | None: ...
 

@@ -29,7 +29,7 @@ from typing import Any
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.errors import UseError
 
 STDLIB = "stdlib"
@@ -57,7 +57,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Docstrings:
+class Docstrings(PrivateSource):
     """Records from the docstrings of installed packages; public text.
 
     Args:

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.errors import UseError
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
@@ -77,7 +77,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JsonLines:
+class JsonLines(PrivateSource):
     """Records from JSON Lines files; private text.
 
     Args:
@@ -91,7 +91,6 @@ class JsonLines:
     text_field: str = "text"
 
     kind = "jsonl"
-    public = False
 
     @property
     def size(self) -> int:

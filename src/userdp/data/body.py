@@ -1,0 +1,277 @@
+"""What a new store and an append have in common: segments, spans and the index in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from userdp.data import format as layout
+from userdp.data.content import CHAIN_BYTES, NO_EXAMPLES, content_hash_of, prolong
+from userdp.data.files import checksum, write_arrow
+from userdp.data.hashing import HASH_BYTES, user_hash
+from userdp.data.splits import Split
+
+_SPLITS = len(layout.SPLIT_CODES)
+_SPAN_KINDS = {"split": "u1", "user": "i8", "segment": "i4", "start": "i8", "length": "i8"}
+_NO_CHAINS = NO_EXAMPLES * _SPLITS
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The tables of one generation.
+
+    Args:
+        ids: users in order of their bytes.
+        records: int64 (users,), stored records of each.
+        chains: 96 bytes per user; see `userdp.data.content`.
+        spans: the columns of spans.arrow.
+    """
+
+    ids: list[bytes]
+    records: list[int]
+    chains: list[bytes]
+    spans: dict[str, NDArray[Any]]
+
+    def write(self, folder: Path) -> None:
+        """The files of the generation, into a new folder."""
+        folder.mkdir(parents=True)
+        hashes = [user_hash(user) for user in self.ids]
+        users = {
+            "hash": pa.array(hashes, pa.binary(HASH_BYTES)),
+            "records": pa.array(self.records, pa.int64()),
+            "chains": pa.array(self.chains, pa.binary(CHAIN_BYTES * _SPLITS)),
+        }
+        write_arrow(folder / layout.USERS, users)
+        write_arrow(folder / layout.USER_IDS, {"id": pa.array(self.ids, pa.large_binary())}, 0o600)
+        write_arrow(folder / layout.SPANS, {k: pa.array(v) for k, v in self.spans.items()})
+
+    def content_hash(self, *, seq_len: int, loss_mask: bool) -> str:
+        """The logical hash of the store that has this index."""
+        counts = np.zeros((len(self.ids), _SPLITS), dtype=np.int64)
+        np.add.at(counts, (self.spans["user"], self.spans["split"]), self.spans["length"])
+        users = zip(self.ids, counts, self.chains, strict=True)
+        return content_hash_of(users, seq_len=seq_len, loss_mask=loss_mask)
+
+    def users_of(self, split: Split) -> int:
+        """Users with examples in a split."""
+        here = self.spans["split"] == layout.SPLIT_CODES[split]
+        return len(np.unique(self.spans["user"][here]))
+
+
+EMPTY = Index([], [], [], {name: np.zeros(0, dtype=kind) for name, kind in _SPAN_KINDS.items()})
+
+
+class Body:
+    """Users one after another, in order of their ids' bytes, into new segments under ``root``.
+
+    Args:
+        root: the folder that holds ``segments/``.
+        dtype: the store's type of a token.
+        loss_mask: whether each write brings targets.
+        old: the index that is added to; `EMPTY` for a new store.
+        first_segment: the number of the first new segment.
+        segment_tokens: a new segment begins once one holds this many.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        dtype: str,
+        loss_mask: bool,
+        old: Index = EMPTY,
+        first_segment: int = 0,
+        segment_tokens: int = layout.SEGMENT_TOKENS,
+    ) -> None:
+        self._root = root
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._loss_mask = loss_mask
+        self._old = old
+        self._old_row = {user: row for row, user in enumerate(old.ids)}
+        self._segment_tokens = segment_tokens
+        self._segment: Segment | None = None
+        self.segments = self._first_segment = first_segment
+        self._ids: list[bytes] = []
+        self._records: list[int] = []
+        self._chains: list[bytearray] = []
+        self._rows: list[list[int]] = []
+        self._last: dict[Split, list[int]] = {}
+        self.examples = dict.fromkeys(Split, 0)
+        self.tokens = dict.fromkeys(Split, 0)
+
+    def records_before(self, user: bytes) -> int:
+        """Records of ``user`` that the store holds already."""
+        row = self._old_row.get(user)
+        return 0 if row is None else self._old.records[row]
+
+    def user(self, user: bytes) -> None:
+        """Begin a user; ids must come in increasing order of bytes."""
+        assert not self._ids or self._ids[-1] < user, "users come in order of their ids' bytes"
+        row = self._old_row.get(user)
+        self._ids.append(user)
+        self._records.append(self.records_before(user))
+        self._chains.append(bytearray(_NO_CHAINS if row is None else self._old.chains[row]))
+
+    def write(
+        self,
+        split: Split,
+        tokens: NDArray[Any],
+        lengths: NDArray[np.int64],
+        *,
+        targets: NDArray[np.uint8] | None = None,
+        records: int = 0,
+    ) -> None:
+        """Append examples to ``split`` of the user begun last.
+
+        Args:
+            split: one call per split and user is best: each may cost a span.
+            tokens: flat, ids below the vocabulary size.
+            lengths: int64 (examples,), of each example; their sum is ``len(tokens)``.
+            targets: uint8, parallel to the tokens; if and only if the store has a loss mask.
+            records: how many stored records these are.
+        """
+        if len(lengths) == 0:
+            return
+        assert (targets is not None) is self._loss_mask, "targets come with a loss mask alone"
+        self._records[-1] += records
+        if self._segment is not None and self._segment.tokens >= self._segment_tokens:
+            self._segment.close()
+            self._segment = None
+        if self._segment is None:
+            folder = self._root / layout.SEGMENTS / layout.segment_name(self.segments)
+            self._segment = Segment(folder, self._dtype, loss_mask=self._loss_mask)
+            self.segments += 1
+        self._span(split, self._segment.examples, len(lengths))
+        self._segment.append(tokens, lengths, targets)
+        place = slice(
+            CHAIN_BYTES * layout.SPLIT_CODES[split], CHAIN_BYTES * (layout.SPLIT_CODES[split] + 1)
+        )
+        chain = self._chains[-1]
+        chain[place] = prolong(bytes(chain[place]), tokens, lengths, targets)
+        self.examples[split] += len(lengths)
+        self.tokens[split] += len(tokens)
+
+    def _span(self, split: Split, start: int, length: int) -> None:
+        user, segment = len(self._ids) - 1, self.segments - 1
+        last = self._last.get(split)
+        if last is not None and last[1:3] == [user, segment] and last[3] + last[4] == start:
+            last[4] += length
+            return
+        row = [layout.SPLIT_CODES[split], user, segment, start, length]
+        self._rows.append(row)
+        self._last[split] = row
+
+    def close(self) -> None:
+        """Close the last segment."""
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def abandon(self) -> None:
+        """Let go of open files."""
+        if self._segment is not None:
+            self._segment.abandon()
+
+    def new_files(self) -> Iterator[Path]:
+        """The files of the new segments, relative to the store."""
+        for number in range(self._first_segment, self.segments):
+            folder = Path(layout.SEGMENTS) / layout.segment_name(number)
+            for file in sorted((self._root / folder).iterdir()):
+                yield folder / file.name
+
+    def index(self) -> Index:
+        """The old index with what was written since."""
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 5)
+        spans = {
+            name: rows[:, i].astype(kind) for i, (name, kind) in enumerate(_SPAN_KINDS.items())
+        }
+        new = Index(self._ids, self._records, [bytes(chain) for chain in self._chains], spans)
+        return merge(self._old, new)
+
+
+def merge(old: Index, new: Index) -> Index:
+    """Both, with users in order of their ids' bytes; a user in both takes records from ``new``.
+
+    A user's old spans stand before the new ones, in each split.
+    """
+    ids = sorted({*old.ids, *new.ids})
+    row_of = {user: row for row, user in enumerate(ids)}
+    records, chains = [0] * len(ids), [b""] * len(ids)
+    parts = []
+    for index in (old, new):
+        rows = np.array([row_of[user] for user in index.ids], dtype=np.int64)
+        for row, stored, chain in zip(rows.tolist(), index.records, index.chains, strict=True):
+            records[row], chains[row] = stored, chain
+        moved = rows[index.spans["user"]] if len(rows) else index.spans["user"]
+        parts.append({**index.spans, "user": moved})
+    spans = {name: np.concatenate([part[name] for part in parts]) for name in _SPAN_KINDS}
+    order = np.lexsort((spans["user"], spans["split"]))  # stable: old spans stay before new ones
+    return Index(ids, records, chains, {name: column[order] for name, column in spans.items()})
+
+
+class Segment:
+    """The files of one segment in the making."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[Any], *, loss_mask: bool) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._kinds = {
+            layout.TOKENS: ("token", dtype),
+            layout.OFFSETS: ("offset", np.dtype("<i8")),
+        }
+        if loss_mask:
+            self._kinds[layout.TARGETS] = ("target", np.dtype("u1"))
+        self._raw: dict[str, IO[bytes]] = {
+            name: (folder / f"{name}.raw").open("wb", buffering=2**20) for name in self._kinds
+        }
+        self.tokens = 0
+        self.examples = 0
+        self._raw[layout.OFFSETS].write(np.zeros(1, dtype="<i8").tobytes())
+
+    def append(
+        self,
+        tokens: NDArray[Any],
+        lengths: NDArray[np.int64],
+        targets: NDArray[np.uint8] | None,
+    ) -> None:
+        """Write examples into the raw files."""
+        ends = self.tokens + np.cumsum(lengths)
+        assert ends[-1] == self.tokens + len(tokens), "lengths add up to the tokens"
+        dtype = self._kinds[layout.TOKENS][1]
+        self._raw[layout.TOKENS].write(tokens.astype(dtype, copy=False).tobytes())
+        self._raw[layout.OFFSETS].write(ends.astype("<i8").tobytes())
+        if targets is not None:
+            assert len(targets) == len(tokens), "one target mark per token"
+            self._raw[layout.TARGETS].write(targets.astype("u1", copy=False).tobytes())
+        self.tokens += len(tokens)
+        self.examples += len(lengths)
+
+    def close(self) -> None:
+        """Turn the raw files into Arrow files, through a memory map: no array is held."""
+        for name, (column, dtype) in self._kinds.items():
+            file = self._raw[name]
+            file.close()
+            raw = Path(file.name)
+            values = np.memmap(raw, dtype=dtype, mode="r")
+            write_arrow(self._folder / name, {column: pa.array(np.asarray(values))})
+            del values
+            raw.unlink()
+
+    def abandon(self) -> None:
+        """Let go of the files without writing what is in their buffers."""
+        for file in self._raw.values():
+            try:
+                file.close()
+            except OSError:  # the disk is full: that is why we are here
+                continue
+
+
+def checksums(root: Path, files: Iterator[Path]) -> dict[str, dict[str, Any]]:
+    """Checksums by path relative to ``root``."""
+    return {str(file): checksum(root / file) for file in files}

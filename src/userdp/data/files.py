@@ -1,0 +1,53 @@
+"""Files of a store: written whole, synced, and with a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+
+def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
+    """One Arrow IPC file of one record batch, synced; it must not exist yet."""
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        with pa.ipc.new_file(file, batch.schema) as sink:
+            sink.write_batch(batch)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write and sync a file, in place."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write a file beside ``path``, sync it, and rename it over ``path``."""
+    partial = path.with_name(f".{path.name}.partial")
+    write_bytes(partial, content)
+    partial.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(path: Path) -> dict[str, Any]:
+    """``{"bytes": size, "sha256": hex digest}`` of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": digest}
