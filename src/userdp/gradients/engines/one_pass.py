@@ -160,9 +160,10 @@ class _Pass:
         self.losses = torch.zeros(self._units.units, dtype=torch.float64)
         self.losses.index_add_(0, self._units.unit_of_row.cpu(), mean.cpu())
         self._weights = weights.double()
-        if item_clip_norm is not None:
-            self._clip_items(item_clip_norm)
-        self.squared_norms = self._tape.squared_norms()
+        with torch.no_grad():
+            if item_clip_norm is not None:
+                self._clip_items(item_clip_norm)
+            self.squared_norms = self._tape.squared_norms()
 
     def _clip_items(self, item_clip_norm: float) -> None:
         """Replace the rows' gradients by each unit's mean of clipped ones."""

@@ -89,7 +89,7 @@ class Tape:
 
     def linear(self, name: str, left: Tensor, right: Tensor) -> None:
         """A use of (p, q) with gradient ``left.T @ right``."""
-        left, right = wide(left), wide(right)
+        left, right = wide(left.detach()), wide(right.detach())
         p, q = left.shape[-1], right.shape[-1]
         form_ = self._form or choose_form(
             units=self.layout.units, positions=left.numel() // p, p=p, q=q, device=left.device.type

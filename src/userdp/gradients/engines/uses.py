@@ -227,21 +227,19 @@ def squared_norms(uses: list[Use], known: Tensor | None = None) -> tuple[Tensor,
         known: the first use's own squared norms where they were taken already.
 
     Returns:
-        float64, (units,); NaN where the unit must be computed by other means. And the uses to sum:
-        the same, or one `Dense` where only forming the joint gradient is exact enough.
+        float64, (units,); NaN where the unit must be computed by other means: it is not finite, or
+        these identities are not accurate enough for it. And the uses to sum: the same, or one
+        `Dense` that replaces them.
     """
     first = uses[0].squared_norms() if known is None else known
     if len(uses) == 1:
-        if isinstance(uses[0], Ghost) and bool(first.isnan().any()):
-            formed = uses[0].dense()
-            return formed.squared_norms(), [formed]
         return first, uses
     if len(uses) == 2 and isinstance(uses[1], Sparse) and not isinstance(uses[0], Sparse):
         second = uses[1].squared_norms()
         together = first + second + 2 * _inner(uses[0], uses[1])
         # Where the two nearly cancel, the sum of the three terms is no longer accurate.
-        if bool((together >= 0.01 * (first + second)).all()):
-            return together, uses
+        cancelled = together < 0.01 * (first + second)
+        return torch.where(cancelled, torch.nan, together), uses
     gradients: Tensor | None = None
     for use in uses:
         part = use if isinstance(use, Dense) else use.dense()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -59,7 +60,8 @@ def clipped_sum(
     require_uncoupled(model)
     if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP:
         try:
-            return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch)
+            with _eager_attention(model):
+                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -71,6 +73,21 @@ def clipped_sum(
         item_clip_norm=item_clip_norm,
         micro_batch=micro_batch,
     )
+
+
+@contextmanager
+def _eager_attention(model: nn.Module) -> Iterator[None]:
+    """`transformers` looks into the mask to choose a kernel, which ``vmap`` cannot follow."""
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    choose = getattr(model, "set_attn_implementation", None)
+    if kind in (None, "eager") or choose is None:
+        yield
+        return
+    try:
+        choose("eager")
+        yield
+    finally:
+        choose(kind)
 
 
 class _With(nn.Module):
