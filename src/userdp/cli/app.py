@@ -36,6 +36,7 @@ _COMMANDS = {
         "Write one HTML page: the claim, its assumptions, the curves.",
         "run --out report.html",
     ),
+    "reproduce": ("Compute a figure of the papers.", "ganesh-figure-1 --out figures"),
     "demo": ("Do all of it in small, on text that is on every machine.", "--out demo"),
 }
 

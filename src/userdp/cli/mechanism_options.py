@@ -2,63 +2,102 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
-    from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+    from userdp.accounting.mechanisms import SampledMechanism
 
-MechanismSampling = Literal["users", "examples"]
+AccountantName = Literal["contour", "rdp", "group-privacy", "dp-accounting"]
+
+_NEEDS = {
+    "users": ("sampling_probability", "steps"),
+    "examples": ("sampling_probability", "group_size", "steps"),
+    "fixed-batch": ("batch_size", "population", "steps"),
+}
 
 
-def build_mechanism(
-    *,
-    sampling: MechanismSampling | None,
-    sampling_probability: float | None,
-    noise_multiplier: float,
-    steps: int | None,
-    group_size: int | None,
-) -> PoissonUsers | PoissonExamples:
-    """The mechanism that the options describe; `UseError` names what is missing."""
-    from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MechanismOptions:
+    """A mechanism, from flags.
 
-    missing = [
-        name
-        for name, value in (
-            ("--sampling", sampling),
-            ("--sampling-probability", sampling_probability),
-            ("--steps", steps),
+    Args:
+        sampling: users (ULS), examples (ELS), or fixed-batch (batches of an exact size).
+        sampling_probability: q (users) or p (examples), in (0, 1].
+        group_size: most examples per user in the training set (examples; fixed-batch: 1 by
+            default, where a unit is a user).
+        batch_size: units in every step (fixed-batch).
+        population: a public lower bound on the units of the smaller data set (fixed-batch).
+        steps: noisy updates released; physical micro-batches never count.
+    """
+
+    sampling: Literal["users", "examples", "fixed-batch"] | None = None
+    sampling_probability: float | None = None
+    group_size: int | None = None
+    batch_size: int | None = None
+    population: int | None = None
+    steps: int | None = None
+
+
+def build_mechanism(options: MechanismOptions, *, noise_multiplier: float) -> SampledMechanism:
+    """The mechanism that the options describe; `UseError` names what is missing or stray."""
+    from userdp.accounting.mechanisms import FixedBatchExamples, PoissonExamples, PoissonUsers
+
+    if options.sampling is None:
+        raise UseError(
+            "missing --sampling: a mechanism is not known without",
+            hint="use --sampling users, examples or fixed-batch",
         )
-        if value is None
-    ]
+    needs = _NEEDS[options.sampling]
+    missing = [name for name in needs if getattr(options, name) is None]
     if missing:
         raise UseError(
-            f"missing {', '.join(missing)}: a mechanism is not known without",
-            hint="see `userdp account --help`",
+            f"--sampling {options.sampling} needs {', '.join(map(_flag, missing))}: "
+            "epsilon depends on it"
         )
-    assert sampling_probability is not None
-    assert steps is not None
-    if sampling == "users":
-        if group_size not in (None, 1):
-            raise UseError(
-                f"--group-size {group_size} has no meaning with --sampling users: a user is "
-                "clipped as a whole, so its examples do not change epsilon",
-                hint="leave --group-size out, or use --sampling examples",
-            )
-        return PoissonUsers(
-            sampling_probability=sampling_probability,
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-        )
-    if group_size is None:
-        raise UseError(
-            "--sampling examples needs --group-size: a user's epsilon grows with the number "
-            "of its examples"
-        )
-    return PoissonExamples(
-        sampling_probability=sampling_probability,
-        group_size=group_size,
-        noise_multiplier=noise_multiplier,
-        steps=steps,
+    allowed = {*needs, "sampling"} | (
+        {"group_size"} if options.sampling == "fixed-batch" else set()
     )
+    stray = [
+        name
+        for name in MechanismOptions.__slots__
+        if name not in allowed and getattr(options, name) is not None
+    ]
+    if stray == ["group_size"]:
+        raise UseError(
+            f"--group-size {options.group_size} has no meaning with --sampling users: a user is "
+            "clipped as a whole, so its examples do not change epsilon",
+            hint="leave --group-size out, or use --sampling examples",
+        )
+    if stray:
+        raise UseError(
+            f"{', '.join(map(_flag, stray))} has no meaning with --sampling {options.sampling}"
+        )
+    values: dict[str, Any] = {name: getattr(options, name) for name in needs if name != "sampling"}
+    if options.sampling == "users":
+        return PoissonUsers(noise_multiplier=noise_multiplier, **values)
+    if options.sampling == "examples":
+        return PoissonExamples(noise_multiplier=noise_multiplier, **values)
+    group_size = 1 if options.group_size is None else options.group_size
+    return FixedBatchExamples(noise_multiplier=noise_multiplier, group_size=group_size, **values)
+
+
+def describe(mechanism: SampledMechanism) -> dict[str, Any]:
+    """What `account` and `calibrate` print of a mechanism beside ε and δ."""
+    from dataclasses import asdict
+
+    from userdp.guarantees import PrivacyUnit
+
+    return {
+        **asdict(mechanism),  # type: ignore[call-overload]  # every concrete one is a dataclass
+        "group_size": getattr(mechanism, "group_size", 1),
+        "unit": str(PrivacyUnit.USER),
+        "adjacency": str(mechanism.adjacency),
+        "sampling": str(mechanism.sampling),
+    }
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -95,7 +95,6 @@ class FixedBatchUsers(SampledMechanism):
     """
 
     sampling: ClassVar[Sampling] = Sampling.FIXED_BATCH
-    group_size: ClassVar[int] = 1
 
     cohort_size: int
     population: int

@@ -35,7 +35,6 @@ class PoissonUsers(SampledMechanism):
     """
 
     sampling: ClassVar[Sampling] = Sampling.USERS
-    group_size: ClassVar[int] = 1
 
     sampling_probability: float
     noise_multiplier: float

@@ -1,0 +1,49 @@
+"""``userdp reproduce``: a figure of the papers, as CSV and PNG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from userdp.cli.output import emit, stderr
+
+Figure = Literal[
+    "charles-figure-1",
+    "charles-figure-2",
+    "charles-figure-9",
+    "ganesh-figure-1",
+    "ganesh-figure-2",
+]
+
+
+def reproduce(
+    name: Figure,
+    /,
+    *,
+    out: Path = Path(),
+    json: bool = False,
+) -> None:
+    """Compute a figure of the papers with our accountant and write NAME.csv and NAME.png.
+
+    Args:
+        name: which one.
+        out: the folder to write to.
+        json: print one JSON object on stdout.
+    """
+    from importlib import import_module
+
+    from userdp.reporting.figures.table import write_csv
+
+    figure = import_module(f"userdp.reporting.figures.{name.replace('-', '_')}")
+    with stderr.status(f"computing {name}"):
+        rows = figure.rows()
+    out.mkdir(parents=True, exist_ok=True)
+    csv, png = out / f"{name}.csv", out / f"{name}.png"
+    write_csv(rows, csv)
+    figure.draw(rows, png)
+    result = {"name": name, "rows": len(rows), "csv": str(csv), "png": str(png)}
+    emit(
+        result,
+        json=json,
+        render=lambda console: console.print(f"{len(rows)} rows: {csv}, {png}"),
+    )
