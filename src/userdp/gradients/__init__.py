@@ -1,10 +1,12 @@
 """Cohort → clipped sum with a stated sensitivity → noise. The one place where users meet.
 
 `Units` are the rows of a cohort; `clipped_sum` (the reference engine) clips each unit's gradient
-and sums; `NoiseSource` adds the noise. Everything after that is post-processing.
+and sums, `get_engine` names faster ways to the same sum; `NoiseSource` adds the noise. Everything
+after that is post-processing.
 """
 
 from userdp.gradients.clipping import CLIP_MARGIN
+from userdp.gradients.engines import ENGINES, Engine, get_engine
 from userdp.gradients.losses import Loss, causal_lm_loss
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.noise import NoiseSource
@@ -14,12 +16,15 @@ from userdp.gradients.units import Units
 
 __all__ = [
     "CLIP_MARGIN",
+    "ENGINES",
     "ClippedSum",
+    "Engine",
     "Loss",
     "NoiseSource",
     "Units",
     "causal_lm_loss",
     "clipped_sum",
+    "get_engine",
     "require_uncoupled",
     "trainable_parameters",
 ]

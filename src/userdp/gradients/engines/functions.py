@@ -158,6 +158,12 @@ class PerRow(torch.autograd.Function):
         return None, None, None, None, None
 
 
+LINEAR: Callable[..., Tensor] = Linear.apply
+EMBEDDING: Callable[..., Tensor] = Embedding.apply
+LAYER_NORM: Callable[..., Tensor] = LayerNorm.apply
+PER_ROW: Callable[..., Tensor] = PerRow.apply
+
+
 def _linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     names = tape.name_of(weight), tape.name_of(bias)
     if names == (None, None):
@@ -168,9 +174,7 @@ def _linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -
     if bias is not None and _needs_torch(bias, names[1]):
         return None
     plain_bias = None if bias is None else bias.detach()
-    out: Tensor = Linear.apply(
-        tape.anchor, stacked, weight.detach(), plain_bias, names, False, tape
-    )
+    out: Tensor = LINEAR(tape.anchor, stacked, weight.detach(), plain_bias, names, False, tape)
     return out.view(*x.shape[:-1], -1)
 
 
@@ -184,9 +188,7 @@ def _addmm(
     stacked = _stacked(tape, x)
     if stacked is None or _needs_torch(weight, names[0]) or _needs_torch(bias, names[1]):
         return None
-    out: Tensor = Linear.apply(
-        tape.anchor, stacked, weight.detach(), bias.detach(), names, True, tape
-    )
+    out: Tensor = LINEAR(tape.anchor, stacked, weight.detach(), bias.detach(), names, True, tape)
     return out.view(x.shape[0], -1)
 
 
@@ -205,7 +207,7 @@ def _embedding(
         return None
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    out: Tensor = Embedding.apply(tape.anchor, tokens, weight.detach(), padding_idx, name, tape)
+    out: Tensor = EMBEDDING(tape.anchor, tokens, weight.detach(), padding_idx, name, tape)
     return out
 
 
@@ -227,7 +229,7 @@ def _layer_norm(
         return None
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float32:
         return None
-    out: Tensor = LayerNorm.apply(
+    out: Tensor = LAYER_NORM(
         tape.anchor,
         stacked,
         weight.detach(),
@@ -250,7 +252,7 @@ def _rms_norm(
     if name is None or weight is None or not _by_row(tape, x) or len(normalized_shape) != 1:
         return None
     shape = (tape.layout.rows, *[1] * (x.dim() - 2), x.shape[-1])
-    per_row: Tensor = PerRow.apply(tape.anchor, weight.detach(), shape, tape, name)
+    per_row: Tensor = PER_ROW(tape.anchor, weight.detach(), shape, tape, name)
     return F.rms_norm(x, normalized_shape, None, eps) * per_row
 
 

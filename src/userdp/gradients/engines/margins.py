@@ -1,25 +1,22 @@
-"""How far below C the batched engines aim: a public constant for each dtype."""
+"""How far below C the batched engines aim: a public constant for each precision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
 
 _MARGINS = {torch.float64: 1e-5, torch.float32: 1e-3}
 _NARROW_MARGIN = 1e-2
 
 
-def margin(parameters: Iterable[Tensor]) -> float:
-    """The margin for parameters of these dtypes, or under autocast; see `engines.bookkeeping`.
+def margin(dtypes: Iterable[torch.dtype]) -> float:
+    """The margin where parameters, activations or gradients have these dtypes; see `bookkeeping`.
 
     It depends on dtypes alone: a margin that followed the number of units would itself move every
     contribution when one unit leaves.
+
+    >>> margin([torch.float32]), margin([torch.float32, torch.bfloat16])
+    (0.001, 0.01)
     """
-    found = []
-    for parameter in parameters:
-        if torch.is_autocast_enabled(parameter.device.type):
-            return _NARROW_MARGIN
-        found.append(_MARGINS.get(parameter.dtype, _NARROW_MARGIN))
-    return max(found)
+    return max(_MARGINS.get(dtype, _NARROW_MARGIN) for dtype in dtypes)

@@ -79,6 +79,7 @@ def one_pass_sum(
     norms = torch.zeros(len(units), dtype=torch.float64)
     losses = torch.zeros(len(units), dtype=torch.float64)
     workspace = Workspace()
+    dtypes = {p.dtype for p in parameters.values()}
     rows = rows_per_pass(units, micro_batch)
     alone: list[int] = []
     for begin, end in passes(
@@ -95,9 +96,8 @@ def one_pass_sum(
         losses[begin:end] = found.losses
         squares = found.squared_norms
         usable = squares.isfinite()
-        factors = clip_factors(
-            squares.cpu(), l2_clip_norm=l2_clip_norm * (1 - margin(parameters.values()))
-        )
+        dtypes |= found.dtypes
+        factors = clip_factors(squares.cpu(), l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)))
         norms[begin:end] = squares.sqrt().cpu()
         found.add_to(total, factors.to(device), usable)
         alone += [begin + int(u) for u in (~usable).nonzero()]
@@ -107,7 +107,7 @@ def one_pass_sum(
             model,
             loss,
             units.select(unit, unit + 1),
-            l2_clip_norm=l2_clip_norm * (1 - margin(parameters.values())),
+            l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)),
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
         )
@@ -160,6 +160,7 @@ class _Pass:
         self.losses = torch.zeros(self._units.units, dtype=torch.float64)
         self.losses.index_add_(0, self._units.unit_of_row.cpu(), mean.cpu())
         self._weights = weights.double()
+        self.dtypes = self._tape.dtypes
         with torch.no_grad():
             if item_clip_norm is not None:
                 self._clip_items(item_clip_norm)

@@ -93,12 +93,22 @@ def _eager_attention(model: nn.Module) -> Iterator[None]:
 class _With(nn.Module):
     """The model with other parameters: what a loss is handed inside ``vmap``."""
 
-    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+    _model: nn.Module
+    _values: dict[str, Tensor]
+    _dtypes: set[torch.dtype]
+
+    def __init__(
+        self, model: nn.Module, parameters: dict[str, Tensor], dtypes: set[torch.dtype]
+    ) -> None:
         super().__init__()
+        self.__dict__["_dtypes"] = dtypes
         self.__dict__["_model"] = model
         self.__dict__["_values"] = parameters
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        device = next(iter(self._values.values())).device.type
+        if torch.is_autocast_enabled(device):
+            self._dtypes.add(torch.get_autocast_dtype(device))
         return functional_call(self._model, self._values, args, kwargs)
 
 
@@ -108,7 +118,7 @@ def _clipped_sum(
     parameters = trainable_parameters(model)
     detached = {name: p.detach() for name, p in parameters.items()}
     buffers = buffer_versions(model)
-    aim = l2_clip_norm * (1 - margin(parameters.values()))
+    dtypes = {p.dtype for p in parameters.values()}
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
         for name, p in parameters.items()
@@ -119,7 +129,7 @@ def _clipped_sum(
     def unit_loss(
         values: dict[str, Tensor], input_ids: Tensor, lengths: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        rows = loss(_With(model, values), input_ids, lengths)
+        rows = loss(_With(model, values, dtypes), input_ids, lengths)
         total_loss = (rows * weights.to(rows.dtype)).sum()
         return total_loss, total_loss.detach()
 
@@ -141,7 +151,7 @@ def _clipped_sum(
         square = sum((squares(g) for g in wide.values()), torch.zeros(()).double())
         assert isinstance(square, Tensor)
         usable = square.isfinite()
-        factors = clip_factors(square.cpu(), l2_clip_norm=aim)
+        factors = clip_factors(square.cpu(), l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)))
         norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
         alone += [begin + int(u) for u in (~usable).nonzero()]
         good = usable.nonzero().flatten()
@@ -153,7 +163,7 @@ def _clipped_sum(
             model,
             loss,
             units.select(unit, unit + 1),
-            l2_clip_norm=aim,
+            l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)),
             micro_batch=micro_batch,
         )
         norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
