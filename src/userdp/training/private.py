@@ -33,10 +33,11 @@ from userdp.gradients import (
     Loss,
     NoiseSource,
     causal_lm_loss,
-    clipped_sum,
+    get_engine,
     require_uncoupled,
     trainable_parameters,
 )
+from userdp.gradients.engines.auto import clipped_sum
 from userdp.guarantees import require_count
 from userdp.plan import Plan
 from userdp.training.collate import Collator
@@ -54,6 +55,7 @@ def make_private(
     out: str | os.PathLike[str],
     loss: Loss = causal_lm_loss,
     micro_batch: int = 32,
+    engine: str = "auto",
     resume: bool = False,
     identity: Mapping[str, str] | None = None,
     public: Mapping[str, Any] | None = None,
@@ -74,6 +76,7 @@ def make_private(
         out: the run's folder; new, unless ``resume``.
         loss: per-row loss that couples no two rows.
         micro_batch: most rows in one pass; memory, never privacy.
+        engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
             yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
             whose update was lost stay charged.
@@ -91,6 +94,7 @@ def make_private(
     require_same_parameters(model, optimizer)
     require_uncoupled(model)
     require_count("micro_batch", micro_batch)
+    get_engine(engine)
     opened = store if isinstance(store, UserStore) else UserStore.open(Path(store))
     split = opened.split(Split.TRAIN)
     sampler = build_sampler(plan, split.counts, unsafe_seed=unsafe_seed)
@@ -119,6 +123,7 @@ def make_private(
         noise=noise,
         loss=loss,
         micro_batch=micro_batch,
+        engine=engine,
     )
 
 
@@ -145,6 +150,7 @@ class PrivateRun:
         noise: NoiseSource,
         loss: Loss,
         micro_batch: int,
+        engine: str,
     ) -> None:
         self.plan = plan
         self._run = run
@@ -157,6 +163,7 @@ class PrivateRun:
         self._l2_clip_norm = plan.l2_clip_norm
         self._loss = loss
         self._micro_batch = micro_batch
+        self._engine = engine
         self._moved = False
 
     @property
@@ -189,7 +196,8 @@ class PrivateRun:
             self._sampler.record(noise_std=self._noise_std, l2_clip_norm=self._l2_clip_norm)
         )
         cohort = self._sampler.draw()
-        summed = clipped_sum(
+        engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
+        summed = engine(
             self._model,
             self._loss,
             self._collator(cohort).to(_device(self._model)),

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from userdp.gradients.engines import functions
@@ -142,8 +143,11 @@ class Tape:
 
     def gradients(self, total: Tensor) -> dict[str, Tensor]:
         """Run the backward pass; the ordinary gradients of parameters that no rule covered."""
-        found = torch.autograd.grad(
-            total, [self.anchor, *self._parameters.values()], allow_unused=True
+        # torch.autograd.grad would switch the tape off while it runs, and with it the
+        # recomputation of checkpointed layers; this is what it calls.
+        inputs = (self.anchor, *self._parameters.values())
+        found = _engine_run_backward(
+            (total,), (torch.ones_like(total),), False, False, inputs, True, accumulate_grad=False
         )
         return {
             name: gradient

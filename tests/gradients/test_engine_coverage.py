@@ -1,0 +1,298 @@
+"""No parameter is skipped: what has no rule is found, and computed by the reference engine."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable
+
+import peft
+import pytest
+import torch
+from torch import Tensor, nn
+
+from userdp.gradients import Units, clipped_sum, get_engine
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import one_pass, uses
+from userdp.gradients.engines.auto import choose
+from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.losses import causal_lm_loss
+
+MakeModel = Callable[..., nn.Module]
+MakeRows = Callable[..., list[list[list[int]]]]
+
+
+class Toy(nn.Module):
+    """An embedding, a layer under test, and one number per row."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(23, 8)
+        self.layer = layer
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.layer(self.embedding(input_ids)).square().flatten(1).mean(1)
+
+
+def toy_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    losses: Tensor = model(input_ids[:, :4])
+    return losses
+
+
+class Functional(nn.Module):
+    """Uses its matrix in a way that no rule knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return torch.einsum("btd,de->bte", hidden, self.weight)
+
+
+class Both(nn.Module):
+    """Uses one matrix in a layer that has a rule and once more outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.linear(hidden) @ self.linear.weight
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6, batch_first=True)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found: Tensor = self.lstm(hidden)[0]
+        return found
+
+
+class Image(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 3, 3)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found: Tensor = self.convolution(hidden[:, None])
+        return found
+
+
+class PositionsFirst(nn.Module):
+    """Flattens positions before rows: a layout that no rule can see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows, positions, width = hidden.shape
+        flat = hidden.transpose(0, 1).reshape(-1, width)
+        found: Tensor = self.linear(flat).view(positions, rows, -1).transpose(0, 1)
+        return found
+
+
+class Twice(nn.Module):
+    """One layer applied twice, as ALBERT does: its gradient is the sum over both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found: Tensor = self.linear(torch.tanh(self.linear(hidden)))
+        return found
+
+
+@pytest.fixture
+def units(make_rows: MakeRows) -> Units:
+    return Units.from_rows(make_rows([2, 1, 3], shortest=5))
+
+
+def largest_difference(model: nn.Module, units: Units, name: str) -> float:
+    ours = get_engine(name)(model, toy_loss, units, l2_clip_norm=1e3)
+    exact = clipped_sum(copy.deepcopy(model).double(), toy_loss, units, l2_clip_norm=1e3)
+    torch.testing.assert_close(ours.norms, exact.norms, rtol=1e-5, atol=1e-8)
+    return math.sqrt(squared_norm(ours.value[n] - v for n, v in exact.value.items()))
+
+
+@pytest.mark.parametrize("name", ["auto", "bookkeeping", "lora", "vmap"])
+@pytest.mark.parametrize(
+    "layer", [Functional, Both, Recurrent, Image, PositionsFirst, Twice, nn.Identity]
+)
+def test_every_parameter_gets_its_exact_gradient_whatever_uses_it(
+    layer: type[nn.Module], name: str, units: Units
+) -> None:
+    torch.manual_seed(0)
+    assert largest_difference(Toy(layer()), units, name) < 1e-5
+
+
+@pytest.mark.parametrize("layer", [Functional, Both, Recurrent, Image])
+def test_a_parameter_without_a_rule_is_named_not_skipped(
+    layer: type[nn.Module], units: Units
+) -> None:
+    with pytest.raises(NotCoveredError, match="layer"):
+        one_pass_sum(Toy(layer()), toy_loss, units, l2_clip_norm=1.0)
+
+
+def test_a_layout_that_no_rule_can_see_is_caught_by_the_comparison_with_the_reference(
+    units: Units, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = Toy(PositionsFirst())
+    with caplog.at_level(logging.WARNING):
+        get_engine("bookkeeping")(model, toy_loss, units, l2_clip_norm=1.0)
+    assert "slower reference engine" in caplog.text
+    assert choose(model, toy_loss, units).engine == "reference"
+    # Broken twin: the same engine without the comparison clips the wrong mixtures.
+    blind = one_pass_sum(model, toy_loss, units, l2_clip_norm=1.0)
+    exact = clipped_sum(model, toy_loss, units, l2_clip_norm=1.0)
+    assert float(((blind.norms - exact.norms) / exact.norms).abs().max()) > 0.01
+
+
+def tied_move(model: nn.Module, rows: list[list[list[int]]], clip: float) -> float:
+    """The most that one unit moves the book-keeping sum of Gram matrix norms."""
+
+    def run(kept: list[list[list[int]]]) -> dict[str, Tensor]:
+        return one_pass_sum(
+            model, causal_lm_loss, Units.from_rows(kept), l2_clip_norm=clip, form=Form.GHOST
+        ).value
+
+    everybody = run(rows)
+    moves = []
+    for out in range(len(rows)):
+        without = run(rows[:out] + rows[out + 1 :])
+        moves.append(math.sqrt(squared_norm(everybody[n] - without[n] for n in without)))
+    return max(moves)
+
+
+def test_invariant_3_twin_book_keeping_without_the_cross_term_is_caught(
+    make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rows = make_model("gpt2-tied", torch.float64), make_rows([2, 2, 2], seed=4)
+    assert tied_move(model, rows, 0.5) <= 0.5
+    monkeypatch.setattr(uses, "_inner", lambda use, other: torch.zeros(other.count).double())
+    assert tied_move(model, rows, 0.5) > 0.5 * 1.001
+
+
+def test_invariant_3_twin_gram_norms_in_half_precision_are_caught(
+    make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rows = make_model("gpt2-untied", torch.float64), make_rows([1] * 4, seed=4)
+    honest = uses.Ghost.squared_norms
+
+    def half(self: uses.Ghost) -> Tensor:
+        return honest(self).bfloat16().double() * (1 - 2.0**-7)
+
+    monkeypatch.setattr(uses.Ghost, "squared_norms", half)
+    assert tied_move(model, rows, 0.5) > 0.5
+
+
+def test_invariant_3_twin_a_parameter_that_is_skipped_is_caught(
+    make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms without one layer, and a sum with it: the move passes C."""
+    model, rows = make_model("gpt2-untied", torch.float64), make_rows([1] * 4, seed=4)
+    honest = uses.Sparse.squared_norms
+    monkeypatch.setattr(uses.Sparse, "squared_norms", lambda self: 0 * honest(self))
+    assert tied_move(model, rows, 0.5) > 0.5
+
+
+def test_invariant_3_twin_a_loss_over_the_batch_is_refused(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return causal_lm_loss(model, input_ids, lengths).mean()
+
+    with pytest.raises(one_pass.UseError, match="one number per row"):
+        one_pass_sum(make_model(), batch_mean, Units.from_rows(make_rows([2, 2])), l2_clip_norm=1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+@pytest.mark.parametrize("form", Form)
+def test_activation_checkpointing_changes_nothing(
+    form: Form, family: str, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    units, sums = Units.from_rows(make_rows([2, 1])), []
+    for checkpointing in (False, True):
+        model = make_model(family)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        model.train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()  # type: ignore[operator]
+        sums.append(one_pass_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, form=form))
+    torch.testing.assert_close(sums[0].norms, sums[1].norms)
+    for name, value in sums[0].value.items():
+        torch.testing.assert_close(value, sums[1].value[name])
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+def test_under_bfloat16_autocast_a_unit_moves_the_sum_by_at_most_the_clip_norm(
+    family: str, form: Form, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model, rows, clip = make_model(family), make_rows([2, 1, 3]), 0.5
+
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return causal_lm_loss(model, input_ids, lengths)
+
+    def run(kept: list[list[list[int]]]) -> dict[str, Tensor]:
+        return one_pass_sum(model, loss, Units.from_rows(kept), l2_clip_norm=clip, form=form).value
+
+    everybody = run(rows)
+    for out in range(len(rows)):
+        without = run(rows[:out] + rows[out + 1 :])
+        move = math.sqrt(squared_norm(everybody[n] - without[n] for n in without))
+        assert 0.9 * clip < move <= clip
+
+
+def with_adapters(model: nn.Module) -> nn.Module:
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    wrapped: nn.Module = peft.get_peft_model(model, config)
+    for name, parameter in wrapped.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter)
+    return wrapped
+
+
+@pytest.mark.parametrize("base", [torch.float32, torch.bfloat16])
+def test_lora_agrees_with_the_reference_on_a_base_of_any_precision(
+    base: torch.dtype, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = with_adapters(make_model(dtype=base))
+    for name, parameter in model.named_parameters():
+        if "lora" in name:
+            parameter.data = parameter.data.float()
+    units = Units.from_rows(make_rows([2, 1, 3]))
+    found = one_pass_sum(model, causal_lm_loss, units, l2_clip_norm=1e3, form=Form.FORMED)
+    exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1e3)
+    close = 1e-5 if base == torch.float32 else 0.02
+    torch.testing.assert_close(found.norms, exact.norms, rtol=close, atol=1e-8)
+
+
+def test_auto_says_why(make_model: MakeModel, make_rows: MakeRows) -> None:
+    units = Units.from_rows(make_rows([2, 1, 3]))
+    full = choose(make_model(), causal_lm_loss, units)
+    assert (full.engine, "one backward pass" in full.reason) == ("bookkeeping", True)
+    adapters = choose(with_adapters(make_model()), causal_lm_loss, units)
+    assert (adapters.engine, "low rank" in adapters.reason) == ("lora", True)
+    large = choose(make_model(), causal_lm_loss, Units.from_rows(make_rows([5, 4])), micro_batch=3)
+    assert (large.engine, "one at a time" in large.reason) == ("reference", True)
+    tiny = choose(make_model(), causal_lm_loss, units, l2_clip_norm=1e-9)
+    assert tiny.engine == "reference"
+
+
+def test_the_cost_model_forms_gradients_of_long_units_only() -> None:
+    forms = [
+        choose_form(units=4, positions=4 * s, p=1024, q=1024, device="cpu") for s in (16, 128, 1024)
+    ]
+    assert forms == [Form.GHOST, Form.GHOST, Form.FORMED]
