@@ -29,7 +29,6 @@ from userdp.data.prepare import prepare_store
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.selection import FixedSelection
 from userdp.data.sources import open_source
-from userdp.data.sources.jsonl import JsonLines
 from userdp.data.splits import Split
 from userdp.data.statistics import describe
 from userdp.data.store import StoreSplit, UserStore
@@ -108,7 +107,7 @@ HOSTILE = [
     {"user": "  ", "text": "nobody's"},
     {"user": True, "text": "no"},
     {"user": 1.5, "text": "no"},
-    {"user": ["a"], "text": "no"},
+    {"user": [["a"]], "text": "no"},
     {"user": "a"},
     {"user": "a", "text": None},
     {"user": "a", "text": ""},
@@ -310,7 +309,7 @@ def test_real_text_is_stored_whole(tmp_path, name, users):
         for line in lines:
             record = json.loads(line)
             expected[record["user"]].append(record["text"])
-    source = JsonLines(paths=(path,))
+    source = open_source([str(path)])
     meta = prepare_store(source, tmp_path / "store", tokenizer=StoreTokenizer.load())
     store = UserStore.open(tmp_path / "store")
     read = sum(map(len, expected.values()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -19,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from userdp.cli.output import emit, stderr
+from userdp.cli.prepare_options import InputOptions, default_split
 
 
 def prepare(
@@ -29,54 +31,76 @@ def prepare(
     source: str | None = None,
     tokenizer: Path | None = None,
     seq_len: int = 128,
-    user_field: str = "user",
-    text_field: str = "text",
     held_out_users: float = 0.1,
     held_out_examples: float = 0.05,
-    max_users: int | None = None,
+    split: Literal["hash", "given", "first-part"] | None = None,
+    owners: Literal["first", "greedy"] = "first",
+    records_per_user: int | None = None,
+    input_options: Annotated[InputOptions, Parameter(name="*")] | None = None,
     memory_limit: str = "1GB",
+    append: bool = False,
     overwrite: bool = False,
     json: bool = False,
 ) -> None:
-    """Turn records into a user store.
+    """Turn records into a user store, or add them to one.
 
     Every record is stored or counted as dropped, with the reason. The store is written whole or
     not at all. Its counts are for its operator: they are not differentially private.
 
     Args:
-        paths: files or folders; for docstrings, names of installed packages, or stdlib.
+        paths: files, folders or patterns; for hf a name on the hub; for docstrings, names of
+            installed packages, or stdlib.
         out: the store's folder.
-        source: jsonl (plain or gzip) or docstrings; by default told from the paths.
+        source: jsonl, csv, parquet, hf, mbox, maildir, git, leaf, stackoverflow, c4, ccnews,
+            folder, conversations or docstrings; by default told from the paths.
         tokenizer: tokenizer.json or a folder that holds one; by default the bundled model's. It
             must come from public text.
         seq_len: most tokens of an example.
-        user_field: the field that names a record's user.
-        text_field: the field that holds a record's text.
         held_out_users: fraction of users of whom nothing is trained on.
         held_out_examples: fraction of the other users' records that are not trained on.
-        max_users: at most this many users; for public sources (docstrings) alone.
+        split: hash (that fraction), given (by the source or --held-out-from alone) or first-part
+            (a tenth of each user, at most 32); by default the papers' for stackoverflow, c4 and
+            ccnews, else hash.
+        owners: a record of several users goes to its first owner alone, or, under greedy, is
+            kept if all its owners are below --records-per-user (fixed-graph adjacency, ELS only).
+        records_per_user: the bound of --owners greedy.
+        input_options: see below.
         memory_limit: of the grouping stage, e.g. 1GB; the rest goes to disk beside the store.
+        append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         json: print one JSON object on stdout.
     """
-    from userdp.data.prepare import prepare_store
-    from userdp.data.sources import SourceOptions, open_source
+    from userdp.data.ownership import Owners
+    from userdp.data.prepare import append_records, prepare_store
+    from userdp.data.sources import open_source
+    from userdp.data.splits import SplitRule
     from userdp.data.tokenize import StoreTokenizer
+    from userdp.errors import UseError
 
-    options = SourceOptions(user_field=user_field, text_field=text_field, max_users=max_users)
-    records = open_source(paths or [], kind=source, options=options)
+    if append and overwrite:
+        raise UseError("--append and --overwrite exclude each other", hint="give one of them")
+    template_from = out if append else tokenizer
+    chosen = (input_options or InputOptions()).source_options(template_from)
+    records = open_source(paths or [], kind=source, options=chosen)
+    rule = default_split(records.kind) if split is None else SplitRule(split)
     with _Bar() as bar:
-        meta = prepare_store(
-            records,
-            out,
-            tokenizer=StoreTokenizer.load(tokenizer),
-            seq_len=seq_len,
-            held_out_users=held_out_users,
-            held_out_examples=held_out_examples,
-            overwrite=overwrite,
-            memory_limit=memory_limit,
-            progress=bar,
-        )
+        if append:
+            meta = append_records(records, out, split=rule, memory_limit=memory_limit, progress=bar)
+        else:
+            meta = prepare_store(
+                records,
+                out,
+                tokenizer=StoreTokenizer.load(tokenizer),
+                seq_len=seq_len,
+                held_out_users=held_out_users,
+                held_out_examples=held_out_examples,
+                split=rule,
+                owners=Owners(owners),
+                records_per_user=records_per_user,
+                overwrite=overwrite,
+                memory_limit=memory_limit,
+                progress=bar,
+            )
     result = {"store": str(out), **meta.to_dict()}
     emit(result, json=json, render=lambda console: _print(console, result))
 

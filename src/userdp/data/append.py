@@ -79,12 +79,15 @@ class StoreAppender:
         """A folder for working files, on the store's disk; gone when the appender closes."""
         return self._path / _SCRATCH
 
-    def finish(self, *, source: dict[str, Any], tally: Tally) -> StoreMeta:
+    def finish(
+        self, *, source: dict[str, Any], tally: Tally, ownership: dict[str, Any] | None = None
+    ) -> StoreMeta:
         """Write the new generation of the index, sync, and let it count.
 
         Args:
             source: what the source says of itself.
             tally: its books must balance.
+            ownership: replaces the store's, unless None.
         """
         tally.balance()
         self.body.close()
@@ -101,6 +104,7 @@ class StoreAppender:
             example_drops=_added(old.example_drops, tally.example_drops),
             totals=totals_of(self.body, index, tally, old.totals),
             generation=old.generation + 1,
+            ownership=ownership or old.ownership,
             segments=self.body.segments,
             appended=[*old.appended, source],
             files={

@@ -39,13 +39,25 @@ class Owners(StrEnum):
     GREEDY = "greedy"
 
 
-def first_owner(records: Iterable[Record], *, tally: Tally) -> Iterator[Record]:
-    """Each record with its first owner alone; unusable ones are counted."""
-    for record in records:
-        if record.unusable is not None:
-            tally.drop(record.unusable)
-        else:
-            yield record._replace(owners=())
+class FirstOwner:
+    """Gives each record to its first owner alone.
+
+    Attributes:
+        several: records so far that had more than one.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self.several = 0
+
+    def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The usable records; unusable ones are counted."""
+        for record in records:
+            self.several += len(record.owners) > 1
+            if record.unusable is not None:
+                self._tally.drop(record.unusable)
+            else:
+                yield record._replace(owners=()) if record.owners else record
 
 
 def bounded(
@@ -81,14 +93,17 @@ def bounded(
                 yield record._replace(owners=())
 
 
-def facts(owners: Owners, records_per_user: int | None) -> dict[str, Any]:
-    """What `StoreMeta.ownership` says."""
-    if owners is Owners.GREEDY:
-        return {
-            "rule": "greedy",
-            "adjacency": str(Adjacency.FIXED_GRAPH),
-            "records_per_user": records_per_user,
-        }
+def greedy_facts(records_per_user: int) -> dict[str, Any]:
+    """What `StoreMeta.ownership` says under `GREEDY`."""
+    return {
+        "rule": "greedy",
+        "adjacency": str(Adjacency.FIXED_GRAPH),
+        "records_per_user": records_per_user,
+    }
+
+
+def first_owner_facts() -> dict[str, Any]:
+    """What it says where records of several users went to the first."""
     return {
         "rule": "first-owner",
         "adjacency": str(Adjacency.ADD_OR_REMOVE),

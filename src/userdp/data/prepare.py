@@ -11,7 +11,13 @@ from userdp.data.append import StoreAppender
 from userdp.data.examples import Examples, Writer
 from userdp.data.grouping import MEMORY_LIMIT, Grouping
 from userdp.data.meta import StoreMeta
-from userdp.data.ownership import Owners, bounded, facts, first_owner
+from userdp.data.ownership import (
+    FirstOwner,
+    Owners,
+    bounded,
+    first_owner_facts,
+    greedy_facts,
+)
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.repeats import on_one_side
@@ -64,6 +70,7 @@ def prepare_store(
         FailureError: the disk is full, or another failure of the machine.
     """
     require_seq_len(seq_len)
+    tally = Tally()
     stages = _Stages(
         source=source,
         tokenizer=tokenizer,
@@ -76,11 +83,14 @@ def prepare_store(
         bound=_require_bound(Owners(owners), records_per_user),
         memory_limit=memory_limit,
         progress=progress or NoProgress(),
-        tally=Tally(),
+        tally=tally,
+        first_owner=FirstOwner(tally),
     )
-    ownership = None
-    if source.several_owners:
-        ownership = facts(Owners(owners), records_per_user)
+    if stages.bound is not None and not source.several_owners:
+        raise UseError(
+            f"a source of kind {source.kind} has records of one owner each",
+            hint="leave --owners out",
+        )
     try:
         with StoreWriter(
             out,
@@ -94,7 +104,7 @@ def prepare_store(
                 source=stages.source_facts(),
                 fractions=stages.fractions,
                 tally=stages.tally,
-                ownership=ownership,
+                ownership=stages.ownership(),
             )
     except OSError as error:
         raise _disk(out, error) from error
@@ -119,17 +129,20 @@ def append_records(
     Args:
         source: see `userdp.data.sources`; of records with one owner.
         store: a store that has its user ids; readers and runs may have it open.
-        split, memory_limit, progress: as in `prepare_store`.
+        split: as in `prepare_store`.
+        memory_limit: as there.
+        progress: as there.
 
     Raises:
         UseError: no store is there, it has no user ids, somebody else appends, or the source does
             not fit it; or there is nothing to store.
         FailureError: the disk is full. The store is then as it was.
     """
+    tally = Tally()
     try:
         with StoreAppender(store) as writer:
             meta = writer.meta
-            if source.several_owners or meta.ownership["rule"] == "greedy":
+            if meta.ownership["rule"] == "greedy":
                 raise UseError(
                     "records of several owners cannot be appended: the bound on each owner was "
                     "settled over all records at once",
@@ -150,10 +163,13 @@ def append_records(
                 bound=None,
                 memory_limit=memory_limit,
                 progress=progress or NoProgress(),
-                tally=Tally(),
+                tally=tally,
+                first_owner=FirstOwner(tally),
             )
             stages.run(writer, writer.scratch)
-            return writer.finish(source=stages.source_facts(), tally=stages.tally)
+            return writer.finish(
+                source=stages.source_facts(), tally=stages.tally, ownership=stages.ownership()
+            )
     except OSError as error:
         raise _disk(store, error) from error
 
@@ -171,6 +187,13 @@ class _Stages:
     memory_limit: str
     progress: Progress
     tally: Tally
+    first_owner: FirstOwner
+
+    def ownership(self) -> dict[str, Any] | None:
+        """What `StoreMeta.ownership` says; None: each record had one owner."""
+        if self.bound is not None:
+            return greedy_facts(self.bound)
+        return first_owner_facts() if self.first_owner.several else None
 
     def run(self, writer: Writer, scratch: Path) -> None:
         with Grouping(scratch, memory_limit=self.memory_limit) as grouping:
@@ -211,7 +234,7 @@ class _Stages:
         records: Iterable[Record] = self.source.records(self.tally, self.progress)
         if self.source.several_owners:
             if self.bound is None:
-                records = first_owner(records, tally=self.tally)
+                records = self.first_owner(records)
             else:
                 records = bounded(
                     records,

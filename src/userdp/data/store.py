@@ -226,7 +226,9 @@ class StoreSplit:
             place[rows] += here
             rows = rows[place[rows] < end[rows]]
         order = np.argsort(np.concatenate([part[0] for part in parts]), kind="stable")
-        row, span, inside, here = (np.concatenate(column)[order] for column in zip(*parts))
+        row, span, inside, here = (
+            np.concatenate(column)[order] for column in zip(*parts, strict=True)
+        )
         segment = self._span_segment[span]
         pieces = self._copy(segment, self._span_token[span] + inside, here)
         offsets = _starts(np.bincount(row, weights=here, minlength=len(user)).astype(np.int64))

@@ -140,7 +140,9 @@ def _check_content(store: UserStore, progress: Progress) -> Iterator[str]:
     for split, code in layout.SPLIT_CODES.items():
         part = store.split(split)
         place = slice(len(NO_EXAMPLES) * code, len(NO_EXAMPLES) * (code + 1))
-        for user, (row, count) in enumerate(zip(part.rows.tolist(), part.counts.tolist())):
+        for user, (row, count) in enumerate(
+            zip(part.rows.tolist(), part.counts.tolist(), strict=True)
+        ):
             chain = NO_EXAMPLES
             for first in range(0, count, 4096):
                 examples = np.arange(first, min(first + 4096, count))

@@ -7,10 +7,23 @@ from pathlib import Path
 from typing import cast
 
 from userdp.data.sources.base import Source, SourceModule, SourceOptions
+from userdp.data.sources.paths import matching
 from userdp.errors import UseError
 
 KINDS = {
+    "mbox": "userdp.data.sources.mbox",
+    "maildir": "userdp.data.sources.maildir",
+    "git": "userdp.data.sources.git",
+    "hf": "userdp.data.sources.hf",
+    "stackoverflow": "userdp.data.sources.stackoverflow",
+    "parquet": "userdp.data.sources.parquet",
+    "csv": "userdp.data.sources.csv",
+    "c4": "userdp.data.sources.c4",
+    "leaf": "userdp.data.sources.leaf",
     "jsonl": "userdp.data.sources.jsonl",
+    "folder": "userdp.data.sources.folder",
+    "ccnews": "userdp.data.sources.ccnews",
+    "conversations": "userdp.data.sources.conversations",
     "docstrings": "userdp.data.sources.docstrings",
 }
 """Kind to module, in the order in which a kind is inferred."""
@@ -39,16 +52,23 @@ def _module(kind: str) -> SourceModule:
 def _infer(paths: list[str]) -> str:
     if not paths:
         raise UseError("no input: neither a PATH nor a --source is given", hint="name a file")
-    for name in paths:
-        if not Path(name).exists():
-            raise UseError(
-                f"no input at {name}: nothing is there",
-                hint="for installed packages give --source docstrings",
-            )
+    files = [Path(found) for name in paths for found in _expand(name)]
     for kind in KINDS:
-        if all(_module(kind).matches(Path(name)) for name in paths):
+        if all(_module(kind).matches(path) for path in files):
             return kind
     raise UseError(
         f"the kind of {', '.join(paths)} cannot be told from its name",
         hint=f"give --source, one of: {', '.join(KINDS)}",
     )
+
+
+def _expand(name: str) -> list[str]:
+    if Path(name).exists():
+        return [name]
+    found = matching(name)
+    if not found:
+        raise UseError(
+            f"no input at {name}: nothing is there",
+            hint="for installed packages give --source docstrings, for the hub --source hf",
+        )
+    return found

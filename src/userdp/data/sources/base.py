@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally
+from userdp.errors import UseError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,14 +17,38 @@ class SourceOptions:
     """Where a source finds what it needs; each source reads those that concern it.
 
     Args:
-        user_field: the field that names a record's user.
+        user_field: the field that names a record's user; a list of users where several own it.
         text_field: the field that holds its text.
+        date_field: the field that holds its date (ISO 8601, or seconds since 1970), for
+            ``held_out_from``.
+        held_out_from: records of this day and later (ISO date, UTC) are held out.
+        url_field: web text: the field whose registered domain is the user.
+        messages_field, prompt_field, completion_field: conversations.
+        chat_template: Jinja text of a tokenizer's chat template, for conversations; None: the
+            default of `userdp.data.chat`.
+        special_tokens: what the template writes for ``bos_token``, ``eos_token`` and so on.
+        dataset_split: the split of a Hugging Face data set.
+        receivers: mail: one record per receiver (To, Cc, Bcc).
+        drop_forwarded: mail: drop forwarded mail.
+        drop_repeats: mail: drop mail in which a 20-gram of words repeats.
         max_users: at most this many users, chosen by hash; for public sources only, since the
             choice compares users with each other. None: all.
     """
 
     user_field: str = "user"
     text_field: str = "text"
+    date_field: str | None = None
+    held_out_from: str | None = None
+    url_field: str = "url"
+    messages_field: str = "messages"
+    prompt_field: str = "prompt"
+    completion_field: str = "completion"
+    chat_template: str | None = None
+    special_tokens: tuple[tuple[str, str], ...] = ()
+    dataset_split: str = "train"
+    receivers: bool = False
+    drop_forwarded: bool = False
+    drop_repeats: bool = False
     max_users: int | None = None
 
 
@@ -78,3 +103,13 @@ class SourceModule(Protocol):
 
     def matches(self, path: Path) -> bool:
         """Whether an existing ``path`` looks like this kind; cheap, never raises."""
+
+
+def require_no_max_users(options: SourceOptions) -> None:
+    """`UseError` if ``max_users`` is asked of a private source."""
+    if options.max_users is not None:
+        raise UseError(
+            "max_users is for public sources alone: which users are kept would depend on who "
+            "the others are",
+            hint="leave --max-users out, or cut the file down by a rule on the user's own id",
+        )

@@ -1,0 +1,124 @@
+"""Conversations: JSON Lines or Parquet with ``messages``, or with prompt and completion.
+
+Expected input, either of::
+
+    {"user": "ana", "messages": [{"role": "user", "content": "Why is the sky blue?"},
+                                 {"role": "assistant", "content": "Rayleigh scattering."}]}
+    {"user": "ana", "prompt": "Why is the sky blue?", "completion": "Rayleigh scattering."}
+
+The user is the person whose data it is, of the field ``--user-field``. A conversation is one
+record, written with the tokenizer's chat template (``tokenizer_config.json`` or
+``chat_template.jinja`` beside ``tokenizer.json``), else with the default of `userdp.data.chat`. The
+store gets a loss mask: the loss counts the assistant's tokens only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from userdp.data.chat import ChatTemplate, Message
+from userdp.data.records import Drop, Record
+from userdp.data.sources import jsonl, parquet
+from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.rows import Row, TableSource, owners_of
+
+
+def build(paths: list[str], options: SourceOptions) -> TableSource:
+    """The source for files, folders and patterns ``paths``."""
+    looks = [Path(name) for name in paths if Path(name).exists()]
+    tables = parquet if looks and all(parquet.matches(path) for path in looks) else jsonl
+    reader = tables.build(paths, options).reader
+    parser = ConversationParser(
+        user_field=options.user_field,
+        messages_field=options.messages_field,
+        prompt_field=options.prompt_field,
+        completion_field=options.completion_field,
+        template=ChatTemplate(options.chat_template, options.special_tokens),
+    )
+    return TableSource(kind="conversations", reader=reader, parser=parser, loss_mask=True)
+
+
+def matches(path: Path) -> bool:
+    """Never: its files look like any JSON Lines."""
+    return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConversationParser:
+    """A conversation per row."""
+
+    user_field: str
+    messages_field: str
+    prompt_field: str
+    completion_field: str
+    template: ChatTemplate
+    loss_mask: bool = field(default=True, init=False)
+    several_owners: bool = field(default=False, init=False)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """User, messages, prompt and completion."""
+        return (self.user_field, self.messages_field, self.prompt_field, self.completion_field)
+
+    @property
+    def required(self) -> tuple[tuple[str, ...], ...]:
+        """A user, and messages or a completion."""
+        return ((self.user_field,), (self.messages_field, self.completion_field))
+
+    def record(self, row: Row, order: int) -> Record | Drop:
+        """The conversation of a row."""
+        owners = owners_of(row.get(self.user_field))
+        if isinstance(owners, Drop):
+            return owners
+        messages = self._messages(row)
+        if isinstance(messages, Drop):
+            return messages
+        rendered = self.template.render(messages)
+        if isinstance(rendered, Drop):
+            return rendered
+        try:
+            text = rendered.text.encode()
+        except UnicodeEncodeError:
+            return Drop.INVALID_UTF8
+        return Record(owners[0], text, order, pieces=rendered.pieces)
+
+    def _messages(self, row: Row) -> list[Message] | Drop:
+        if row.get(self.messages_field) is None:
+            both = [_string(row.get(name)) for name in (self.prompt_field, self.completion_field)]
+            if both[0] is None or both[1] is None:
+                return (
+                    Drop.NO_TEXT_FIELD if row.get(self.completion_field) is None else Drop.NOT_TEXT
+                )
+            return [("user", both[0]), ("assistant", both[1])]
+        turns = list(_turns(row[self.messages_field]))
+        if not turns:
+            return Drop.EMPTY_TEXT
+        if None in turns:
+            return Drop.NOT_TEXT
+        return [turn for turn in turns if turn is not None]
+
+
+def _turns(value: Any) -> Iterator[Message | None]:
+    """(role, content) of each message; None for one that has not both as text."""
+    if not isinstance(value, list):
+        yield None
+        return
+    for message in value:
+        if not isinstance(message, dict):
+            yield None
+            continue
+        role = _string(message.get("role", message.get("from")))
+        content = _string(message.get("content", message.get("value")))
+        yield None if role is None or content is None else (role.lower(), content)
+
+
+def _string(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return None
+    return value if isinstance(value, str) else None

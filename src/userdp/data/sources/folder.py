@@ -1,0 +1,88 @@
+"""A folder of books or documents: each file is one unit, its text one record.
+
+Expected input::
+
+    books/austen/emma.txt
+    books/melville/moby-dick.txt
+    notes.md
+
+Files ending in ``.txt``, ``.text``, ``.md`` and the like, looked for deeply, in the order of their
+names; the user is the file's path within the folder (BookSum: one book, one unit, as in Chua et
+al. 2024, Section 3). UTF-8; a file that is not is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.data.progress import Progress
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
+from userdp.data.sources.paths import expand, total_size, words
+from userdp.data.sources.rows import text_of
+from userdp.errors import UseError
+
+SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
+
+
+def build(paths: list[str], options: SourceOptions) -> Folder:
+    """The source for folders and files ``paths``."""
+    require_no_max_users(options)
+    expand(paths, suffixes=SUFFIXES, what="documents", deep=True)
+    return Folder(paths=tuple(Path(name) for name in paths))
+
+
+def matches(path: Path) -> bool:
+    """Whether a folder holds documents."""
+    return path.is_dir() and any(file.name.endswith(SUFFIXES) for file in path.rglob("*"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folder(PrivateSource):
+    """One record per file."""
+
+    paths: tuple[Path, ...]
+
+    kind = "folder"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return total_size(file for _, file in self._files())
+
+    def facts(self) -> dict[str, Any]:
+        """The number of files."""
+        return {"files": len(self._files())}
+
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """The documents; see `Source.records`."""
+        done = 0
+        for order, (unit, file) in enumerate(self._files()):
+            tally.read()
+            try:
+                text = text_of(file.read_bytes())
+                user = unit.encode()
+            except OSError as error:
+                raise UseError(f"{file} cannot be read: {words(error)}") from error
+            except UnicodeEncodeError:  # a file name that is not UTF-8
+                text = Drop.INVALID_UTF8
+            if isinstance(text, Drop):
+                tally.drop(text)
+            else:
+                yield Record(user, text, order)
+            done += file.stat().st_size
+            progress.at(done)
+
+    def _files(self) -> list[tuple[str, Path]]:
+        found: dict[Path, str] = {}
+        for path in self.paths:
+            for file in expand([str(path)], suffixes=SUFFIXES, what="documents", deep=True):
+                unit = file.relative_to(path) if path.is_dir() else Path(file.name)
+                found.setdefault(file, unit.as_posix())
+        units = list(found.values())
+        if len(set(units)) < len(units):  # of several folders with the same names inside
+            return [(file.as_posix(), file) for file in found]
+        return [(unit, file) for file, unit in found.items()]

@@ -1,0 +1,134 @@
+"""A git repository: the user is a commit's author, the text its message, oldest first.
+
+Expected input: the path of a repository, with or without a work tree::
+
+    userdp prepare ~/src/linux --source git --out store
+
+Authors are told apart by their address, after the repository's own ``.mailmap``. Merges are read
+like any commit. Nothing of the repository is run; ``git`` must be installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from userdp.data.progress import Progress
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
+from userdp.data.sources.rows import is_from, parse_day, text_of
+from userdp.errors import UseError
+
+_FORMAT = "%aE%n%aI%n%B"
+_READ = 2**16
+_REPORT_EVERY = 256
+
+
+def build(paths: list[str], options: SourceOptions) -> GitHistory:
+    """The source for repositories ``paths``."""
+    require_no_max_users(options)
+    if not paths:
+        raise UseError("no input: name a git repository", hint="give a PATH")
+    for name in paths:
+        if not matches(Path(name)):
+            raise UseError(f"{name} is not a git repository: it has neither .git nor HEAD")
+    return GitHistory(
+        paths=tuple(Path(name) for name in paths), held_out_from=options.held_out_from
+    )
+
+
+def matches(path: Path) -> bool:
+    """Whether it is a work tree or a bare repository."""
+    return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GitHistory(PrivateSource):
+    """Commit messages by author.
+
+    Args:
+        paths: repositories.
+        held_out_from: commits of this day (ISO date) and later are held out.
+    """
+
+    paths: tuple[Path, ...]
+    held_out_from: str | None = None
+
+    kind = "git"
+    size = None
+
+    def facts(self) -> dict[str, Any]:
+        """The number of repositories."""
+        return {"repositories": len(self.paths)}
+
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """The messages of all commits of ``HEAD``; see `Source.records`."""
+        day = parse_day(self.held_out_from)
+        order = 0
+        for path in self.paths:
+            for entry in _log(path):
+                tally.read()
+                author, date, message = (*entry.split(b"\n", 2), b"", b"")[:3]
+                text = text_of(message.rstrip(b"\n"))
+                held_out = False if day is None else is_from(date, day)
+                if not author.strip():
+                    tally.drop(Drop.NO_USER)
+                elif not _is_utf8(author):
+                    tally.drop(Drop.INVALID_UTF8)
+                elif isinstance(text, Drop):
+                    tally.drop(text)
+                elif isinstance(held_out, Drop):
+                    tally.drop(held_out)
+                else:
+                    yield Record(author, text, order, held_out)
+                order += 1
+                if order % _REPORT_EVERY == 0:
+                    progress.at(order)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _log(path: Path) -> Iterator[bytes]:
+    command = ["git", "-C", str(path), "-c", "core.fsmonitor=false", "-c",
+               "log.showSignature=false",
+               "log", "-z", "--reverse", "--use-mailmap", "--encoding=UTF-8",
+               f"--format={_FORMAT}"]  # fmt: skip
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        except FileNotFoundError as error:
+            raise UseError("reading a git history needs the program `git`") from error
+        assert process.stdout is not None
+        try:
+            yield from _split(process.stdout)
+        finally:
+            process.stdout.close()
+            status = process.wait()
+        if status != 0:
+            errors.seek(0)
+            said = errors.read(500).decode(errors="replace").strip().splitlines()
+            raise UseError(
+                f"git cannot read the history of {path}: {said[-1] if said else status}",
+                hint="`git -C PATH log` must work",
+            )
+
+
+def _split(stream: IO[bytes]) -> Iterator[bytes]:
+    rest = b""
+    while block := stream.read(_READ):
+        *entries, rest = (rest + block).split(b"\0")
+        yield from entries
+    if rest:
+        yield rest

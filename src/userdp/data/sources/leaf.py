@@ -1,0 +1,122 @@
+"""LEAF JSON (Caldas et al. 2018): Shakespeare, FEMNIST, Sent140 and the like.
+
+Expected input: ``*.json`` files, or LEAF's ``data`` folder with ``train/`` and ``test/``; what lies
+below a folder named ``test`` is held out::
+
+    {"users": ["PLAY_ROLE"], "num_samples": [2],
+     "user_data": {"PLAY_ROLE": {"x": ["eighty characters of a speec", "..."], "y": ["h", "."]}}}
+
+A sample whose ``x`` is text becomes the text ``x + y``; a list of texts and numbers (Sent140) is
+joined by blanks. A list of numbers in [0, 1] (FEMNIST's pixels) becomes ``y: 0 17 255 ...``, each
+number times 255.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.data.progress import Progress
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
+from userdp.data.sources.paths import expand, total_size
+from userdp.data.sources.rows import owners_of, text_of
+from userdp.errors import UseError
+
+_LOOK = 512
+
+
+def build(paths: list[str], options: SourceOptions) -> Leaf:
+    """The source for files and folders ``paths``."""
+    require_no_max_users(options)
+    return Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files", deep=True))
+
+
+def matches(path: Path) -> bool:
+    """Whether a file, or the first one in a folder, begins as LEAF's do."""
+    try:
+        file = path
+        if path.is_dir():
+            file = min(entry for entry in path.rglob("*.json") if entry.is_file())
+        with file.open("rb") as content:
+            beginning = content.read(_LOOK)
+    except (OSError, ValueError):
+        return False
+    return beginning.lstrip().startswith(b"{") and (
+        b'"users"' in beginning or b'"user_data"' in beginning
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leaf(PrivateSource):
+    """Samples of LEAF files; each file is held in memory while it is read."""
+
+    paths: tuple[Path, ...]
+
+    kind = "leaf"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return total_size(self.paths)
+
+    def facts(self) -> dict[str, Any]:
+        """The number of files and bytes."""
+        return {"files": len(self.paths), "bytes": self.size}
+
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """The samples of all files; see `Source.records`."""
+        order = done = 0
+        for path in self.paths:
+            held_out = "test" in path.parent.parts
+            for user, samples in _user_data(path).items():
+                owner = owners_of(user)
+                for x, y in _pairs(path, samples):
+                    tally.read()
+                    text = text_of(_text(x, y))
+                    if isinstance(owner, Drop):
+                        tally.drop(owner)
+                    elif isinstance(text, Drop):
+                        tally.drop(text)
+                    else:
+                        yield Record(owner[0], text, order, held_out)
+                    order += 1
+            done += path.stat().st_size
+            progress.at(done)
+
+
+def _user_data(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UseError(f"{path} cannot be read as JSON: {str(error)[:200]}") from error
+    data = content.get("user_data") if isinstance(content, dict) else None
+    if not isinstance(data, dict):
+        raise UseError(
+            f"{path} is not LEAF JSON: it has no object `user_data`",
+            hint="expected users, num_samples and user_data",
+        )
+    return data
+
+
+def _pairs(path: Path, samples: Any) -> Iterator[tuple[Any, Any]]:
+    inputs = samples.get("x") if isinstance(samples, dict) else None
+    labels = samples.get("y") if isinstance(samples, dict) else None
+    if not isinstance(inputs, list):
+        raise UseError(f"{path} is not LEAF JSON: a user has no list `x`")
+    if not isinstance(labels, list) or len(labels) != len(inputs):
+        raise UseError(f"{path} is not LEAF JSON: a user's `x` and `y` differ in length")
+    return zip(inputs, labels, strict=True)
+
+
+def _text(x: Any, y: Any) -> Any:
+    if isinstance(x, str):
+        return x + y if isinstance(y, str) else x
+    if not isinstance(x, list) or not x:
+        return x
+    if all(isinstance(value, int | float) and 0 <= value <= 1 for value in x):
+        return f"{y}: " + " ".join(str(round(255 * value)) for value in x)
+    return " ".join(str(value) for value in x)

@@ -1,0 +1,201 @@
+"""Mail messages to records, for the sources ``mbox`` and ``maildir``.
+
+A record is a message; its user is the sender's address, its owners are the sender and the
+receivers (see `userdp.data.ownership`). The text is what Chua et al. 2024, Appendix B, keep::
+
+    Date: Mon, 14 May 2001 16:39:00 -0700
+    From: ana@example.org
+    To: ben@example.org
+    Subject: lunch
+
+    Shall we?
+
+Their preprocessing of the Enron mail, each step an option: ``receivers`` (one record per receiver,
+Cc and Bcc included), ``drop_forwarded``, ``drop_repeats`` (drop a message in which a 20-gram of
+words repeats).
+"""
+
+from __future__ import annotations
+
+import email
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.errors import MessageError
+from email.header import decode_header, make_header
+from email.message import Message
+from email.utils import getaddresses, parsedate_to_datetime
+from typing import Any
+
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.rows import is_from, parse_day
+
+NGRAM = 20
+_FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)
+_FORWARDED_BODY = re.compile(
+    r"^[ >]*-{2,}\s*(forwarded (by|message)|begin forwarded)", re.IGNORECASE | re.MULTILINE
+)
+_TAGS = re.compile(r"<[^<>]*>")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MailRules:
+    """How messages become records.
+
+    Args:
+        receivers: one record per receiver instead of one per message.
+        drop_forwarded: drop what says it is forwarded, in its subject (``Fw:``) or body
+            (``---- Forwarded by``).
+        drop_repeats: drop what has a 20-gram of words twice.
+        held_out_from: messages of this day (ISO date) and later are held out.
+    """
+
+    receivers: bool = False
+    drop_forwarded: bool = False
+    drop_repeats: bool = False
+    held_out_from: str | None = None
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> MailRules:
+        """Those that the options ask for."""
+        parse_day(options.held_out_from)
+        return cls(
+            receivers=options.receivers,
+            drop_forwarded=options.drop_forwarded,
+            drop_repeats=options.drop_repeats,
+            held_out_from=options.held_out_from,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The rules, for the store."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def records(self, content: bytes, order: int, tally: Tally) -> Iterator[Record]:
+        """The records of one message, each counted as read; those without a sender are dropped.
+
+        ``order`` is the message's; the records of one message share it.
+        """
+        try:
+            message = email.message_from_bytes(content)
+            senders = _addresses(message, "From") or _addresses(message, "Sender")
+            receivers = _addresses(message, "To", "Cc", "Bcc")
+            body = _body(message)
+            subject = _header(message, "Subject")
+            date = _header(message, "Date")
+        except (MessageError, ValueError, LookupError, RecursionError, TypeError):
+            tally.read()
+            tally.drop(Drop.UNREADABLE)
+            return
+        problem = self._problem(subject, body)
+        day = parse_day(self.held_out_from)
+        held_out = False if day is None else _is_from(date, day)
+        if isinstance(held_out, Drop):
+            problem, held_out = problem or held_out, False
+        wanted: list[list[str]] = [receivers]
+        if self.receivers:
+            wanted = [[one] for one in receivers] or [[]]
+        for named in wanted:
+            tally.read()
+            if not senders:
+                tally.drop(Drop.NO_USER)
+            elif self.receivers and not named:
+                tally.drop(Drop.NO_RECEIVER)
+            else:
+                head = f"Date: {date}\nFrom: {senders[0]}\nTo: {', '.join(named)}\n"
+                text = f"{head}Subject: {subject}\n\n{body}".encode(errors="replace")
+                owners = tuple(dict.fromkeys(one.encode(errors="replace") for one in [
+                    senders[0], *named]))  # fmt: skip
+                if problem is not None:
+                    yield Record(owners[0], b"", order, owners=owners, unusable=problem)
+                else:
+                    several = owners if len(owners) > 1 else ()
+                    yield Record(owners[0], text, order, held_out, owners=several)
+
+    def _problem(self, subject: str, body: str) -> Drop | None:
+        if not body.strip():
+            return Drop.EMPTY_TEXT
+        if self.drop_forwarded and is_forwarded(subject, body):
+            return Drop.FORWARDED
+        if self.drop_repeats and repeats_ngram(body):
+            return Drop.REPEATED_NGRAM
+        return None
+
+
+def is_forwarded(subject: str, body: str) -> bool:
+    """Whether a message says that it is forwarded.
+
+    >>> is_forwarded("RE: FW: lunch", "x"), is_forwarded("forward", "on we go")
+    (True, False)
+    """
+    return bool(_FORWARDED_SUBJECT.match(subject) or _FORWARDED_BODY.search(body))
+
+
+def repeats_ngram(text: str, size: int = NGRAM) -> bool:
+    """Whether ``size`` words in a row stand in ``text`` twice.
+
+    >>> repeats_ngram("a b a b", 2), repeats_ngram("a b b a", 2)
+    (True, False)
+    """
+    words = text.split()
+    seen: set[tuple[str, ...]] = set()
+    for start in range(len(words) - size + 1):
+        gram = tuple(words[start : start + size])
+        if gram in seen:
+            return True
+        seen.add(gram)
+    return False
+
+
+def _is_from(date: str, day: Any) -> bool | Drop:
+    try:
+        moment = parsedate_to_datetime(date)
+    except (ValueError, TypeError, IndexError):
+        return Drop.NO_DATE
+    return is_from(moment, day)
+
+
+def _addresses(message: Message, *names: str) -> list[str]:
+    """The addresses in some headers, lower case, each once."""
+    values = [str(value) for name in names for value in message.get_all(name, [])]
+    found = (address.strip().lower() for _, address in getaddresses(values))
+    return list(dict.fromkeys(address for address in found if address))
+
+
+def _header(message: Message, name: str) -> str:
+    value = message.get(name)
+    if value is None:
+        return ""
+    try:
+        text = str(make_header(decode_header(value)))
+    except (ValueError, LookupError, MessageError):
+        text = str(value)
+    return " ".join(text.split())
+
+
+def _body(message: Message) -> str:
+    """The plain text of a message; of HTML alone, what is left without its tags."""
+    parts = [part for part in message.walk() if not part.is_multipart()]
+    for kind in ("text/plain", "text/html"):
+        texts = [
+            _decoded(part)
+            for part in parts
+            if part.get_content_type() == kind and part.get_content_disposition() != "attachment"
+        ]
+        if texts:
+            text = "\n".join(texts).replace("\r\n", "\n")
+            return text if kind == "text/plain" else _TAGS.sub(" ", text)
+    return ""
+
+
+def _decoded(part: Message) -> str:
+    payload = part.get_payload(decode=True)
+    if not isinstance(payload, bytes):
+        return ""
+    for charset in (part.get_content_charset(), "utf-8"):
+        try:
+            if charset:
+                return payload.decode(charset)
+        except (LookupError, UnicodeError, ValueError):
+            continue
+    return payload.decode("latin-1")  # old mail names no charset; every byte is a letter then

@@ -1,0 +1,111 @@
+"""Which files a PATH stands for, and opening them."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from userdp.errors import UseError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_LOOK = 4096
+READ_ERRORS = (OSError, EOFError, zlib.error)
+
+
+def expand(
+    paths: Sequence[str], *, suffixes: tuple[str, ...], what: str, deep: bool = False
+) -> tuple[Path, ...]:
+    """The files that ``paths`` stand for, in their order.
+
+    Args:
+        paths: files, folders (their files in the order of names) or glob patterns.
+        suffixes: what the name of a file in a folder must end in.
+        what: the kind in words, for messages.
+        deep: also look into folders within folders.
+
+    Raises:
+        UseError: nothing is named, nothing is there, or a folder holds no such file.
+    """
+    if not paths:
+        raise UseError(f"no input: {what} need a file", hint="name one or more PATHs")
+    files: list[Path] = []
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            entries: Iterable[Path] = path.rglob("*") if deep else path.iterdir()
+            found = sorted(e for e in entries if e.name.endswith(suffixes) and e.is_file())
+            if not found:
+                raise UseError(
+                    f"the folder {path} holds no {what}",
+                    hint=f"files must end in one of: {', '.join(suffixes)}",
+                )
+        elif path.exists():
+            found = [path]
+        else:
+            found = [Path(match) for match in matching(name) if Path(match).is_file()]
+            if not found:
+                raise UseError(f"no input at {name}: nothing is there")
+        files.extend(found)
+    return tuple(files)
+
+
+def matching(pattern: str) -> list[str]:
+    """What a glob pattern matches, in the order of the names; nothing for a plain path."""
+    if not glob.has_magic(pattern):
+        return []
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+
+
+def total_size(files: Iterable[Path]) -> int:
+    """Bytes of all files, as they lie on disk."""
+    return sum(file.stat().st_size for file in files)
+
+
+def open_text(path: Path, *, what: str) -> IO[bytes]:
+    """A file for `unzipped`, looked into: `UseError` if it cannot be read or is no text."""
+    try:
+        raw = path.open("rb", buffering=0)  # so that its place is the file's own
+        with unzipped(raw) as start:
+            beginning = start.read(_LOOK)
+        raw.seek(0)
+    except READ_ERRORS as error:
+        raise UseError(f"{path} cannot be read: {words(error)}") from error
+    if b"\0" in beginning:
+        raise UseError(f"{path} is a binary file, not {what}", hint="expected text, plain or gzip")
+    return raw
+
+
+def unzipped(raw: IO[bytes]) -> IO[bytes]:
+    """``raw`` from its beginning, decompressed if it is gzip; closing it leaves ``raw`` open."""
+    raw.seek(0)
+    magic = raw.read(len(_GZIP_MAGIC))
+    raw.seek(0)
+    if magic == _GZIP_MAGIC:
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 2**20)
+    return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
+
+
+def whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """``lines`` of ``path``; `UseError` where the file cannot be read to its end."""
+    try:
+        yield from lines
+    except READ_ERRORS as error:
+        raise UseError(
+            f"{path} cannot be read to its end: {words(error)}; the records after that "
+            "would be missing without a count",
+            hint="copy the file again, or cut it where it is whole",
+        ) from error
+
+
+def words(error: BaseException) -> str:
+    """What went wrong, in a few words."""
+    if isinstance(error, EOFError):
+        return "the gzip stream is truncated"
+    if isinstance(error, zlib.error | gzip.BadGzipFile):
+        return "the gzip stream is damaged"
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,63 @@
+"""Web text: the user is the registered domain of a record's URL (extra ``web``).
+
+Which part of a host name is registered is told by the public-suffix list that `tldextract`
+carries; no network is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from userdp.data.records import Drop
+from userdp.data.sources import jsonl, parquet
+from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.rows import PlainParser, TableSource, plain_parser
+from userdp.errors import UseError
+
+
+def build_web(kind: str, paths: list[str], options: SourceOptions) -> TableSource:
+    """JSON Lines (C4's own layout) or Parquet with a URL per record."""
+    named = replace(options, user_field=options.url_field)
+    looks = [Path(name) for name in paths if Path(name).exists()]
+    tables = parquet if looks and all(parquet.matches(path) for path in looks) else jsonl
+    if tables is jsonl:
+        # C4 names its files *.json.gz though they are JSON Lines.
+        files = jsonl.expand(paths, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"), what="files")
+        source = jsonl.build([str(file) for file in files], named)
+    else:
+        source = parquet.build(paths, named)
+    parser = plain_parser(named)
+    assert isinstance(parser, PlainParser)
+    return replace(source, kind=kind, parser=replace(parser, user_of=base_domain()))
+
+
+def base_domain() -> Callable[[str], bytes | Drop]:
+    """URL to registered domain.
+
+    >>> of = base_domain()
+    >>> of("https://news.bbc.co.uk:443/world?x=1"), of("http://192.168.0.1/")
+    (b'bbc.co.uk', <Drop.NO_DOMAIN: 'URL without a registered domain'>)
+    """
+    try:
+        tldextract = importlib.import_module("tldextract")
+    except ImportError as error:
+        raise UseError(
+            "telling the domain of a URL needs the library `tldextract`",
+            hint="pip install 'userdp[web]'",
+        ) from error
+    extract = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+
+    @lru_cache(maxsize=2**16)
+    def domain(url: str) -> bytes | Drop:
+        try:
+            parts = extract(url)
+            found: bytes = f"{parts.domain}.{parts.suffix}".encode()
+        except (UnicodeError, ValueError):
+            return Drop.NO_DOMAIN
+        return found if parts.domain and parts.suffix else Drop.NO_DOMAIN
+
+    return domain

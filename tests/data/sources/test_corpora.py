@@ -1,0 +1,249 @@
+"""The papers' data sets, in their own formats."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.data.corpora import write_jsonl
+from tests.data.sources.fixtures import (
+    mail,
+    pairs,
+    read,
+    write_enron,
+    write_leaf,
+    write_mbox,
+    write_parquet,
+    write_repository,
+    write_stackoverflow,
+)
+from userdp.data.records import Drop
+from userdp.errors import UseError
+
+REPEATS = " ".join(["one two three four five six seven eight nine ten"] * 4)
+MESSAGES = [
+    mail(),
+    mail(to="ben@example.org, Cy <cy@example.org>", Cc="di@example.org", body="Minutes attached."),
+    mail(subject="FW: lunch"),
+    mail(body="See below.\n---------------------- Forwarded by Ana ------\nHello"),
+    mail(body=REPEATS),
+    mail(sender=""),
+    mail(to="", body="To nobody."),
+    mail(body=" "),
+]
+
+
+def test_mail_gives_sender_and_owners_and_keeps_five_fields(tmp_path):
+    records, tally = read(write_mbox(tmp_path / "a.mbox", MESSAGES))
+    assert len(records) + tally.drops.total() == len(MESSAGES)
+    assert records[0].text.decode() == (
+        "Date: Mon, 14 May 2001 16:39:00 -0700\nFrom: ana@example.org\nTo: ben@example.org\n"
+        "Subject: lunch\n\nShall we?\n"
+    )
+    assert records[1].owners == (
+        b"ana@example.org", b"ben@example.org", b"cy@example.org", b"di@example.org"
+    )  # fmt: skip
+    assert {record.user for record in records} == {b"ana@example.org"}
+    assert [record.unusable for record in records][-1] is Drop.EMPTY_TEXT
+
+
+def test_the_enron_preprocessing_of_chua_et_al_appendix_b(tmp_path):
+    options = {"receivers": True, "drop_forwarded": True, "drop_repeats": True}
+    folder = write_enron(tmp_path, MESSAGES)
+    records, tally = read(folder, kind="maildir", **options)
+    kept = [record for record in records if record.unusable is None]
+    assert sorted(record.owners[1] for record in kept) == [
+        b"ben@example.org", b"ben@example.org", b"cy@example.org", b"di@example.org"
+    ]  # fmt: skip
+    reasons = sorted(str(record.unusable) for record in records if record.unusable)
+    assert reasons == sorted(map(str, [
+        Drop.FORWARDED, Drop.FORWARDED, Drop.REPEATED_NGRAM, Drop.EMPTY_TEXT
+    ]))  # fmt: skip
+    assert tally.drops == {str(Drop.NO_USER): 1, str(Drop.NO_RECEIVER): 1}
+    assert tally.records_read == len(records) + 2
+
+
+def test_mail_of_odd_encodings_is_read_and_what_is_no_mail_is_counted(tmp_path):
+    odd = [
+        b"From: =?utf-8?q?Ana?= <ana@x.org>\n"
+        b"Content-Type: text/plain; charset=latin-1\n\ncaf\xe9\n",
+        b"From: b@x.org\nContent-Type: text/html\n\n<p>Hello <b>you</b></p>\n",
+        b"From: c@x.org\nContent-Type: text/plain; charset=no-such\n\n\xff\xfe\n",
+        b"\x00\xff no mail at all",
+    ]
+    records, tally = read(write_enron(tmp_path, odd), kind="maildir")
+    texts = {record.user: record.text.decode() for record in records}
+    assert texts[b"ana@x.org"].endswith("café\n")
+    assert "Hello  you" in " ".join(texts[b"b@x.org"].split(">"))
+    assert len(records) + tally.drops.total() == 4
+
+
+def test_a_maildir_leaves_out_what_is_being_delivered(tmp_path):
+    for folder in ("cur", "new", "tmp"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1").write_bytes(mail(body=folder))
+    records, _ = read(tmp_path)
+    assert sorted(record.text.decode().split()[-1] for record in records) == ["cur", "new"]
+
+
+def test_what_is_no_mbox_is_refused(tmp_path):
+    (tmp_path / "a.mbox").write_text("just text")
+    with pytest.raises(UseError, match="is no mbox"):
+        read(tmp_path / "a.mbox", kind="mbox")
+
+
+def test_git_gives_messages_by_author_oldest_first(tmp_path):
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    commits = [
+        ("ana@x.org", "2017-01-01T00:00:00Z", "first\n\nwith a body"),
+        ("ben@x.org", "2018-01-01T00:00:00Z", "second"),
+        ("ana@x.org", "2018-01-02T00:00:00Z", ""),
+    ]
+    repository = write_repository(tmp_path / "repo", commits)
+    records, tally = read(repository, held_out_from="2018-01-01")
+    assert pairs(records) == [("ana@x.org", "first\n\nwith a body"), ("ben@x.org", "second")]
+    assert [record.held_out for record in records] == [False, True]
+    assert tally.drops == {str(Drop.EMPTY_TEXT): 1}
+    with pytest.raises(UseError, match="is not a git repository"):
+        read(tmp_path, kind="git")
+    (repository / ".git" / "HEAD").write_text("nonsense")
+    with pytest.raises(UseError, match="git cannot read"):
+        read(repository)
+
+
+def test_leaf_files_give_samples_and_hold_out_the_test_folder(tmp_path):
+    shakespeare = {"PLAY_ROLE": {"x": ["to be or no", "o be or not"], "y": ["t", " "]}}
+    femnist = {"f0001": {"x": [[0.0, 1.0, 0.5]], "y": [7]}}
+    write_leaf(tmp_path / "data" / "train" / "a.json", {**shakespeare, **femnist})
+    write_leaf(
+        tmp_path / "data" / "test" / "a.json", {"PLAY_ROLE": {"x": [""], "y": [""]}, **shakespeare}
+    )
+    records, tally = read(tmp_path / "data")
+    assert pairs(records) == [
+        ("PLAY_ROLE", "to be or not"), ("PLAY_ROLE", "o be or not "),
+        ("PLAY_ROLE", "to be or not"), ("PLAY_ROLE", "o be or not "), ("f0001", "7: 0 255 128"),
+    ]  # fmt: skip
+    assert [record.held_out for record in records] == [True, True, False, False, False]
+    assert tally.drops.total() == 0  # the second PLAY_ROLE of the test file replaced the first
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"user_data": {"a": {"x": ["b"]}}}', "{"])
+def test_what_is_no_leaf_file_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(UseError, match=r"LEAF JSON|as JSON"):
+        read(tmp_path / "a.json", kind="leaf")
+
+
+def test_stack_overflow_is_split_by_its_own_dates(tmp_path):
+    rows = [
+        ("train", "1", b"how do i exit vim"), ("test", "1", b"still stuck"),
+        ("heldout", "2", b"not read"), ("train", "3", b"\xff"), ("train", "4", "é".encode() * 200),
+    ]  # fmt: skip
+    records, tally = read(write_stackoverflow(tmp_path / "stackoverflow.sqlite", rows))
+    assert [(r.user, r.held_out) for r in records] == [(b"1", False), (b"1", True), (b"4", False)]
+    assert records[2].text.decode() == "é" * 200
+    assert tally.drops == {str(Drop.INVALID_UTF8): 1}
+    (tmp_path / "other.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+    with pytest.raises(UseError, match="SQLite"):
+        read(tmp_path / "other.sqlite")
+
+
+@pytest.mark.parametrize("kind", ["c4", "ccnews"])
+def test_web_text_belongs_to_its_registered_domain(tmp_path, kind):
+    pytest.importorskip("tldextract", reason="the extra web is not installed")
+    urls = ["https://news.bbc.co.uk/a", "http://www.bbc.co.uk:80/b", "https://x.github.io/",
+            "http://10.0.0.1/", "", "https://日本.example.jp/"]  # fmt: skip
+    rows = [
+        {"url": url, "timestamp": "2019-04-25T12:57:54Z", "text": url or "none"} for url in urls
+    ]
+    for file in (
+        write_jsonl(tmp_path / "c4-train.00000-of-01024.json", rows),
+        write_parquet(tmp_path / "a.parquet", rows),
+    ):
+        records, tally = read(file, kind=kind)
+        users = [record.user.decode() for record in records]
+        assert users == ["bbc.co.uk", "bbc.co.uk", "github.io", "example.jp"]
+        assert tally.drops == {str(Drop.NO_DOMAIN): 2}
+
+
+def test_a_folder_of_books_gives_one_unit_per_file(tmp_path):
+    for name, text in (("austen/emma.txt", "Emma"), ("b.md", "B"), ("c.txt", " "), ("d.png", "x")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    records, tally = read(tmp_path)
+    assert pairs(records) == [("austen/emma.txt", "Emma"), ("b.md", "B")]
+    assert tally.drops == {str(Drop.EMPTY_TEXT): 1}
+
+
+CHAT = [
+    {"user": "ana", "messages": [{"role": "user", "content": "Why?"},
+                                 {"role": "assistant", "content": "Because."}]},
+    {"user": "ben", "prompt": "And <|im_end|>?", "completion": "So."},
+    {"user": "ana", "messages": [{"role": "user", "content": "Hello?"}]},
+    {"user": "ana", "messages": [{"role": "user"}]},
+    {"user": "ana", "messages": []},
+    {"user": "ana", "prompt": "x", "completion": 3},
+]  # fmt: skip
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n"
+    "{% endfor %}"
+)
+
+
+def targets(record) -> list[str]:
+    """The pieces that the loss counts, and which of all are markup."""
+    text, begin, found = record.text.decode(), 0, []
+    for end, kind in record.pieces:
+        if kind & 1:
+            found.append(text[begin:end])
+        begin = end
+    return found
+
+
+def test_conversations_mark_the_assistants_words_and_the_end_of_its_turn(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
+    records, tally = read(file, kind="conversations")
+    assert [r.text.decode() for r in records] == [
+        "User: Why?\n\nAssistant: Because.\n\n", "User: And <|im_end|>?\n\nAssistant: So.\n\n"
+    ]  # fmt: skip
+    assert [targets(record) for record in records] == [["Because.", "\n\n"], ["So.", "\n\n"]]
+    assert tally.drops == {
+        str(Drop.NO_ANSWER): 1, str(Drop.NOT_TEXT): 2, str(Drop.EMPTY_TEXT): 1
+    }  # fmt: skip
+    records, _ = read(
+        file,
+        kind="conversations",
+        chat_template=CHATML,
+        special_tokens=(("eos_token", "<|im_end|>"),),
+    )
+    assert [targets(record) for record in records] == [
+        ["Because.", "<|im_end|>"],
+        ["So.", "<|im_end|>"],
+    ]
+    parquet = write_parquet(tmp_path / "a.parquet", CHAT[:1])
+    assert [targets(r) for r in read(parquet, kind="conversations")[0]] == [["Because.", "\n\n"]]
+
+
+def test_what_people_wrote_is_never_markup(tmp_path):
+    records, _ = read(
+        write_jsonl(tmp_path / "a.jsonl", CHAT[:2]), kind="conversations", chat_template=CHATML
+    )
+    text, begin, plain = records[1].text.decode(), 0, ""
+    for end, kind in records[1].pieces:
+        plain += "" if kind & 2 else text[begin:end]
+        begin = end
+    assert plain == "And <|im_end|>?So."
+
+
+def test_a_template_that_refuses_or_cannot_be_read_is_a_counted_drop_or_an_error(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", CHAT[:1])
+    refusing = "{{ raise_exception('roles must alternate') }}"
+    assert read(file, kind="conversations", chat_template=refusing)[1].drops == {
+        str(Drop.BAD_TEMPLATE): 1
+    }
+    with pytest.raises(UseError, match="template cannot be read"):
+        read(file, kind="conversations", chat_template="{% if %}")
+    json.dumps(CHAT)
