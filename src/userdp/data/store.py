@@ -65,6 +65,8 @@ class UserStore:
         self._index = path / layout.INDEX / layout.segment_name(meta.generation)
         self._hashes = _hash_words(self._index / layout.USERS)
         self._spans = _columns(self._index / layout.SPANS)
+        ids = self._index / layout.USER_IDS
+        self._ids = _table(ids) if ids.exists() else None  # a later append may remove the file
 
     @classmethod
     def open(cls, path: Path | str) -> UserStore:
@@ -127,13 +129,12 @@ class UserStore:
         Raises:
             UseError: the file of ids is not there.
         """
-        path = self._index / layout.USER_IDS
-        if not path.exists():
+        if self._ids is None:
             raise UseError(
                 f"the store at {self.path} was handed on without its user ids",
                 hint=f"ask its operator for {layout.USER_IDS}",
             )
-        ids: list[bytes] = _table(path).column("id").to_pylist()
+        ids: list[bytes] = self._ids.column("id").to_pylist()
         return ids
 
 

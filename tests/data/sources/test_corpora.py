@@ -166,7 +166,7 @@ def test_web_text_belongs_to_its_registered_domain(tmp_path, kind):
         records, tally = read(file, kind=kind)
         users = [record.user.decode() for record in records]
         assert users == ["bbc.co.uk", "bbc.co.uk", "github.io", "example.jp"]
-        assert tally.drops == {str(Drop.NO_DOMAIN): 2}
+        assert tally.drops == {str(Drop.NO_DOMAIN): 1, str(Drop.NO_USER): 1}
 
 
 def test_a_folder_of_books_gives_one_unit_per_file(tmp_path):

@@ -1,0 +1,230 @@
+"""Appending: the same store as one prepared at once, no file rewritten, readers undisturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
+from userdp.data import format as layout
+from userdp.data.append import StoreAppender
+from userdp.data.prepare import append_records
+from userdp.data.records import Record
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.verify import verify_store
+from userdp.errors import UseError
+
+NO_SPLIT = {"held_out_users": 0.2, "held_out_examples": 0.0}
+
+
+def halves(texts, seed=0):
+    """Each user's records cut in two at a random place; some users are in one part alone."""
+    draw = random.Random(seed)
+    first, second = {}, {}
+    for user, held in texts.items():
+        cut = draw.randint(0, len(held))
+        first |= {user: held[:cut]} if cut else {}
+        second |= {user: held[cut:]} if cut < len(held) else {}
+    return first, second
+
+
+def append(path, texts):
+    return append_records(ListSource(interleaved(texts)), path)
+
+
+def files(path) -> dict[str, tuple[int, int]]:
+    """Token files, by inode and time of change."""
+    return {
+        str(file.relative_to(path)): (file.stat().st_ino, file.stat().st_mtime_ns)
+        for file in (path / layout.SEGMENTS).rglob("*.arrow")
+    }
+
+
+def test_a_store_appended_to_is_the_store_prepared_at_once(tmp_path):
+    texts = corpus(40, seed=3)
+    first, second = halves(texts)
+    whole = prepared(texts, tmp_path / "whole")
+    parts = prepared(first, tmp_path / "parts")
+    old = parts.meta
+    meta = append(parts.path, second)
+    parts = UserStore.open(parts.path)
+    assert view(parts) == view(whole)
+    assert meta.totals == whole.meta.totals
+    assert meta.content_sha256 == whole.meta.content_sha256
+    assert (meta.store_id, meta.generation) != (old.store_id, old.generation)
+    assert verify_store(parts.path).ok
+
+
+def test_records_split_by_number_among_the_new_ones_alone_would_be_caught(tmp_path, monkeypatch):
+    """The twin: an append that forgets how many records a user has splits them otherwise."""
+    texts = corpus(40, seed=3)
+    first, second = halves(texts)
+    whole = prepared(texts, tmp_path / "whole")
+    parts = prepared(first, tmp_path / "parts")
+    monkeypatch.setattr("userdp.data.body.Body.records_before", lambda self, user: 0)
+    append(parts.path, second)
+    assert view(UserStore.open(parts.path)) != view(whole)
+
+
+def test_appending_rewrites_no_token_file_and_old_readers_go_on(tmp_path):
+    texts = corpus(20, seed=1)
+    first, second = halves(texts)
+    store = prepared(first, tmp_path / "store")
+    seen, before = view(store), files(store.path)
+    for number in range(3):
+        append(
+            store.path, {b"late%d" % number: ["one more text"], **(second if not number else {})}
+        )
+        now = files(store.path)
+        assert before.items() <= now.items()
+        before = now
+    assert view(store) == seen
+    assert len(list((store.path / layout.INDEX).iterdir())) == 2
+    assert UserStore.open(store.path).meta.generation == 3
+
+
+def test_drops_and_sources_add_up(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    meta = append_records(ListSource((Record(b"z", b"new text", 0),)), store.path)
+    assert meta.totals["records_read"] == store.meta.totals["records_read"] + 1
+    assert [source["kind"] for source in meta.appended] == ["list"]
+    assert meta.totals["users"] == 6
+
+
+def test_one_appender_at_a_time_and_only_with_the_ids(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    with StoreAppender(store.path), pytest.raises(UseError, match="another process appends"):
+        StoreAppender(store.path)
+    next(store.path.rglob(layout.USER_IDS)).unlink()
+    with pytest.raises(UseError, match="without its user ids"):
+        StoreAppender(store.path)
+
+
+def test_nothing_to_append_is_bad_use_and_changes_nothing(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    before = sorted(str(path) for path in store.path.rglob("*"))
+    with pytest.raises(UseError, match="nothing to store"):
+        append_records(ListSource(()), store.path)
+    assert sorted(str(path) for path in store.path.rglob("*")) == before
+    with pytest.raises(UseError, match="nothing is there"):
+        append_records(ListSource(()), tmp_path / "nowhere")
+
+
+KILLS = textwrap.dedent(
+    """
+    import os, shutil, sys
+    from pathlib import Path
+    from tests.data.corpora import ListSource, corpus, prepared
+    from tests.data.test_append import append
+    from userdp.data.store import UserStore
+    from userdp.data.verify import verify_store
+
+    os.fsync = lambda descriptor: None
+    out = Path(sys.argv[1])
+    base = prepared(corpus(4), out.with_name("base"))
+    calls, going = 0, True
+    while going:
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(base.path, out)
+        left = [calls]
+        def counted(function):
+            def call(*arguments, **options):
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(9)
+                return function(*arguments, **options)
+            return call
+        child = os.fork()
+        if child == 0:
+            for place, name in ((os, "fsync"), (os, "rename"), (os, "unlink"), (os, "rmdir"),
+                                (os, "mkdir"), (Path, "rename"), (Path, "mkdir")):
+                setattr(place, name, counted(getattr(place, name)))
+            append(out, {b"new": ["another text"]})
+            os._exit(0)
+        going = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        store = UserStore.open(out)
+        sound = verify_store(out).ok and store.users == 4 + store.meta.generation
+        append(out, {b"newer": ["yet another text"]})
+        sound = sound and verify_store(out).ok
+        print(store.meta.generation, sound, sep=";")
+        calls += 1
+    """
+)
+
+
+def test_a_kill_while_appending_leaves_the_old_store_or_the_new_one(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", KILLS, str(tmp_path / "store")],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    states = [line.split(";") for line in run.stdout.splitlines()]
+    assert len(states) > 10
+    assert {generation for generation, _ in states} == {"0", "1"}
+    assert all(sound == "True" for _, sound in states)
+
+
+def damaged(path):
+    """Ways to damage a store; each yields what `verify` should say."""
+    tokens = path / layout.SEGMENTS / "00000" / layout.TOKENS
+    spans = path / layout.INDEX / "00000" / layout.SPANS
+    for file, words in ((tokens, "other content"), (spans, "other content")):
+        content = file.read_bytes()
+        place = len(content) // 2
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        yield words
+        file.write_bytes(content[:-1])
+        yield "bytes, not"
+        file.unlink()
+        yield "is missing"
+        file.write_bytes(content)
+
+
+def test_verify_names_each_damage(tmp_path):
+    store = prepared(corpus(6), tmp_path / "store")
+    result = verify_store(store.path)
+    assert result.ok
+    assert result.examples == store.meta.totals["examples"] > 0
+    for words in damaged(store.path):
+        found = verify_store(store.path)
+        assert not found.ok
+        assert words in found.problems[0]
+    assert verify_store(store.path).ok
+
+
+def test_verify_catches_an_index_altered_together_with_its_checksum(tmp_path):
+    store = prepared(corpus(6), tmp_path / "store", held_out_users=0, held_out_examples=0)
+    other = prepared(corpus(6, seed=9), tmp_path / "other", held_out_users=0, held_out_examples=0)
+    meta = json.loads((store.path / layout.META).read_text())
+    changed = json.loads((other.path / layout.META).read_text())
+    changed["content_sha256"] = meta["content_sha256"]
+    (other.path / layout.META).write_text(json.dumps(changed))
+    assert "content hash" in verify_store(other.path).problems[0]
+    assert verify_store(other.path, deep=False).ok
+
+
+def test_verify_works_without_the_user_ids(tmp_path):
+    store = prepared(corpus(6), tmp_path / "store")
+    next(store.path.rglob(layout.USER_IDS)).unlink()
+    assert verify_store(store.path).ok
+
+
+def test_a_split_of_an_appended_store_keeps_a_users_examples_in_order(tmp_path):
+    store = prepared({b"u": ["first text", "second text"]}, tmp_path / "s", held_out_users=0,
+                     held_out_examples=0)  # fmt: skip
+    append(store.path, {b"u": ["third text"], b"a": ["before it"]})
+    now = UserStore.open(store.path)
+    whole = prepared({b"u": ["first text", "second text", "third text"], b"a": ["before it"]},
+                     tmp_path / "w", held_out_users=0, held_out_examples=0)  # fmt: skip
+    for user in range(2):
+        count = whole.split(Split.TRAIN).counts[user]
+        rows = [s.split(Split.TRAIN).gather([user] * count, range(count)) for s in (now, whole)]
+        assert rows[0].tokens.tolist() == rows[1].tokens.tolist()

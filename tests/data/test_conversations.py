@@ -1,0 +1,87 @@
+"""Stores with a loss mask: which tokens the loss counts, from conversation to gathered row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.data.corpora import ListSource, corpus, interleaved, prepared, write_jsonl
+from tests.data.sources.test_corpora import CHAT, CHATML
+from userdp.data.prepare import append_records, prepare_store
+from userdp.data.records import TARGET, Drop, ExampleDrop, Record
+from userdp.data.sources import SourceOptions, open_source
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.verify import verify_store
+from userdp.errors import UseError
+
+TOKENIZER = StoreTokenizer.load()
+
+
+def store_of(path, source, seq_len=64) -> UserStore:
+    prepare_store(source, path, tokenizer=TOKENIZER, seq_len=seq_len, held_out_users=0,
+                  held_out_examples=0)  # fmt: skip
+    return UserStore.open(path)
+
+
+def all_rows(store):
+    split = store.split("train")
+    users = np.repeat(np.arange(len(split.counts)), split.counts)
+    examples = np.concatenate([np.arange(count) for count in split.counts])
+    return split.gather(users, examples)
+
+
+def words(tokens) -> str:
+    return TOKENIZER.encoder.decode(list(map(int, tokens)), skip_special_tokens=False)
+
+
+def test_the_loss_counts_the_assistants_tokens_only(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
+    store = store_of(tmp_path / "store", open_source([str(file)], kind="conversations"))
+    assert store.meta.loss_mask
+    rows = all_rows(store)
+    assert words(rows.tokens[rows.targets]) == "Because.\n\n<|endoftext|>So.\n\n<|endoftext|>"
+    assert "User: Why?" in words(rows.tokens[~rows.targets])
+    assert verify_store(store.path).ok
+
+
+def test_special_tokens_of_the_template_are_such_and_those_people_wrote_are_plain(tmp_path):
+    end = TOKENIZER.end_of_text_id
+    rows = [{"user": "u", "prompt": "say <|endoftext|>", "completion": "<|endoftext|>!"}]
+    file = write_jsonl(tmp_path / "a.jsonl", rows)
+    template = CHATML.replace("<|im_end|>", "<|endoftext|>")
+    options = SourceOptions(chat_template=template)
+    store = store_of(
+        tmp_path / "s", open_source([str(file)], kind="conversations", options=options)
+    )
+    row = all_rows(store)
+    assert (row.tokens == end).sum() == 3  # two turns, and the record's own end
+    assert words(row.tokens[row.targets]) == "<|endoftext|>!<|endoftext|>"
+    assert row.targets[row.tokens == end].tolist() == [False, True, False]
+
+
+def test_examples_without_a_target_are_counted_and_left_out(tmp_path):
+    text = "question " * 40 + "answer"
+    source = ListSource((Record(b"u", text.encode(), 0, pieces=((len(text) - 6, 0), (len(text), TARGET))),
+                         Record(b"u", b"plain", 1, pieces=((5, 0),))), loss_mask=True)  # fmt: skip
+    store = store_of(tmp_path / "store", source, seq_len=8)
+    rows = all_rows(store)
+    assert len(rows) == 1
+    assert "answer" in words(rows.tokens[rows.targets])
+    assert store.meta.example_drops[str(ExampleDrop.NO_TARGET)] > 4
+    assert store.meta.drops == {str(Drop.NO_ANSWER): 1}
+
+
+def test_a_store_without_a_mask_has_no_targets_and_the_two_do_not_mix(tmp_path):
+    store = prepared(corpus(3), tmp_path / "plain")
+    assert all_rows(store).targets is None
+    file = write_jsonl(tmp_path / "a.jsonl", CHAT)
+    chats = open_source([str(file)], kind="conversations")
+    with pytest.raises(UseError, match="conversation"):
+        append_records(chats, store.path)
+    masked = store_of(tmp_path / "masked", chats)
+    with pytest.raises(UseError, match="conversation"):
+        append_records(ListSource(interleaved(corpus(2))), masked.path)
+    append_records(chats, masked.path)
+    assert verify_store(masked.path).ok
+    assert all_rows(UserStore.open(masked.path)).targets.sum() == 2 * all_rows(masked).targets.sum()
