@@ -150,10 +150,23 @@ def with_linear(model: nn.Module) -> nn.Module:
     return model
 
 
+class Contiguous(nn.Module):
+    """Opacus flattens what an embedding is given with ``view``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, **options: Any) -> object:
+        return self.model(
+            input_ids=input_ids.contiguous(), position_ids=position_ids.contiguous(), **options
+        )
+
+
 def opacus_per_sample(model: nn.Module, units: Units, group: int) -> Step:
     from opacus.grad_sample import GradSampleModule
 
-    wrapped = GradSampleModule(with_linear(model), loss_reduction="sum")
+    wrapped = GradSampleModule(Contiguous(with_linear(model)), loss_reduction="sum")
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
 
     def step() -> list[Tensor]:
@@ -177,7 +190,10 @@ def opacus_ghost(model: nn.Module, units: Units) -> Step:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
     wrapped = GradSampleModuleFastGradientClipping(
-        with_linear(model), max_grad_norm=CLIP, use_ghost_clipping=True, loss_reduction="sum"
+        Contiguous(with_linear(model)),
+        max_grad_norm=CLIP,
+        use_ghost_clipping=True,
+        loss_reduction="sum",
     )
 
     def step() -> None:

@@ -176,8 +176,7 @@ def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
     )
 
 
-@pytest.mark.parametrize("item", [None, 1.5])
-@pytest.mark.parametrize("micro_batch", [2, 32])
+@pytest.mark.parametrize(("micro_batch", "item"), [(2, None), (32, None), (32, 1.5)])
 @pytest.mark.parametrize("family", ["gpt2-tied", "gpt2-untied", "llama"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", BATCHED)

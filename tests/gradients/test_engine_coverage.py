@@ -296,3 +296,25 @@ def test_the_cost_model_forms_gradients_of_long_units_only() -> None:
         choose_form(units=4, positions=4 * s, p=1024, q=1024, device="cpu") for s in (16, 128, 1024)
     ]
     assert forms == [Form.GHOST, Form.GHOST, Form.FORMED]
+
+
+def test_invariant_3_which_engine_computes_changes_nobodys_contribution(
+    make_model: MakeModel,
+) -> None:
+    """A lone unit cannot be compared with another, so the reference computes it: at the same aim.
+
+    Broken twin: the reference at its own margin would scale everybody who is left by 1 + 1e-3.
+    """
+    model, clip = make_model("gpt2-tied"), 0.01
+    alone = Units.from_rows([[[1, 2, 3]]])
+    among = Units.from_rows([[[1, 2, 3]], [[4, 5, 6]], [[7, 8], [9, 10]]])
+    for name in ("auto", "bookkeeping", "lora", "vmap"):
+        engine = get_engine(name)
+        lone = engine(model, causal_lm_loss, alone, l2_clip_norm=clip)  # not yet compared
+        engine(model, causal_lm_loss, among, l2_clip_norm=clip)
+        again = engine(model, causal_lm_loss, alone, l2_clip_norm=clip)
+        apart = math.sqrt(squared_norm(lone.value[n] - v for n, v in again.value.items()))
+        assert apart < 1e-5 * clip
+        twin = clipped_sum(model, causal_lm_loss, alone, l2_clip_norm=clip)
+        apart = math.sqrt(squared_norm(twin.value[n] - v for n, v in again.value.items()))
+        assert apart > 5e-4 * clip

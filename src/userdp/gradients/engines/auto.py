@@ -8,6 +8,7 @@ from torch import nn
 
 from userdp.gradients import reference
 from userdp.gradients.engines import bookkeeping, lora
+from userdp.gradients.engines.margins import one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
@@ -80,9 +81,18 @@ def clipped_sum(
     micro_batch: int = 32,
 ) -> ClippedSum:
     """The clipped sum by the engine that `choose` takes; guarantee and errors are that engine's."""
+    if l2_clip_norm < LEAST_CLIP:
+        return reference.clipped_sum(
+            model,
+            loss,
+            units,
+            l2_clip_norm=l2_clip_norm,
+            item_clip_norm=item_clip_norm,
+            micro_batch=micro_batch,
+        )
     choice = choose(model, loss, units, l2_clip_norm=l2_clip_norm, micro_batch=micro_batch)
     engines = {
-        "reference": reference.clipped_sum,
+        "reference": one_at_a_time,
         "bookkeeping": bookkeeping.clipped_sum,
         "lora": lora.clipped_sum,
     }

@@ -19,6 +19,10 @@ r"""The book-keeping engine: many units in one backward pass, each clipped as if
    independent and in no common direction with the unit itself, while
    :math:`M \rho^2 \le 2m`: M up to 2e9 in float32, about 200 in bfloat16.
 
+3. *Which engine computes is nobody's business.* A unit, or a whole cohort, that falls back to the
+   reference engine is clipped at the same aim (`margins.aim`), so that who is in the cohort cannot
+   rescale the others.
+
 Sums over passes are float64. So the claim is worst-case in real arithmetic, and stands in floating
 point on measured roundings, with m chosen to cover them; `reference` is the engine for those who
 want the worst case throughout.
@@ -30,7 +34,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from userdp.gradients import reference
+from userdp.gradients.engines.margins import one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
@@ -66,7 +70,7 @@ def clipped_sum(
     Raises:
         UseError: as the reference.
     """
-    engine = one_pass_sum if agrees_with_reference(model, loss, units) else reference.clipped_sum
+    engine = one_pass_sum if agrees_with_reference(model, loss, units) else one_at_a_time
     try:
         return engine(
             model,
@@ -77,7 +81,7 @@ def clipped_sum(
             micro_batch=micro_batch,
         )
     except NotCoveredError:
-        return reference.clipped_sum(
+        return one_at_a_time(
             model,
             loss,
             units,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from userdp.gradients import reference
 from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.margins import one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
@@ -55,7 +55,7 @@ def clipped_sum(
             )
         except NotCoveredError:
             pass
-    return reference.clipped_sum(
+    return one_at_a_time(
         model,
         loss,
         units,

@@ -10,7 +10,7 @@ from userdp.gradients import reference
 from userdp.gradients.clipping import clip_factors, require_clip_norm
 from userdp.gradients.engines.chunks import layout_of, passes, rows_per_pass
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.margins import margin
+from userdp.gradients.engines.margins import aim
 from userdp.gradients.engines.tape import Tape, Workspace
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import (
@@ -79,7 +79,7 @@ def one_pass_sum(
     norms = torch.zeros(len(units), dtype=torch.float64)
     losses = torch.zeros(len(units), dtype=torch.float64)
     workspace = Workspace()
-    dtypes = {p.dtype for p in parameters.values()}
+    clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
     rows = rows_per_pass(units, micro_batch)
     alone: list[int] = []
     for begin, end in passes(
@@ -96,8 +96,7 @@ def one_pass_sum(
         losses[begin:end] = found.losses
         squares = found.squared_norms
         usable = squares.isfinite()
-        dtypes |= found.dtypes
-        factors = clip_factors(squares.cpu(), l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)))
+        factors = clip_factors(squares.cpu(), l2_clip_norm=clip)
         norms[begin:end] = squares.sqrt().cpu()
         found.add_to(total, factors.to(device), usable)
         alone += [begin + int(u) for u in (~usable).nonzero()]
@@ -107,7 +106,7 @@ def one_pass_sum(
             model,
             loss,
             units.select(unit, unit + 1),
-            l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)),
+            l2_clip_norm=clip,
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
         )
@@ -160,7 +159,6 @@ class _Pass:
         self.losses = torch.zeros(self._units.units, dtype=torch.float64)
         self.losses.index_add_(0, self._units.unit_of_row.cpu(), mean.cpu())
         self._weights = weights.double()
-        self.dtypes = self._tape.dtypes
         with torch.no_grad():
             if item_clip_norm is not None:
                 self._clip_items(item_clip_norm)

@@ -57,9 +57,6 @@ class Workspace:
 class Tape:
     """One pass over several units.
 
-    Attributes:
-        dtypes: of parameters, activations and gradients that came by.
-
     Args:
         parameters: the trainable ones, by name.
         layout: which unit owns which row.
@@ -84,7 +81,6 @@ class Tape:
         self._form = form
         self._uses: dict[str, list[Use]] = defaultdict(list)
         self._known: dict[str, Tensor] = {}
-        self.dtypes: set[torch.dtype] = {p.dtype for p in parameters.values()}
 
     def name_of(self, tensor: object) -> str | None:
         """The trainable parameter's name; None for everything else."""
@@ -94,7 +90,6 @@ class Tape:
 
     def linear(self, name: str, left: Tensor, right: Tensor) -> None:
         """A use of (p, q) with gradient ``left.T @ right``."""
-        self.dtypes |= {left.dtype, right.dtype}
         left, right = wide(left.detach()), wide(right.detach())
         p, q = left.shape[-1], right.shape[-1]
         form_ = self._form or choose_form(
@@ -113,12 +108,10 @@ class Tape:
 
     def vector(self, name: str, per_unit: Tensor) -> None:
         """A use with gradients (units, *shape)."""
-        self.dtypes.add(per_unit.dtype)
         self._uses[name].append(Dense(wide(per_unit)))
 
     def embedding(self, name: str, tokens: Tensor, output_gradients: Tensor) -> None:
         """A use as a table that is looked up."""
-        self.dtypes.add(output_gradients.dtype)
         shape = self._parameters[name].shape
         self._uses[name].append(sparse(tokens, wide(output_gradients), shape, self.layout))
 
@@ -175,7 +168,6 @@ class Tape:
             layout: of the new units.
         """
         other = Tape(self._parameters, layout, self._workspace, form=Form.FORMED)
-        other.dtypes = self.dtypes
         for name, uses in self._uses.items():
             parts = [use if isinstance(use, Dense) else use.dense() for use in uses]
             joint = parts[0].gradients

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from userdp.gradients import reference
 from userdp.gradients.clipping import clip_factors, require_clip_norm
 from userdp.gradients.engines.chunks import passes
-from userdp.gradients.engines.margins import margin
+from userdp.gradients.engines.margins import aim, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
 from userdp.gradients.engines.uses import squares
 from userdp.gradients.losses import Loss
@@ -65,7 +65,16 @@ def clipped_sum(
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-    return reference.clipped_sum(
+    if l2_clip_norm < LEAST_CLIP:
+        return reference.clipped_sum(
+            model,
+            loss,
+            units,
+            l2_clip_norm=l2_clip_norm,
+            item_clip_norm=item_clip_norm,
+            micro_batch=micro_batch,
+        )
+    return one_at_a_time(
         model,
         loss,
         units,
@@ -95,20 +104,13 @@ class _With(nn.Module):
 
     _model: nn.Module
     _values: dict[str, Tensor]
-    _dtypes: set[torch.dtype]
 
-    def __init__(
-        self, model: nn.Module, parameters: dict[str, Tensor], dtypes: set[torch.dtype]
-    ) -> None:
+    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
         super().__init__()
-        self.__dict__["_dtypes"] = dtypes
         self.__dict__["_model"] = model
         self.__dict__["_values"] = parameters
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        device = next(iter(self._values.values())).device.type
-        if torch.is_autocast_enabled(device):
-            self._dtypes.add(torch.get_autocast_dtype(device))
         return functional_call(self._model, self._values, args, kwargs)
 
 
@@ -118,7 +120,7 @@ def _clipped_sum(
     parameters = trainable_parameters(model)
     detached = {name: p.detach() for name, p in parameters.items()}
     buffers = buffer_versions(model)
-    dtypes = {p.dtype for p in parameters.values()}
+    clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
         for name, p in parameters.items()
@@ -129,7 +131,7 @@ def _clipped_sum(
     def unit_loss(
         values: dict[str, Tensor], input_ids: Tensor, lengths: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        rows = loss(_With(model, values, dtypes), input_ids, lengths)
+        rows = loss(_With(model, values), input_ids, lengths)
         total_loss = (rows * weights.to(rows.dtype)).sum()
         return total_loss, total_loss.detach()
 
@@ -151,7 +153,7 @@ def _clipped_sum(
         square = sum((squares(g) for g in wide.values()), torch.zeros(()).double())
         assert isinstance(square, Tensor)
         usable = square.isfinite()
-        factors = clip_factors(square.cpu(), l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)))
+        factors = clip_factors(square.cpu(), l2_clip_norm=clip)
         norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
         alone += [begin + int(u) for u in (~usable).nonzero()]
         good = usable.nonzero().flatten()
@@ -163,7 +165,7 @@ def _clipped_sum(
             model,
             loss,
             units.select(unit, unit + 1),
-            l2_clip_norm=l2_clip_norm * (1 - margin(dtypes)),
+            l2_clip_norm=clip,
             micro_batch=micro_batch,
         )
         norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
