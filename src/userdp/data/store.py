@@ -166,9 +166,9 @@ class StoreSplit:
         user = spans["user"]
         first_span = np.flatnonzero(np.diff(user, prepend=-1))
         self.rows: NDArray[np.int64] = user[first_span]
-        self._first_span = first_span
+        self._user_spans = np.append(first_span, len(user))
         self._span_token: NDArray[np.int64] | None = None
-        self._user_first = self._span_first[np.append(first_span, len(user))]
+        self._user_first = self._span_first[self._user_spans]
         self.counts: NDArray[np.int64] = np.diff(self._user_first)
         self.user_hashes: NDArray[np.uint64] = hashes[self.rows]
 
@@ -191,7 +191,7 @@ class StoreSplit:
     def token_counts(self) -> NDArray[np.int64]:
         """int64 (users,): tokens of each user's examples, one after another. Operator-only."""
         first = self._token_first()
-        return np.diff(first[np.append(self._first_span, len(self._span_start))])
+        return np.diff(first[self._user_spans])
 
     def gather_tokens(self, users: ArrayLike, starts: ArrayLike, length: int) -> TokenRows:
         """``length`` tokens from place ``starts[r]`` of all of user ``users[r]``'s tokens.
@@ -213,13 +213,15 @@ class StoreSplit:
         start = np.asarray(starts, dtype=np.int64)
         self._require_users(user)
         first = self._token_first()
-        begin_of = first[self._first_span]
-        end_of = first[np.append(self._first_span[1:], len(self._span_start))]
-        place = begin_of[user] + start
-        if not np.all((start >= 0) & (place < end_of[user])):
+        bounds = self._user_spans
+        end = first[bounds[user + 1]]
+        place = first[bounds[user]] + start
+        if not np.all((start >= 0) & (place < end)):
             raise IndexError("a start is outside its user's [0, token count)")
-        end = np.minimum(place + length, end_of[user])
-        rows, parts = np.arange(len(user)), []
+        end = np.minimum(place + length, end)
+        rows = np.arange(len(user))
+        nothing = np.zeros(0, dtype=np.int64)
+        parts = [(nothing, nothing, nothing, nothing)]
         while rows.size:  # as often as the row of most spans crosses a border
             span = np.searchsorted(first, place[rows], side="right") - 1
             here = np.minimum(end[rows], first[span + 1]) - place[rows]

@@ -1,0 +1,81 @@
+"""A number per example of a split (its perplexity), in a file of its own beside the store.
+
+``training`` computes scores, with a model of public data; `selections` reads them. The file is an
+Arrow IPC file with one column ``score``, float32, one row per example, in the order of users and
+of examples within each; it names the content of the store that it belongs to.
+
+Operator-only: scores are exact functions of private records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+
+_CONTENT, _SPLIT = b"content_sha256", b"split"
+
+
+def write_scores(
+    path: Path, store: UserStore, blocks: Iterator[NDArray[np.float32]], split: Split = Split.TRAIN
+) -> int:
+    """Write the scores of a split, block after block; return how many they were.
+
+    Args:
+        path: of the new file; mode 0600; written whole or not at all.
+        store: whose examples they are.
+        blocks: float32, together one number per example of ``split`` in its order. NaN where a
+            score could not be computed.
+        split: which.
+
+    Raises:
+        UseError: there are more or fewer scores than examples.
+    """
+    facts = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
+    schema = pa.schema([("score", pa.float32())], metadata=facts)
+    partial = path.with_name(f".{path.name}.partial")
+    written = 0
+    try:
+        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+            partial.chmod(0o600)
+            for block in blocks:
+                column = pa.array(block, pa.float32())
+                file.write_batch(pa.record_batch([column], schema=schema))
+                written += len(block)
+        examples = int(store.split(split).counts.sum())
+        if written != examples:
+            raise UseError(f"{written} scores came for the {examples} examples of {split}")
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return written
+
+
+def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDArray[np.float32]:
+    """The scores of a split: float32 (examples,).
+
+    Raises:
+        UseError: the file is none of scores, or belongs to another store or split; scores of other
+            text would choose the wrong examples.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UseError(f"{path} is not a file of scores: {str(error).splitlines()[0]}") from error
+    facts = table.schema.metadata or {}
+    expected = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
+    if {key: facts.get(key) for key in expected} != expected or table.column_names != ["score"]:
+        raise UseError(
+            f"the scores in {path} are not those of split {split} of the store at {store.path}",
+            hint="compute them again for this store",
+        )
+    scores: NDArray[np.float32] = table.column("score").to_numpy()
+    return scores

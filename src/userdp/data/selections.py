@@ -1,0 +1,300 @@
+"""Which examples of a user a step uses (ULS), or the whole run (ELS): the strategies of Chua et al.
+
+======================  ==========================================================================
+`Strategy`              at most G of a user's examples
+======================  ==========================================================================
+``RANDOM``              ULS: drawn anew each step, without replacement; ELS: by the user's hash
+``LONGEST``             most tokens first
+``SHORTEST``            fewest tokens first
+``HIGHEST_PERPLEXITY``  greatest score first; scores from `userdp.data.scores`
+``LOWEST_PERPLEXITY``   least score first
+``RANDOM_CHUNK``        G chunks of ``seq_len`` tokens from random places of all of the user's
+                        tokens, crossing the borders of records; ULS alone
+``RESAMPLED``           random, and users of fewer than G are filled up by drawing with replacement:
+                        the baseline of their paper, where every user has exactly k; ULS alone
+======================  ==========================================================================
+
+Users of fewer than G examples give what they have (but under ``RESAMPLED``): nothing is padded.
+
+Guarantee (invariant 11): what is chosen of a user depends on that user's examples and scores, the
+user's hash, and randomness that no data decides; ties go by the hash of (user, example). Scores
+must come from a model of public data: then the user-level sensitivity of a step is untouched.
+
+Source: Chua et al. 2024, Sections 4.1 and 5.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from userdp.data.hashing import mix64
+from userdp.data.selection import FixedSelection, fixed_selection
+from userdp.data.store import StoreSplit, TokenRows
+from userdp.errors import UseError
+from userdp.guarantees import require_count
+
+_BLOCK = 2**21
+
+
+class Strategy(StrEnum):
+    """See the module."""
+
+    RANDOM = "random"
+    LONGEST = "longest"
+    SHORTEST = "shortest"
+    HIGHEST_PERPLEXITY = "highest-perplexity"
+    LOWEST_PERPLEXITY = "lowest-perplexity"
+    RANDOM_CHUNK = "random-chunk"
+    RESAMPLED = "resampled"
+
+
+_SCORED = (Strategy.HIGHEST_PERPLEXITY, Strategy.LOWEST_PERPLEXITY)
+_BY_LENGTH = (Strategy.LONGEST, Strategy.SHORTEST)
+_GREATEST = (Strategy.LONGEST, Strategy.HIGHEST_PERPLEXITY)
+_PER_STEP_ONLY = (Strategy.RANDOM_CHUNK, Strategy.RESAMPLED)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
+    """What a step trains on.
+
+    Args:
+        rows: tokens, and targets where the store has a loss mask.
+        offsets: int64 (users + 1,); the k-th drawn user's rows are offsets[k]:offsets[k + 1].
+    """
+
+    rows: TokenRows
+    offsets: NDArray[np.int64]
+
+
+class Selector(Protocol):
+    """Per step, for user-level sampling."""
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """The rows of ``users``: int64 (cohort,), each in [0, len(counts)); none twice.
+
+        Guarantee: the rows of a user depend on that user and on ``generator`` alone; each user
+        gives at most G rows. Cost follows the rows.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RankedSelection:
+    """At most G examples per user, by rank; the same at every step. Has `FixedSelection`'s methods.
+
+    Args:
+        group_size: G.
+        counts: int64 (users,), examples kept: min(n_u, G).
+        full_counts: int64 (users,), n_u.
+        examples: int64 (counts.sum(),), the chosen examples, user after user, best first.
+        starts: int64 (users,), where each user's begin in ``examples``.
+    """
+
+    group_size: int
+    counts: NDArray[np.int64]
+    full_counts: NDArray[np.int64]
+    examples: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @property
+    def left_out(self) -> int:
+        """Examples over the cap, over all users. Operator-only."""
+        return int(self.full_counts.sum() - self.counts.sum())
+
+    def map(self, users: ArrayLike, ranks: ArrayLike) -> NDArray[np.int64]:
+        """As `FixedSelection.map`."""
+        user = np.asarray(users, dtype=np.int64)
+        rank = np.asarray(ranks, dtype=np.int64)
+        if user.size and not (user.min() >= 0 and user.max() < len(self.counts)):
+            raise IndexError(f"a user index is outside [0, {len(self.counts)})")
+        if not np.all((rank >= 0) & (rank < self.counts[user])):
+            raise IndexError("a rank is outside its user's [0, count)")
+        chosen: NDArray[np.int64] = self.examples[self.starts[user] + rank]
+        return chosen
+
+
+def select_once(
+    split: StoreSplit,
+    group_size: int,
+    *,
+    strategy: Strategy = Strategy.RANDOM,
+    scores: NDArray[np.float32] | None = None,
+) -> tuple[NDArray[np.int64], FixedSelection | RankedSelection]:
+    """The selection of example-level sampling: the capped counts, and the map from rank to example.
+
+    Args:
+        split: of the store.
+        group_size: G, at least 1.
+        strategy: all but ``RANDOM_CHUNK`` and ``RESAMPLED``, which have no fixed examples.
+        scores: float32 (examples,), for the perplexity strategies; see `userdp.data.scores`.
+
+    Returns:
+        As `fixed_selection`: int64 (users,) of min(n_u, G) for a sampler; and the map.
+
+    Source: Charles et al. 2024, Algorithm 1 (the cap); Chua et al. 2024, Section 4.1.
+    """
+    if strategy in _PER_STEP_ONLY:
+        raise UseError(
+            f"the selection {strategy} draws anew at each step, and example-level sampling fixes "
+            "each user's examples once",
+            hint="use it with user-level sampling",
+        )
+    if strategy is Strategy.RANDOM:
+        return fixed_selection(split, group_size)
+    cap = require_count("group_size", group_size)
+    counts = np.minimum(split.counts, cap)
+    examples = _ranked(split, counts, strategy, _require_scores(split, strategy, scores))
+    starts = np.cumsum(counts) - counts
+    return counts, RankedSelection(cap, counts, split.counts, examples, starts)
+
+
+def build_selector(
+    split: StoreSplit,
+    group_size: int,
+    *,
+    strategy: Strategy = Strategy.RANDOM,
+    seq_len: int | None = None,
+    scores: NDArray[np.float32] | None = None,
+) -> Selector:
+    """The selector of user-level sampling.
+
+    Args:
+        split: of the store.
+        group_size: G, at least 1.
+        strategy: which.
+        seq_len: tokens of a chunk, for ``RANDOM_CHUNK``; the store's ``meta.seq_len``.
+        scores: float32 (examples,), for the perplexity strategies.
+    """
+    cap = require_count("group_size", group_size)
+    if strategy is Strategy.RANDOM_CHUNK:
+        if seq_len is None:
+            raise UseError("random chunks need seq_len", hint="the store's own is meta.seq_len")
+        return ChunkSelector(split, cap, require_count("seq_len", seq_len, at_least=2))
+    if strategy in (Strategy.RANDOM, Strategy.RESAMPLED):
+        return DrawnSelector(split, cap, strategy is Strategy.RESAMPLED)
+    _, ranked = select_once(split, cap, strategy=strategy, scores=scores)
+    return RankedSelector(split, ranked)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSelector:
+    """Examples drawn anew each step. See `Selector`."""
+
+    split: StoreSplit
+    group_size: int
+    fill_up: bool = False
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """Uniform without replacement; filled up with replacement where asked."""
+        drawn = np.asarray(users, dtype=np.int64)
+        parts = [self._of(int(count), generator) for count in self.split.counts[drawn]]
+        return _gathered(self.split, drawn, parts)
+
+    def _of(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        if count > self.group_size:
+            return generator.choice(count, self.group_size, replace=False, shuffle=False)
+        own = np.arange(count)
+        if not self.fill_up:
+            return own
+        return np.append(own, generator.integers(0, count, self.group_size - count))
+
+
+@dataclass(frozen=True, slots=True)
+class RankedSelector:
+    """The same examples of a user at each step. See `Selector`."""
+
+    split: StoreSplit
+    selection: FixedSelection | RankedSelection
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """The best by rank; draws nothing."""
+        drawn = np.asarray(users, dtype=np.int64)
+        ranks = [np.arange(count) for count in self.selection.counts[drawn]]
+        sizes = self.selection.counts[drawn]
+        flat = np.concatenate(ranks) if ranks else np.zeros(0, dtype=np.int64)
+        user = np.repeat(drawn, sizes)
+        rows = self.split.gather(user, self.selection.map(user, flat))
+        return SelectedRows(rows, _offsets(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSelector:
+    """Random chunks of all of a user's tokens. See `Selector`.
+
+    A user of at most ``seq_len`` tokens gives one row with all of them, since every chunk of it
+    would be the same. Else a chunk begins anywhere that leaves it whole.
+    """
+
+    split: StoreSplit
+    group_size: int
+    seq_len: int
+
+    def select(self, users: ArrayLike, generator: np.random.Generator) -> SelectedRows:
+        """``group_size`` chunks of each user, at independent places."""
+        drawn = np.asarray(users, dtype=np.int64)
+        spare = np.maximum(self.split.token_counts[drawn] - self.seq_len, 0)
+        sizes = np.where(spare == 0, 1, self.group_size)
+        starts = generator.integers(0, np.repeat(spare, sizes) + 1)
+        rows = self.split.gather_tokens(np.repeat(drawn, sizes), starts, self.seq_len)
+        return SelectedRows(rows, _offsets(sizes))
+
+
+def _gathered(
+    split: StoreSplit, users: NDArray[np.int64], parts: list[NDArray[np.int64]]
+) -> SelectedRows:
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    examples = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return SelectedRows(split.gather(np.repeat(users, sizes), examples), _offsets(sizes))
+
+
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _require_scores(
+    split: StoreSplit, strategy: Strategy, scores: NDArray[np.float32] | None
+) -> NDArray[np.float32] | None:
+    if strategy not in _SCORED:
+        return None
+    examples = int(split.counts.sum())
+    if scores is None or scores.shape != (examples,):
+        got = "none" if scores is None else f"shape {scores.shape}"
+        raise UseError(
+            f"the selection {strategy} needs a score for each of {examples} examples, got {got}",
+            hint="write them with `userdp.data.scores.write_scores`",
+        )
+    return scores
+
+
+def _ranked(
+    split: StoreSplit,
+    kept: NDArray[np.int64],
+    strategy: Strategy,
+    scores: NDArray[np.float32] | None,
+) -> NDArray[np.int64]:
+    """The best ``kept[u]`` examples of each user, users in blocks, so that memory is bounded."""
+    ends = np.cumsum(split.counts)
+    out, first = [np.zeros(0, dtype=np.int64)], 0
+    while first < len(kept):
+        base = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, base + _BLOCK, side="right")))
+        counts = split.counts[first:last]
+        user = np.repeat(np.arange(first, last), counts)
+        example = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+        if scores is None:
+            key = split.lengths(user, example).astype(np.float64)
+        else:
+            key = scores[base : base + len(user)].astype(np.float64)
+        key = -key if strategy in _GREATEST else key
+        key[np.isnan(key)] = np.inf  # a score that could not be computed comes last
+        hashes = split.user_hashes[user]
+        tie = mix64(hashes[:, 0] ^ mix64(example.astype(np.uint64) + hashes[:, 1]))
+        order = np.lexsort((tie, key, user))
+        out.append(example[order][example < np.repeat(kept[first:last], counts)])
+        first = last
+    return np.concatenate(out)

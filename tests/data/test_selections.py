@@ -1,0 +1,202 @@
+"""Strategies: the best by plain sorting, nobody's choice depends on another."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from tests.data.corpora import corpus, prepared
+from userdp.data import selections
+from userdp.data.prefetch import Prefetch
+from userdp.data.scores import read_scores, write_scores
+from userdp.data.selections import Strategy, build_selector, select_once
+from userdp.errors import UseError
+
+G = 3
+FIXED = [s for s in Strategy if s not in (Strategy.RANDOM_CHUNK, Strategy.RESAMPLED)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return prepared(corpus(30, seed=2), tmp_path_factory.mktemp("s") / "store")
+
+
+@pytest.fixture(scope="module")
+def split(store):
+    return store.split("train")
+
+
+@pytest.fixture(scope="module")
+def scores(split):
+    return np.random.default_rng(0).lognormal(size=split.counts.sum()).astype(np.float32)
+
+
+def user_tokens(split, user) -> list[int]:
+    count = int(split.counts[user])
+    return split.gather([user] * count, range(count)).tokens.tolist()
+
+
+@pytest.mark.parametrize("strategy", FIXED)
+def test_the_chosen_examples_are_the_best_by_plain_sorting(split, scores, strategy, monkeypatch):
+    monkeypatch.setattr(selections, "_BLOCK", 7)
+    counts, selection = select_once(split, G, strategy=strategy, scores=scores)
+    first = np.cumsum(split.counts) - split.counts
+    for user, count in enumerate(split.counts.tolist()):
+        chosen = selection.map([user] * counts[user], range(counts[user])).tolist()
+        assert len(set(chosen)) == len(chosen) == min(count, G)
+        lengths = split.lengths([user] * count, range(count))
+        mine = scores[first[user] : first[user] + count]
+        keys = {
+            Strategy.LONGEST: -lengths, Strategy.SHORTEST: lengths,
+            Strategy.HIGHEST_PERPLEXITY: -mine, Strategy.LOWEST_PERPLEXITY: mine,
+        }.get(strategy)  # fmt: skip
+        if keys is not None:
+            assert sorted(keys[chosen].tolist()) == sorted(keys.tolist())[:G]
+
+
+@pytest.mark.parametrize("strategy", FIXED)
+def test_invariant_11_a_users_choice_does_not_depend_on_the_others(tmp_path, strategy):
+    texts = corpus(12, seed=4)
+    rest = {user: held for user, held in texts.items() if user != min(texts)}
+
+    def chosen(name, held):
+        store = prepared(held, tmp_path / name)
+        part = store.split("train")
+        score = split_scores(part)
+        counts, selection = select_once(part, 2, strategy=strategy, scores=score)
+        ids = store.user_ids()
+        return {
+            ids[part.rows[u]]: selection.map([u] * counts[u], range(counts[u])).tolist()
+            for u in range(len(counts))
+        }
+
+    everybody, without = chosen("all", texts), chosen("rest", rest)
+    assert all(everybody[user] == without[user] for user in without)
+
+
+def split_scores(split):
+    """A score that follows from an example's own tokens."""
+    users = np.repeat(np.arange(len(split.counts)), split.counts)
+    examples = np.concatenate([np.arange(n) for n in split.counts])
+    rows = split.gather(users, examples)
+    return np.array([rows.row(r).sum() % 97 for r in range(len(rows))], dtype=np.float32)
+
+
+def test_invariant_11_ties_broken_by_a_users_index_are_caught(tmp_path, monkeypatch):
+    """The twin: with index keys, another user's presence changes who wins a tie."""
+    texts = {b"u%02d" % n: [f"text {k}" for k in range(9)] for n in range(8)}
+
+    def shown(name, held):
+        part = prepared(held, tmp_path / name, held_out_users=0, held_out_examples=0).split("train")
+        index = np.arange(len(part.counts), dtype=np.uint64)
+        part.user_hashes = np.stack([index, index], axis=1)
+        counts, selection = select_once(part, 2, strategy=Strategy.LONGEST)
+        return [selection.map([u] * 2, range(2)).tolist() for u in range(len(counts))]
+
+    rest = {user: held for user, held in texts.items() if user != b"u00"}
+    assert shown("all", texts)[1:] != shown("rest", rest)
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_selector_gives_each_user_at_most_g_rows_of_its_own(split, scores, strategy):
+    selector = build_selector(split, G, strategy=strategy, seq_len=8, scores=scores)
+    users = np.array([5, 0, 9, 3])
+    got = selector.select(users, np.random.default_rng(1))
+    assert len(got.offsets) == 5
+    assert got.offsets[-1] == len(got.rows)
+    for k, user in enumerate(users):
+        own = "".join(map(chr, user_tokens(split, user)))
+        rows = range(got.offsets[k], got.offsets[k + 1])
+        assert 1 <= len(rows) <= G
+        assert all("".join(map(chr, got.rows.row(r))) in own for r in rows)
+        if strategy is Strategy.RESAMPLED:
+            assert len(rows) == G
+        elif strategy is not Strategy.RANDOM_CHUNK:
+            assert len(rows) == min(G, split.counts[user])
+    assert len(selector.select([], np.random.default_rng(1)).rows) == 0
+
+
+def test_random_rows_change_with_the_step_and_cover_all(split):
+    user = int(np.argmax(split.counts))
+    count = int(split.counts[user])
+    selector = build_selector(split, G)
+    generator = np.random.default_rng(3)
+    rows = [split.gather([user], [e]).tokens.tobytes() for e in range(count)]
+    seen = set()
+    for _ in range(40 * count):
+        got = selector.select([user], generator).rows
+        seen |= {got.row(r).tobytes() for r in range(len(got))}
+    assert seen == set(rows)
+
+
+def test_chunks_begin_anywhere_and_cross_records_but_not_users(split):
+    user = int(np.argmax(split.token_counts))
+    tokens = user_tokens(split, user)
+    assert split.token_counts[user] == len(tokens)
+    starts = np.arange(len(tokens))
+    rows = split.gather_tokens(np.full(len(starts), user), starts, 8)
+    for start in starts:
+        assert rows.row(start).tolist() == tokens[start : start + 8]
+    with pytest.raises(IndexError):
+        split.gather_tokens([user], [len(tokens)], 8)
+    selector = build_selector(split, 50, strategy=Strategy.RANDOM_CHUNK, seq_len=8)
+    drawn = selector.select([user], np.random.default_rng(0)).rows
+    assert set(drawn.lengths.tolist()) == {8}
+    ends = set(np.cumsum(split.lengths([user] * split.counts[user], range(split.counts[user]))))
+    text = "".join(map(chr, tokens))
+    assert any(text.find("".join(map(chr, drawn.row(r)))) not in ends for r in range(len(drawn)))
+
+
+def test_chunks_cross_segments(tmp_path):
+    from tests.data.test_store import write
+
+    for size in (1, 40):
+        store, went = write(tmp_path / f"s{size}", 1, size)
+        part = store.split("train")
+        for user, mine in enumerate(went["train"]):
+            tokens = [token for example in mine for token in example]
+            rows = part.gather_tokens([user, user], [0, len(tokens) // 2], 11)
+            assert rows.row(0).tolist() == tokens[:11]
+            assert rows.row(1).tolist() == tokens[len(tokens) // 2 :][:11]
+
+
+def test_scores_belong_to_one_content_and_count_each_example(store, split, scores, tmp_path):
+    path = tmp_path / "scores.arrow"
+    assert write_scores(path, store, iter(np.array_split(scores, 3))) == len(scores)
+    assert read_scores(path, store).tolist() == scores.tolist()
+    assert path.stat().st_mode & 0o077 == 0
+    other = prepared(corpus(3), tmp_path / "other")
+    with pytest.raises(UseError, match="are not those"):
+        read_scores(path, other)
+    with pytest.raises(UseError, match="scores came for"):
+        write_scores(tmp_path / "few", store, iter([scores[1:]]))
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+    with pytest.raises(UseError, match="needs a score for each"):
+        select_once(split, G, strategy=Strategy.LOWEST_PERPLEXITY)
+    with pytest.raises(UseError, match="draws anew"):
+        select_once(split, G, strategy=Strategy.RANDOM_CHUNK)
+
+
+def test_prefetching_gives_each_result_once_in_order_and_holds_few():
+    made = []
+    with Prefetch(lambda: made.append(len(made)) or len(made) - 1, depth=2) as ahead:
+        assert [ahead.next() for _ in range(100)] == list(range(100))
+        assert len(made) <= 100 + 4
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
+
+
+def test_prefetching_raises_the_error_in_its_place():
+    numbers = iter([1, 2])
+
+    def produce():
+        value = next(numbers, None)
+        if value is None:
+            raise UseError("dry")
+        return value
+
+    with Prefetch(produce) as ahead:
+        assert [ahead.next(), ahead.next()] == [1, 2]
+        with pytest.raises(UseError, match="dry"):
+            ahead.next()
