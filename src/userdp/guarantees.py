@@ -57,6 +57,32 @@ class Sampling(StrEnum):
     NONE = "none"
 
 
+class ClipForm(StrEnum):
+    """How a unit's gradient g becomes one of norm at most C; none of them moves ε.
+
+    ``THRESHOLD``: g · min(1, C / ‖g‖) (Charles et al. 2024, Algorithms 1 and 2).
+    ``NORMALIZED``: the same, and the noisy sum is divided by C: the learning rate then means the
+    same at every C (De et al. 2022, Section 3.3).
+    ``AUTOMATIC``: g · C / (‖g‖ + γ), so that C too is only a scale; divided by C as well
+    (Bu et al. 2023, "Automatic Clipping", AUTO-S).
+    """
+
+    THRESHOLD = "threshold"
+    NORMALIZED = "normalized"
+    AUTOMATIC = "automatic"
+
+
+class LayerSplit(StrEnum):
+    """How the clip norm C is split over layers, each clipped to its own C_l: Σ C_l² = C².
+
+    ``UNIFORM``: C_l² = C² / layers. ``DIMENSION``: C_l² is proportional to the layer's number of
+    parameters. A layer is the trainable parameters of one module (McMahan et al. 2018).
+    """
+
+    UNIFORM = "uniform"
+    DIMENSION = "dimension"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarantee:
     """A differential-privacy claim: everything a reader needs to know what ε means.
@@ -146,7 +172,5 @@ def require_epsilon(value: float) -> float:
 def require_count(name: str, value: int, *, at_least: int = 1, at_most: int = 10**12) -> int:
     """``value`` as an int if it is whole and in [at_least, at_most], else `UseError`."""
     if isinstance(value, bool) or not at_least <= value <= at_most or int(value) != value:
-        raise UseError(
-            f"{name} must be a whole number from {at_least} to {at_most}, got {value!r}"
-        )
+        raise UseError(f"{name} must be a whole number from {at_least} to {at_most}, got {value!r}")
     return int(value)

@@ -10,14 +10,18 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from userdp.accounting.calibration import calibrate
 from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers, SampledMechanism
+from userdp.adaptive import FARTHEST, AdaptiveClipping, sum_noise_multiplier
 from userdp.errors import UseError
 from userdp.guarantees import (
+    ClipForm,
     Guarantee,
+    LayerSplit,
     PrivacyUnit,
     Sampling,
     require_count,
@@ -26,7 +30,8 @@ from userdp.guarantees import (
     require_probability,
 )
 
-SCHEMA = "userdp.plan/1"
+SCHEMA = "userdp.plan/2"
+_FIRST_SCHEMA = "userdp.plan/1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +49,20 @@ class Plan:
         steps: T, noisy updates released.
         group_size: G, most examples of a user that a step (ULS) or the training set (ELS) uses.
         sampling_probability: q (users) or p (examples), in (0, 1].
-        noise_multiplier: σ; the noise's standard deviation divided by ``l2_clip_norm``.
-        l2_clip_norm: C, in gradient units.
+        noise_multiplier: σ, as accounted; the noise's standard deviation divided by
+            ``l2_clip_norm`` (with ``adaptive``, see `sum_noise_multiplier`).
+        l2_clip_norm: C, in gradient units; with ``adaptive``, of the first step.
         population: the declared nominal number of users (ULS) or of examples after the cap of G
             per user (ELS).
         target_delta: δ, in (0, 1).
         target_epsilon: the budget σ was calibrated to, if it was.
         item_clip_norm: clips each example of a unit before the unit, if given.
         unsafe_shuffle: draw shuffled batches in place of Poisson samples. No ε is claimed then.
+        clip_form: what clipping does to a unit's gradient.
+        clip_stability: γ of ``automatic`` clipping, in gradient units; says nothing otherwise.
+        layer_split: clip each layer to its share of C, if given.
+        adaptive: the clip norm follows a quantile of the norms, if given; the count it needs is
+            part of what ``noise_multiplier`` accounts for (`userdp.adaptive`).
 
     Raises:
         ValueError: a field is out of its range (NaN included).
@@ -68,6 +79,10 @@ class Plan:
     target_epsilon: float | None = None
     item_clip_norm: float | None = None
     unsafe_shuffle: bool = False
+    clip_form: ClipForm = ClipForm.THRESHOLD
+    clip_stability: float = 0.01
+    layer_split: LayerSplit | None = None
+    adaptive: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         if self.sampling not in (Sampling.USERS, Sampling.EXAMPLES):
@@ -86,6 +101,15 @@ class Plan:
             require_positive("target_epsilon", self.target_epsilon)
         if self.item_clip_norm is not None:
             require_positive("item_clip_norm", self.item_clip_norm)
+        if not 1e-6 <= self.clip_stability <= 1e6:
+            raise UseError(f"clip_stability must be in [1e-6, 1e6], got {self.clip_stability!r}")
+        if self.adaptive is not None:
+            if self.clip_form is ClipForm.AUTOMATIC:
+                raise UseError(
+                    "automatic clipping has no threshold that a quantile could set",
+                    hint="adapt threshold or normalized clipping",
+                )
+            assert math.isfinite(self.sum_noise_multiplier)
 
     @classmethod
     def for_users(
@@ -224,9 +248,38 @@ class Plan:
         return self.sampling_probability * self.population
 
     @property
+    def count_noise_std(self) -> float | None:
+        """σ_b, the noise on the count of unclipped units; None where the clip norm is fixed."""
+        if self.adaptive is None:
+            return None
+        return self.adaptive.count_noise(
+            noise_multiplier=self.noise_multiplier, denominator=self.denominator
+        )
+
+    @property
+    def sum_noise_multiplier(self) -> float:
+        """The noise on the clipped sum divided by its clip norm.
+
+        It is ``noise_multiplier``; or, beside the count of adaptive clipping, more.
+        """
+        count_noise_std = self.count_noise_std
+        if count_noise_std is None:
+            return self.noise_multiplier
+        return sum_noise_multiplier(
+            noise_multiplier=self.noise_multiplier, count_noise_std=count_noise_std
+        )
+
+    def noise_std_at(self, l2_clip_norm: float) -> float:
+        """Standard deviation of the noise on a sum clipped to this norm, in gradient units."""
+        return self.sum_noise_multiplier * l2_clip_norm
+
+    @property
     def noise_std(self) -> float:
-        """Standard deviation of the noise on the clipped sum: σ·C, in gradient units."""
-        return self.noise_multiplier * self.l2_clip_norm
+        """Standard deviation of the noise on the clipped sum: σ·C, in gradient units.
+
+        With ``adaptive``, that of the first step.
+        """
+        return self.noise_std_at(self.l2_clip_norm)
 
     @property
     def realised_sampling(self) -> Sampling:
@@ -266,25 +319,44 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain values, with its schema."""
-        return {"schema": SCHEMA, **asdict(self), "sampling": str(self.sampling)}
+        """The plan as plain values, with the first schema that knows all that it says.
+
+        So a plan without newer options reads, and digests, as it always did.
+        """
+        values = {"schema": SCHEMA, **asdict(self)}
+        if all(values[name] == default for name, default in _SINCE_2.items()):
+            values = {k: v for k, v in values.items() if k not in _SINCE_2}
+            values["schema"] = _FIRST_SCHEMA
+        return {k: str(v) if isinstance(v, StrEnum) else v for k, v in values.items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`; `UseError` for another schema or unknown or missing fields."""
         known = {field.name for field in fields(cls)}
-        if values.get("schema") != SCHEMA:
+        if values.get("schema") not in (SCHEMA, _FIRST_SCHEMA):
             raise UseError(
                 f"this is not a plan of schema {SCHEMA}, it says {values.get('schema')!r}",
                 hint="make the plan again with this version of userdp",
             )
+        if values["schema"] == _FIRST_SCHEMA:
+            known -= set(_SINCE_2)
         given = {key: value for key, value in values.items() if key != "schema"}
         if set(given) != known:
             raise UseError(
                 f"the plan's fields are off: unknown {sorted(set(given) - known)}, "
                 f"missing {sorted(known - set(given))}"
             )
-        return cls(**{**given, "sampling": Sampling(given["sampling"])})
+        try:
+            given["sampling"] = Sampling(given["sampling"])
+            if "clip_form" in given:
+                given["clip_form"] = ClipForm(given["clip_form"])
+                if given["layer_split"] is not None:
+                    given["layer_split"] = LayerSplit(given["layer_split"])
+                if given["adaptive"] is not None:
+                    given["adaptive"] = AdaptiveClipping(**given["adaptive"])
+        except (ValueError, TypeError) as error:
+            raise UseError(f"the plan says something this version does not know: {error}") from None
+        return cls(**given)
 
     @property
     def digest(self) -> str:
@@ -308,25 +380,43 @@ class Plan:
         return cls.from_dict(values)
 
 
+_SINCE_2 = {
+    field.name: field.default
+    for field in fields(Plan)
+    if field.name in ("clip_form", "clip_stability", "layer_split", "adaptive")
+}
+"""Fields that schema 1 does not have, and what such a plan means by that."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """What one step really used, as read off the sampler and the noise, not off the plan."""
+    """What one step really used, as read off the sampler and the noise, not off the plan.
+
+    With adaptive clipping ``l2_clip_norm`` is a function of earlier DP releases, so that it may
+    stand in a shareable ledger.
+    """
 
     sampling: Sampling
     sampling_probability: float
     group_size: int
     l2_clip_norm: float
     noise_std: float
+    count_noise_std: float | None = None
 
     @classmethod
-    def of_plan(cls, plan: Plan) -> Self:
-        """What a step of this plan has to be."""
+    def of_plan(cls, plan: Plan, *, l2_clip_norm: float | None = None) -> Self:
+        """What a step of this plan has to be; at its own clip norm where that adapts."""
+        clip = plan.l2_clip_norm
+        if plan.adaptive is not None and l2_clip_norm is not None:
+            least, most = clip / FARTHEST, clip * FARTHEST
+            clip = l2_clip_norm if least <= l2_clip_norm <= most else clip
         return cls(
             sampling=plan.realised_sampling,
             sampling_probability=plan.sampling_probability,
             group_size=plan.group_size,
-            l2_clip_norm=plan.l2_clip_norm,
-            noise_std=plan.noise_std,
+            l2_clip_norm=clip,
+            noise_std=plan.noise_std_at(clip),
+            count_noise_std=plan.count_noise_std,
         )
 
 

@@ -48,6 +48,7 @@ def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(t
         "group_size": 5,
         "l2_clip_norm": 1.0,
         "noise_std": honest.noise_std * 0.9,
+        "count_noise_std": 5.0,
     }
     with pytest.raises(FailureError, match="ledger and sampler disagree"):
         ledger.attempt(dataclasses.replace(honest, **{field: broken[field]}))

@@ -48,5 +48,7 @@ class Sampler(ABC):
         """A fresh cohort; an empty one is a noise-only step and counts."""
 
     @abstractmethod
-    def record(self, *, noise_std: float, l2_clip_norm: float) -> StepRecord:
+    def record(
+        self, *, noise_std: float, l2_clip_norm: float, count_noise_std: float | None = None
+    ) -> StepRecord:
         """What the ledger is to say of a step drawn by this sampler."""

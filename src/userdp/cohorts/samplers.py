@@ -107,13 +107,16 @@ class _PoissonSampler(Sampler):
         drawn = poisson_indices(self._generator, self._units.total, self._probability)
         return self._units.rows_of(drawn, self._generator)
 
-    def record(self, *, noise_std: float, l2_clip_norm: float) -> StepRecord:
+    def record(
+        self, *, noise_std: float, l2_clip_norm: float, count_noise_std: float | None = None
+    ) -> StepRecord:
         return StepRecord(
             sampling=self._units.sampling,
             sampling_probability=self._probability,
             group_size=self._group_size,
             l2_clip_norm=l2_clip_norm,
             noise_std=noise_std,
+            count_noise_std=count_noise_std,
         )
 
 
@@ -134,11 +137,14 @@ class _ShuffleSampler(Sampler):
         drawn, self._queue = self._queue[: self._size], self._queue[self._size :]
         return self._units.rows_of(np.sort(drawn), self._generator)
 
-    def record(self, *, noise_std: float, l2_clip_norm: float) -> StepRecord:
+    def record(
+        self, *, noise_std: float, l2_clip_norm: float, count_noise_std: float | None = None
+    ) -> StepRecord:
         return StepRecord(
             sampling=Sampling.UNSAFE_SHUFFLE,
             sampling_probability=self._probability,
             group_size=self._group_size,
             l2_clip_norm=l2_clip_norm,
             noise_std=noise_std,
+            count_noise_std=count_noise_std,
         )

@@ -11,12 +11,14 @@ from userdp.gradients.losses import Loss, causal_lm_loss
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.noise import NoiseSource
 from userdp.gradients.reference import clipped_sum
+from userdp.gradients.rules import ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
 __all__ = [
     "CLIP_MARGIN",
     "ENGINES",
+    "ClipRule",
     "ClippedSum",
     "Engine",
     "Loss",

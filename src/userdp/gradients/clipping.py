@@ -71,7 +71,9 @@ def squared_norm(tensors: Iterable[Tensor]) -> float:
     return sum(float(total) for total in totals.values())
 
 
-def clip_factors(squared_norms: Tensor, *, l2_clip_norm: float) -> Tensor:
+def clip_factors(
+    squared_norms: Tensor, *, l2_clip_norm: float, stability: float | None = None
+) -> Tensor:
     r"""The factor of each unit: :math:`\min(1, C(1 - m) / \|g\|)`, and 0 for a non-finite unit.
 
     Guarantee: ``factor * norm <= l2_clip_norm * (1 - CLIP_MARGIN)`` up to the rounding that the
@@ -81,11 +83,13 @@ def clip_factors(squared_norms: Tensor, *, l2_clip_norm: float) -> Tensor:
     Args:
         squared_norms: float64, (units,); from `squared_norm`.
         l2_clip_norm: C; finite, > 0.
+        stability: γ; if given, the factor is :math:`C(1 - m) / (\|g\| + \gamma)` (automatic
+            clipping), which may pass 1.
 
     Returns:
-        float64, (units,), in [0, 1].
+        float64, (units,), in [0, 1] without ``stability``.
 
-    Source: Charles et al. 2024, Algorithm 2 (clip).
+    Source: Charles et al. 2024, Algorithm 2 (clip); Bu et al. 2023, AUTO-S (``stability``).
 
     >>> squares = torch.tensor([0.0, 0.25, 4.0, float("nan"), float("inf")]).double()
     >>> clip_factors(squares, l2_clip_norm=1.0).tolist()
@@ -97,5 +101,8 @@ def clip_factors(squared_norms: Tensor, *, l2_clip_norm: float) -> Tensor:
             f"squared norms must be float64, got {squared_norms.dtype}: rounded norms under-clip"
         )
     norms = squared_norms.sqrt()
-    factors = torch.where(norms <= bound, torch.ones_like(norms), bound / norms)
+    if stability is None:
+        factors = torch.where(norms <= bound, torch.ones_like(norms), bound / norms)
+    else:
+        factors = bound / (norms + stability)
     return torch.where(norms.isfinite(), factors, torch.zeros_like(norms))

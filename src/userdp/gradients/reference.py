@@ -14,6 +14,7 @@ from userdp.gradients.models import (
     require_uncoupled,
     trainable_parameters,
 )
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.guarantees import require_count
@@ -27,6 +28,7 @@ def clipped_sum(
     l2_clip_norm: float,
     item_clip_norm: float | None = None,
     micro_batch: int = 32,
+    rule: ClipRule = FLAT,
 ) -> ClippedSum:
     r"""Sum over units of each unit's mean gradient, clipped to L2 norm ``l2_clip_norm``.
 
@@ -49,6 +51,7 @@ def clipped_sum(
             backward pass per row. A unit with a non-finite row counts as zero as a whole.
         micro_batch: most rows of one unit in one pass; changes memory and rounding inside the
             unit's gradient, never the guarantee.
+        rule: form of the unit's clip, and its split over layers (the clip of rows is always flat).
 
     Returns:
         `ClippedSum`; zeros for an empty cohort (a noise-only step that counts).
@@ -68,6 +71,7 @@ def clipped_sum(
     parameters = trainable_parameters(model)
     buffers = buffer_versions(model)
     tensors = list(parameters.values())
+    sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
         for name, p in parameters.items()
@@ -86,14 +90,17 @@ def clipped_sum(
             gradient, losses[unit] = _mean_clipped_gradient(
                 model, loss, tensors, input_ids, lengths, item_clip_norm=item_clip_norm
             )
-        squares = torch.tensor(squared_norm(gradient), dtype=torch.float64)
-        norms[unit] = squares.sqrt()
-        factor = float(clip_factors(squares, l2_clip_norm=l2_clip_norm))
-        if factor == 0.0:
+        squares = {
+            name: torch.tensor(squared_norm([part]), dtype=torch.float64)
+            for name, part in zip(total, gradient, strict=True)
+        }
+        norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
+        if not bool(norms[unit].isfinite()):
             non_finite += 1
             continue
-        for into, part in zip(total.values(), gradient, strict=True):
-            into.add_(part, alpha=factor)
+        factors = rule.factors(squares, sizes, l2_clip_norm=l2_clip_norm)
+        for (name, into), part in zip(total.items(), gradient, strict=True):
+            into.add_(part, alpha=float(factors[name]))
     require_same_buffers(model, buffers)
     return ClippedSum(
         value=total,

@@ -12,7 +12,7 @@ from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, requi
 from userdp.ledger import run as run_ledger
 from userdp.ledger import store as store_ledger
 from userdp.ledger.journal import read_entries
-from userdp.plan import StepRecord
+from userdp.plan import Plan, StepRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +76,9 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
     if plan is None:
         guarantee = _no_claim(delta or 0.0)
     else:
-        expected = StepRecord.of_plan(plan)
         for entry in entries:
             if entry["kind"] == "attempt":
-                _refuse_other_step(path, entry, expected)
+                _refuse_other_step(path, entry, plan)
         guarantee = plan.guarantee(
             steps, delta=delta, void=bool(entries[0]["facts"].get("unsafe_seeds"))
         )
@@ -122,11 +121,13 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
     )
 
 
-def _refuse_other_step(path: Path, entry: dict[str, Any], expected: StepRecord) -> None:
+def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:
+    expected = StepRecord.of_plan(plan, l2_clip_norm=entry["l2_clip_norm"])
     for name in StepRecord.__slots__:
-        if entry[name] != getattr(expected, name):
+        found = entry.get(name)  # lines without count_noise_std are older than it
+        if found != getattr(expected, name):
             raise UseError(
-                f"attempt {entry['attempt']} in {path} has {name} {entry[name]!r}, the plan says "
+                f"attempt {entry['attempt']} in {path} has {name} {found!r}, the plan says "
                 f"{getattr(expected, name)!r}: no epsilon can be claimed from this ledger"
             )
 

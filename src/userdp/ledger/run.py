@@ -23,12 +23,25 @@ class RunLedger:
     Guarantee: when `attempt` returns, the step is on the disk and charged; a step that is not
     charged was never allowed. An attempt that a crash interrupted stays charged, so the steps
     that remain after a resume are ``plan.steps - attempts`` and ε never exceeds the plan's.
+
+    Attributes:
+        attempts: steps charged so far.
+        last_clip_norm: of the last of them; where the clip norm adapts, a resumed run goes on
+            with it (what the interrupted step would have made of it is lost). None before any.
     """
 
-    def __init__(self, path: Path, plan: Plan | None, attempts: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        plan: Plan | None,
+        attempts: int,
+        *,
+        last_clip_norm: float | None = None,
+    ) -> None:
         self.path = path
         self.plan = plan
         self.attempts = attempts
+        self.last_clip_norm = last_clip_norm
         self._writer = JournalWriter(path)
 
     @classmethod
@@ -59,7 +72,8 @@ class RunLedger:
         """Continue a ledger after an interruption."""
         entries = read_entries(path)
         plan = plan_of(path, entries)
-        return cls(path, plan, count_attempts(entries))
+        clips = [entry["l2_clip_norm"] for entry in entries if entry["kind"] == "attempt"]
+        return cls(path, plan, len(clips), last_clip_norm=clips[-1] if clips else None)
 
     @property
     def remaining(self) -> int:
@@ -75,7 +89,7 @@ class RunLedger:
         """
         if self.plan is None:
             raise FailureError("a run without privacy has no steps to charge")
-        expected = StepRecord.of_plan(self.plan)
+        expected = StepRecord.of_plan(self.plan, l2_clip_norm=step.l2_clip_norm)
         if step != expected:
             raise FailureError(
                 f"ledger and sampler disagree: step {self.attempts + 1} was {step}, the plan says "
@@ -99,6 +113,7 @@ class RunLedger:
             }
         )
         self.attempts = number
+        self.last_clip_norm = step.l2_clip_norm
         return number
 
     def finish(self) -> None:

@@ -1,0 +1,124 @@
+r"""How a unit's gradient is made to have norm at most C: which form, over which layers.
+
+**Per layer.** With :math:`\sum_l C_l^2 = C^2`, a public split, and each layer clipped to its own
+:math:`C_l`, the unit's contribution has squared norm at most :math:`\sum_l C_l^2 = C^2`: the
+sensitivity, and with it ε, is that of flat clipping at C.
+
+**Automatic.** :math:`\|g\| \cdot C / (\|g\| + \gamma) < C` for every g: no threshold, the same
+sensitivity, and small gradients keep their order because of γ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from userdp.errors import UseError
+from userdp.gradients.clipping import clip_factors
+from userdp.guarantees import ClipForm, LayerSplit
+
+_LEAST_STABILITY, _MOST_STABILITY = 1e-6, 1e6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipRule:
+    """What clipping does beside its norm C; public constants, none of which moves ε.
+
+    Args:
+        form: see `userdp.guarantees.ClipForm`; an engine does the same for ``normalized`` as for
+            ``threshold``, the division by C comes after the noise.
+        stability: γ of ``automatic``; in [1e-6, 1e6].
+        layer_split: clip each layer to its share of C; None clips the whole gradient.
+    """
+
+    form: ClipForm = ClipForm.THRESHOLD
+    stability: float = 0.01
+    layer_split: LayerSplit | None = None
+
+    def __post_init__(self) -> None:
+        if not _LEAST_STABILITY <= self.stability <= _MOST_STABILITY:
+            raise UseError(
+                f"the stability constant must be in [{_LEAST_STABILITY:g}, {_MOST_STABILITY:g}], "
+                f"got {self.stability!r}"
+            )
+
+    def factors(
+        self,
+        squared_norms: Mapping[str, Tensor],
+        sizes: Mapping[str, int],
+        *,
+        l2_clip_norm: float,
+    ) -> dict[str, Tensor]:
+        """Each unit's factor for each parameter.
+
+        Guarantee: a unit's gradients times their factors have norm at most ``l2_clip_norm * (1 -
+        CLIP_MARGIN)``, all parameters together, up to the rounding that the margin covers. A unit
+        that is not finite in any parameter has factor 0 in all.
+
+        Args:
+            squared_norms: float64, (units,), by parameter name.
+            sizes: numbers in each parameter.
+            l2_clip_norm: C.
+        """
+        total = torch.stack(list(squared_norms.values())).sum(0)
+        if self.layer_split is None:
+            whole = self._factors(total, l2_clip_norm)
+            return dict.fromkeys(squared_norms, whole)
+        norms = layer_clip_norms(sizes, l2_clip_norm=l2_clip_norm, split=self.layer_split)
+        found: dict[str, Tensor] = {}
+        for layer, names in layers_of(sizes).items():
+            layer_squares = torch.stack([squared_norms[name] for name in names]).sum(0)
+            factors = self._factors(layer_squares, norms[layer])
+            factors = torch.where(total.isfinite(), factors, torch.zeros_like(factors))
+            found |= dict.fromkeys(names, factors)
+        return found
+
+    def _factors(self, squared_norms: Tensor, bound: float) -> Tensor:
+        stability = self.stability if self.form is ClipForm.AUTOMATIC else None
+        return clip_factors(squared_norms, l2_clip_norm=bound, stability=stability)
+
+
+FLAT = ClipRule()
+"""The papers' clip: the whole gradient, to a threshold."""
+
+
+def layers_of(names: Mapping[str, int]) -> dict[str, list[str]]:
+    """Parameter names by layer: the module that owns them.
+
+    >>> layers_of({"head.weight": 6, "head.bias": 2, "norm.weight": 3})
+    {'head': ['head.weight', 'head.bias'], 'norm': ['norm.weight']}
+    """
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    return layers
+
+
+def layer_clip_norms(
+    sizes: Mapping[str, int], *, l2_clip_norm: float, split: LayerSplit
+) -> dict[str, float]:
+    r"""Each layer's :math:`C_l`, with :math:`\sum_l C_l^2 = C^2`.
+
+    Args:
+        sizes: numbers in each parameter, by name: shapes of the model, never data.
+        l2_clip_norm: C.
+        split: how the squares are shared.
+
+    Source: McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models",
+    Section 3 (per-layer clipping, C / √layers).
+
+    >>> layer_clip_norms({"a.w": 9, "b.w": 16}, l2_clip_norm=5.0, split=LayerSplit.DIMENSION)
+    {'a': 3.0, 'b': 4.0}
+    """
+    layers = layers_of(sizes)
+    total = sum(sizes.values())
+    if split is LayerSplit.UNIFORM:
+        return dict.fromkeys(layers, l2_clip_norm / math.sqrt(len(layers)))
+    return {
+        layer: l2_clip_norm * math.sqrt(sum(sizes[name] for name in names) / total)
+        for layer, names in layers.items()
+    }
