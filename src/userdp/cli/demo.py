@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MARKER = "demo.json"
 _PARTS = ("store", "report.html", "report-public.html")
-_SHARES = {"prepare": 0.22, "train": 0.28, "evaluate": 0.09, "report": 0.04}
+_SHARES = {"prepare": 0.22, "train": 0.27, "evaluate": 0.10, "report": 0.04}
 """Of the whole demo's time, per call of the stage, on the machine it was tuned on."""
 
 
@@ -186,11 +186,14 @@ def _result(
 
 def print_result(console: Console, result: dict[str, Any]) -> None:
     """The closing table, and where to look next."""
-    table = Table(title="userdp demo", title_justify="left", title_style="bold", pad_edge=False)
+    # Wide enough for every column on a terminal of 80.
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("", "users", "examples", "ε at most", "δ", "unit", "adjacency"):
-        table.add_column(name, justify="left" if name in ("", "unit", "adjacency") else "right")
-    table.add_column("held-out loss\nbefore", justify="right")
-    table.add_column("\nafter", justify="right")
+        table.add_column(
+            name, justify="left" if name in ("", "unit", "adjacency") else "right", no_wrap=True
+        )
+    table.add_column("before", justify="right", no_wrap=True)
+    table.add_column("after", justify="right", no_wrap=True)
     for run in result["runs"]:
         table.add_row(
             run["algorithm"],
@@ -203,18 +206,23 @@ def print_result(console: Console, result: dict[str, Any]) -> None:
             f"{run['loss_before']:.4f}",
             f"[bold]{run['loss_after']:.4f}[/]",
         )
+    console.print("\n[bold]Fine-tuned with user-level differential privacy[/]")
     console.print(table)
+    console.print(
+        "before, after: loss on held-out users, nats per token. One user is one module.\n"
+    )
     together = result["together"]
     console.print(
-        f"One user is one module. Both models together: ε ≤ {round_up(together['epsilon'], 6)} at "
-        f"δ = {together['delta']:g}.",
+        f"Together:    ε ≤ {round_up(together['epsilon'], 6)} at δ = {together['delta']:g}, for who "
+        "sees both models",
         soft_wrap=True,
     )
-    console.print(f"Report:   {result['report']}  (to hand on: {result['public_report']})",
-                  soft_wrap=True, markup=False)  # fmt: skip
+    for words, place in (("Report", "report"), ("To hand on", "public_report")):
+        console.print(f"{words + ':':<12}{result[place]}", soft_wrap=True, markup=False)
     for run in result["runs"]:
-        console.print(f"Check ε:  userdp account --ledger {run['run']}", soft_wrap=True,
-                      markup=False)  # fmt: skip
+        console.print(
+            f"Check ε:     userdp account --ledger {run['run']}", soft_wrap=True, markup=False
+        )
     console.print(f"Took {result['seconds']:.0f} s.")
 
 

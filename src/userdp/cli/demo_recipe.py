@@ -36,11 +36,11 @@ class Recipe:
 # clip norms and group sizes were chosen on this text, which is public.
 _STEPS = 40
 _DELTA = 1e-5
-_USERS = 2_000  # declared: a round number, whatever the packages installed here hold
+_USERS = 1_500  # declared: a round number, whatever the packages installed here hold
 
 DEMO = Recipe(
     packages=("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib"),
-    most_users=2_500,
+    most_users=1_600,
     seq_len=64,
     held_out_users=0.03,
     plans=(
@@ -51,7 +51,7 @@ DEMO = Recipe(
                 steps=_STEPS,
                 group_size=2,
                 sampling_probability=12 / _USERS,
-                noise_multiplier=0.4008,
+                noise_multiplier=0.418,
                 l2_clip_norm=1.0,
                 population=_USERS,
                 target_delta=_DELTA,
@@ -64,10 +64,10 @@ DEMO = Recipe(
                 sampling=Sampling.EXAMPLES,
                 steps=_STEPS,
                 group_size=8,
-                sampling_probability=24 / 12_000,
-                noise_multiplier=0.5529,
+                sampling_probability=24 / 9_000,
+                noise_multiplier=0.5883,
                 l2_clip_norm=1.0,
-                population=12_000,
+                population=9_000,
                 target_delta=_DELTA,
                 target_epsilon=7.9,
             ),
@@ -75,7 +75,7 @@ DEMO = Recipe(
     ),
     config=TrainConfig(
         optimizer=OptimizerName.ADAMW,
-        learning_rate=1e-3,
+        learning_rate=6e-4,
         averaging=Averaging.NONE,
         evaluate_every=0,
         checkpoint_every=_STEPS,
