@@ -209,19 +209,19 @@ def print_result(console: Console, result: dict[str, Any]) -> None:
     console.print("\n[bold]Fine-tuned with user-level differential privacy[/]")
     console.print(table)
     console.print(
-        "before, after: loss on held-out users, nats per token. One user is one module.\n"
+        "before, after: held-out users' loss in nats per token. One user is one module.\n"
     )
     together = result["together"]
     console.print(
-        f"Together:    ε ≤ {round_up(together['epsilon'], 6)} at δ = {together['delta']:g}, for who "
-        "sees both models",
+        f"Together:   ε ≤ {round_up(together['epsilon'], 6)} at δ = {together['delta']:g}, for "
+        "who sees both models",
         soft_wrap=True,
     )
     for words, place in (("Report", "report"), ("To hand on", "public_report")):
         console.print(f"{words + ':':<12}{result[place]}", soft_wrap=True, markup=False)
     for run in result["runs"]:
         console.print(
-            f"Check ε:     userdp account --ledger {run['run']}", soft_wrap=True, markup=False
+            f"Check ε:    userdp account --ledger {run['run']}", soft_wrap=True, markup=False
         )
     console.print(f"Took {result['seconds']:.0f} s.")
 
