@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -32,6 +32,15 @@ class PlanOptions:
         target_epsilon: the budget; the least noise within it is used.
         noise_multiplier: in place of a budget: noise deviation divided by the clip norm.
         unsafe_shuffle: shuffled batches in place of Poisson samples; no epsilon is claimed.
+        clip_form: threshold (the default); normalized: also divides by the clip norm, so that the
+            learning rate means the same at every clip norm; automatic: scales all gradients.
+        clip_stability: gamma of automatic clipping; 0.01 by default.
+        layer_split: clip each layer to its share of the clip norm: equal ones, or by dimension.
+        clip_quantile: adapt the clip norm until this fraction of units stays unclipped; 0.5 is
+            good. Its count is part of what the noise multiplier accounts for.
+        clip_learning_rate: of the adapting clip norm; 0.2 by default.
+        count_noise_std: noise on the count of unclipped units; by default, so much that the
+            gradient's noise grows by 2% at most.
     """
 
     sampling: Literal["users", "examples"] | None = None
@@ -48,10 +57,45 @@ class PlanOptions:
     )
     noise_multiplier: float | None = None
     unsafe_shuffle: bool = False
+    clip_form: Literal["threshold", "normalized", "automatic"] | None = None
+    clip_stability: float | None = None
+    layer_split: Literal["uniform", "dimension"] | None = None
+    clip_quantile: float | None = None
+    clip_learning_rate: float | None = None
+    count_noise_std: float | None = None
 
 
 def build_plan(options: PlanOptions) -> Plan:
     """The private plan of these options; `UseError` names what is missing or means nothing."""
+    from userdp.adaptive import AdaptiveClipping
+    from userdp.guarantees import ClipForm, LayerSplit
+
+    plan = _sampled_plan(options)
+    changes: dict[str, Any] = {}
+    if options.clip_form is not None:
+        changes["clip_form"] = ClipForm(options.clip_form)
+    if options.clip_stability is not None:
+        if options.clip_form != "automatic":
+            raise UseError("--clip-stability says nothing without --clip-form automatic")
+        changes["clip_stability"] = options.clip_stability
+    if options.layer_split is not None:
+        changes["layer_split"] = LayerSplit(options.layer_split)
+    if options.clip_quantile is not None:
+        rate = options.clip_learning_rate
+        changes["adaptive"] = AdaptiveClipping(
+            quantile=options.clip_quantile,
+            learning_rate=0.2 if rate is None else rate,
+            count_noise_std=options.count_noise_std,
+        )
+    else:
+        for name in ("clip_learning_rate", "count_noise_std"):
+            if getattr(options, name) is not None:
+                raise UseError(f"{_flag(name)} says nothing without --clip-quantile")
+    return replace(plan, **changes)
+
+
+def _sampled_plan(options: PlanOptions) -> Plan:
+    """The plan with its sampler and noise; clipping options come after."""
     from userdp.plan import Plan
 
     if options.sampling is None:

@@ -16,6 +16,7 @@ class OptimizerName(StrEnum):
     """Optimizers; each sees the noisy gradient alone, so each is free post-processing."""
 
     ADAMW = "adamw"
+    ADAM_BC = "adam-bc"
     ADAFACTOR = "adafactor"
     SGD = "sgd"
 
@@ -53,7 +54,8 @@ class TrainConfig:
         width: of a new model.
         heads: of a new model.
         seed: of a new model's and the adapters' initial weights; sampling and noise never use it.
-        optimizer: the optimizer.
+        optimizer: the optimizer; adam-bc is AdamW less the noise's share of the second moment.
+        bias_correction_floor: of adam-bc: least second moment, in parts of the noise variance.
         learning_rate: its peak, after the warm-up.
         warmup_steps: the learning rate rises linearly over so many steps.
         schedule: of the learning rate after the warm-up.
@@ -65,6 +67,8 @@ class TrainConfig:
         averaging: release the last weights, or their moving average (free post-processing).
         averaging_decay: of the moving average, at most.
         precision: of the matrix products; bfloat16 is faster where the processor has it.
+        base_precision: of the frozen weights under adapters; bfloat16 halves their memory.
+        activation_checkpointing: compute activations again in the backward pass; saves memory.
         micro_batch: most examples in one pass; memory, never privacy.
         checkpoint_every: steps between checkpoints; a crash loses at most so many updates.
         evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
@@ -77,6 +81,7 @@ class TrainConfig:
     heads: int = 6
     seed: int = 0
     optimizer: OptimizerName = OptimizerName.ADAMW
+    bias_correction_floor: float = 0.1
     learning_rate: float = 1e-3
     warmup_steps: int = 0
     schedule: Schedule = Schedule.CONSTANT
@@ -88,6 +93,8 @@ class TrainConfig:
     averaging: Averaging = Averaging.NONE
     averaging_decay: float = 0.99
     precision: Precision = Precision.FLOAT32
+    base_precision: Precision = Precision.FLOAT32
+    activation_checkpointing: bool = False
     micro_batch: int = 32
     checkpoint_every: int = 50
     evaluate_every: int = 0
@@ -104,6 +111,7 @@ class TrainConfig:
             )
         require_count("seed", self.seed, at_least=0)
         require_positive("learning_rate", self.learning_rate)
+        require_positive("bias_correction_floor", self.bias_correction_floor, at_most=1)
         require_count("warmup_steps", self.warmup_steps, at_least=0)
         _require_within("weight_decay", self.weight_decay, 0, 1)
         _require_within("dropout", self.dropout, 0, 0.99)
@@ -114,6 +122,12 @@ class TrainConfig:
             raise UseError(
                 "lora_alpha and lora_targets say nothing without a rank",
                 hint="add --lora-rank 8, or leave them out",
+            )
+        elif self.base_precision is not Precision.FLOAT32:
+            raise UseError(
+                "weights that train stay float32, or small updates would round away: "
+                "base_precision is for the frozen weights under adapters",
+                hint="add --lora-rank 8, or use --precision bfloat16",
             )
         if self.lora_alpha is not None:
             require_positive("lora_alpha", self.lora_alpha)
@@ -145,6 +159,7 @@ class TrainConfig:
                 "schedule": Schedule(values["schedule"]),
                 "averaging": Averaging(values["averaging"]),
                 "precision": Precision(values["precision"]),
+                "base_precision": Precision(values["base_precision"]),
                 "lora_targets": tuple(values["lora_targets"]),
             }
         )

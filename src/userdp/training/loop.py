@@ -21,7 +21,12 @@ from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, merged, save_adapter
 from userdp.training.losses import build_loss
-from userdp.training.models import load_model, save_model, weights_digest
+from userdp.training.models import (
+    enable_checkpointing,
+    load_model,
+    save_model,
+    weights_digest,
+)
 from userdp.training.optimizers import build_optimizer, set_learning_rate
 from userdp.training.plain import PlainRun, make_plain
 from userdp.training.private import PrivateRun, make_private
@@ -83,6 +88,8 @@ def train(
     model = load_model(config, store)
     identity = {"model": weights_digest(model), "configuration": config.digest}
     model = add_adapters(model, config)
+    if config.activation_checkpointing:
+        enable_checkpointing(model)
     optimizer = build_optimizer(model, config)
     average = build_average(model, config)
     with _open(

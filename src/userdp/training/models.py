@@ -17,7 +17,7 @@ import userdp
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.training import files
-from userdp.training.config import TrainConfig
+from userdp.training.config import Precision, TrainConfig
 
 BUNDLED = "bundled"
 NEW = "new"
@@ -25,7 +25,7 @@ BASE_MODEL = Path(userdp.__file__).parent / "assets" / "base-model"
 
 
 def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
-    """The model that ``config`` names, in float32, ready to train on ``store``'s tokens.
+    """The model that ``config`` names, in its precision, ready to train on ``store``'s tokens.
 
     Weights are read from safetensors alone: a pickle file can run code.
 
@@ -39,7 +39,20 @@ def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
     else:
         model = read_model(resolve(config.model), dropout=config.dropout)
     require_fit(model, config.model, store)
+    if config.base_precision is Precision.BFLOAT16:
+        model = model.to(torch.bfloat16)
     return model.train()
+
+
+def enable_checkpointing(model: nn.Module) -> None:
+    """Keep no activations of layers: compute them again in the backward pass.
+
+    Not reentrant: that variant runs a backward pass of its own, which no per-unit engine sees.
+    """
+    enable: Any = getattr(model, "gradient_checkpointing_enable", None)
+    if enable is None or not getattr(model, "supports_gradient_checkpointing", True):
+        raise UseError("this model cannot checkpoint its activations")
+    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def resolve(name: str) -> str:

@@ -30,18 +30,23 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
     ClippedSum,
+    ClipRule,
     Loss,
     NoiseSource,
+    Units,
     causal_lm_loss,
     get_engine,
+    reference,
     require_uncoupled,
     trainable_parameters,
 )
+from userdp.gradients.counts import noisy_count
 from userdp.gradients.engines.auto import clipped_sum
-from userdp.guarantees import require_count
+from userdp.guarantees import ClipForm, require_count
 from userdp.plan import Plan
 from userdp.training.collate import Collator
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
+from userdp.training.optimizers import set_noise_std
 from userdp.training.runs import OpenRun, RunFolder, open_run
 from userdp.training.steps import Step, operator_facts
 
@@ -159,8 +164,14 @@ class PrivateRun:
         self._sampler = sampler
         self._collator = collator
         self._noise = noise
-        self._noise_std = plan.noise_std
+        self._rule = ClipRule(
+            form=plan.clip_form, stability=plan.clip_stability, layer_split=plan.layer_split
+        )
         self._l2_clip_norm = plan.l2_clip_norm
+        if plan.adaptive is not None and run.ledger.last_clip_norm is not None:
+            self._l2_clip_norm = run.ledger.last_clip_norm
+        self._noise_std = plan.noise_std_at(self._l2_clip_norm)
+        self._count_noise_std = plan.count_noise_std
         self._loss = loss
         self._micro_batch = micro_batch
         self._engine = engine
@@ -193,34 +204,76 @@ class PrivateRun:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()
         number = self._run.ledger.attempt(
-            self._sampler.record(noise_std=self._noise_std, l2_clip_norm=self._l2_clip_norm)
+            self._sampler.record(
+                noise_std=self._noise_std,
+                l2_clip_norm=self._l2_clip_norm,
+                count_noise_std=self._count_noise_std,
+            )
         )
         cohort = self._sampler.draw()
-        engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
-        summed = engine(
-            self._model,
-            self._loss,
-            self._collator(cohort).to(_device(self._model)),
-            l2_clip_norm=self._l2_clip_norm,
-            item_clip_norm=self.plan.item_clip_norm,
-            micro_batch=self._micro_batch,
-        )
+        summed = self._clip(self._collator(cohort).to(_device(self._model)))
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)
-        set_gradients(self._model, summed.value, denominator=self.plan.denominator)
+        denominator = self.plan.denominator
+        if self.plan.clip_form is not ClipForm.THRESHOLD:
+            denominator *= self._l2_clip_norm
+        set_gradients(self._model, summed.value, denominator=denominator)
+        set_noise_std(self._optimizer, self._noise_std / denominator)
         facts = operator_facts(
             summed,
             rows=cohort.rows,
             l2_clip_norm=self._l2_clip_norm,
             seconds=time.monotonic() - begin,
         )
+        self._adapt(summed)
         return Step(number=number, operator=facts)
 
+    def _clip(self, units: Units) -> ClippedSum:
+        """The clipped sum, by the engine of the run."""
+        if self._rule.layer_split is not None or self._rule.form is ClipForm.AUTOMATIC:
+            return reference.clipped_sum(
+                self._model,
+                self._loss,
+                units,
+                l2_clip_norm=self._l2_clip_norm,
+                item_clip_norm=self.plan.item_clip_norm,
+                micro_batch=self._micro_batch,
+                rule=self._rule,
+            )
+        engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
+        return engine(
+            self._model,
+            self._loss,
+            units,
+            l2_clip_norm=self._l2_clip_norm,
+            item_clip_norm=self.plan.item_clip_norm,
+            micro_batch=self._micro_batch,
+        )
+
+    def _adapt(self, summed: ClippedSum) -> None:
+        """Release the count of unclipped units, and set the next step's clip norm by it."""
+        if self.plan.adaptive is None:
+            return
+        assert self._count_noise_std is not None
+        count = noisy_count(
+            summed.norms,
+            l2_clip_norm=self._l2_clip_norm,
+            count_noise_std=self._count_noise_std,
+            noise=self._noise,
+        )
+        self._l2_clip_norm = self.plan.adaptive.next_clip_norm(
+            l2_clip_norm=self._l2_clip_norm,
+            noisy_count=count,
+            denominator=self.plan.denominator,
+            start=self.plan.l2_clip_norm,
+        )
+        self._noise_std = self.plan.noise_std_at(self._l2_clip_norm)
+
     def _require_sensitivity(self, summed: ClippedSum) -> None:
-        if not summed.sensitivity <= self.plan.l2_clip_norm:
+        if not summed.sensitivity <= self._l2_clip_norm:
             raise FailureError(
-                f"the gradient engine states a sensitivity of {summed.sensitivity}, the plan's "
-                f"l2_clip_norm is {self.plan.l2_clip_norm}: the noise would be too small, so "
+                f"the gradient engine states a sensitivity of {summed.sensitivity}, the step's "
+                f"l2_clip_norm is {self._l2_clip_norm}: the noise would be too small, so "
                 "training stopped before this update"
             )
 
