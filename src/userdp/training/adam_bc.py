@@ -1,0 +1,122 @@
+r"""AdamW whose second moment leaves out the variance that the noise put there.
+
+The second moment of a noisy gradient estimates :math:`\mathbb{E}[g^2] + s^2`, where s is the
+noise's standard deviation, a public number. At the noise that user-level privacy needs, s² is most
+of it, and Adam's step sizes then say nothing of g. What is subtracted here:
+
+.. math::
+    v_t = \beta_2 v_{t-1} + (1 - \beta_2) \tilde g_t^2, \qquad
+    n_t = \beta_2 n_{t-1} + (1 - \beta_2) s_t^2, \qquad
+    \theta \leftarrow \theta - \eta \frac{\hat m_t}{\sqrt{\max(\hat v_t - \hat n_t,\ f \hat n_t)}
+    + \epsilon}
+
+:math:`n_t` equals s² while the noise is constant (the paper's case) and follows it where the clip
+norm adapts. The floor is a fraction f of the noise's own variance, so that it needs no tuning when
+the noise or the denominator changes (the paper has an absolute one): it keeps the noise in
+:math:`\hat m` from being blown up where :math:`\hat v_t` falls short of s² by chance.
+
+Guarantee: post-processing of noisy gradients and public constants. Without noise it is AdamW.
+
+Source: Tang et al. 2023, "DP-AdamBC: Your DP-Adam Is Actually DP-SGD (Unless You Apply Bias
+Correction)", Algorithm 1; Loshchilov & Hutter 2019 (decoupled weight decay).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from userdp.errors import UseError
+from userdp.guarantees import require_positive
+
+
+class AdamBC(torch.optim.Optimizer):
+    """DP-AdamBC, for all tensors of a group at once.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: η.
+        betas: of the two moments, each in [0, 1).
+        floor: f, the least denominator in parts of the noise's variance; in (0, 1].
+        eps: keeps the quotient finite where there is no noise; > 0.
+        weight_decay: decoupled.
+        noise_std: s, of the noise in ``.grad``: what noise was added to the sum, divided by its
+            denominator. `make_private` sets it in every group at each step; 0 is plain AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.98),
+        floor: float = 0.1,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        noise_std: float = 0.0,
+    ) -> None:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise UseError(f"betas must be in [0, 1), got {betas!r}")
+        if not 0 < floor <= 1:
+            raise UseError(f"floor must be in (0, 1], got {floor!r}")
+        require_positive("eps", eps)
+        defaults = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "floor": floor,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "noise_std": noise_std,
+            "step": 0,
+            "noise_average": 0.0,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update from the gradients in ``.grad``; a parameter without one stays as it is."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._update(group)
+        return loss
+
+    def _update(self, group: dict[str, Any]) -> None:
+        if not 0 <= group["noise_std"] < math.inf:
+            raise UseError(f"noise_std must be finite and at least 0, got {group['noise_std']!r}")
+        weights = [p for p in group["params"] if p.grad is not None]
+        if not weights:
+            return
+        gradients = [p.grad for p in weights]
+        first = [self._moment(p, "exp_avg") for p in weights]
+        second = [self._moment(p, "exp_avg_sq") for p in weights]
+        beta1, beta2 = group["betas"]
+        group["step"] += 1
+        group["noise_average"] += (1 - beta2) * (group["noise_std"] ** 2 - group["noise_average"])
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        corrected = 1 - beta2 ** group["step"]
+        noise = group["noise_average"] / corrected
+        scales = torch._foreach_div(second, corrected)
+        torch._foreach_sub_(scales, noise)
+        torch._foreach_clamp_min_(scales, group["floor"] * noise)
+        torch._foreach_sqrt_(scales)
+        torch._foreach_add_(scales, group["eps"])
+        rate = group["lr"]
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
+        torch._foreach_addcdiv_(weights, first, scales, -rate / (1 - beta1 ** group["step"]))
+
+    def _moment(self, parameter: Tensor, name: str) -> Tensor:
+        state = self.state[parameter]
+        if name not in state:
+            state[name] = torch.zeros_like(parameter)
+        moment: Tensor = state[name]
+        return moment
