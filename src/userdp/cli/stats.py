@@ -22,22 +22,34 @@ def stats(
     store: Path,
     /,
     *,
+    epsilon: float | None = None,
+    ask: list[str] | None = None,
+    most_examples: int = 4096,
     plot: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Count a store's users and examples (operator-only).
+    """Count a store's users and examples: exactly (operator-only), or with --epsilon under DP.
 
-    The numbers are exact, so they are for the store's operator: they are not differentially
-    private, and nothing public, nor a constant of a plan, may be derived from them.
+    Without --epsilon the numbers are exact, so they are for the store's operator: they are not
+    differentially private, and nothing public, nor a constant of a plan, may be derived from them.
+    With it they may be published; what they cost is written in the store's privacy ledger first.
 
     Args:
         store: the folder that `userdp prepare` wrote.
+        epsilon: of all answers together, per user, add-or-remove.
+        ask: users, examples, median, p1 to p99; by default users, examples and median.
+        most_examples: public bound on a user's examples; larger users count as so many.
         plot: also draw the histogram of examples per user to this file (png, pdf, svg).
         json: print one JSON object on stdout.
     """
     from userdp.data.statistics import describe
     from userdp.data.store import UserStore
 
+    if epsilon is not None:
+        _release(store, epsilon=epsilon, ask=ask, most_examples=most_examples, plot=plot, json=json)
+        return
+    if ask is not None:
+        raise UseError("--ask is for private statistics", hint="give --epsilon as well")
     if plot is not None and not plot.parent.is_dir():
         raise UseError(f"no folder at {plot.parent} to put the plot in")
     statistics = describe(UserStore.open(store))
@@ -45,6 +57,46 @@ def stats(
         _plot(statistics, plot)
     result = {"store": str(store), **statistics.to_dict()}
     emit(result, json=json, render=lambda console: _print(console, statistics))
+
+
+def _release(
+    store: Path,
+    *,
+    epsilon: float,
+    ask: list[str] | None,
+    most_examples: int,
+    plot: Path | None,
+    json: bool,
+) -> None:
+    from userdp.data.store import UserStore
+    from userdp.queries import DEFAULT_STATISTICS, release
+
+    if plot is not None:
+        raise UseError("--plot draws exact counts, and --epsilon asks for private ones")
+    answers = release(
+        UserStore.open(store),
+        epsilon=epsilon,
+        names=tuple(ask) if ask is not None else DEFAULT_STATISTICS,
+        most_examples=most_examples,
+    )
+    guarantee = {"epsilon": epsilon, "delta": 0.0, "unit": "user", "adjacency": "add-or-remove"}
+    result = {
+        "store": str(store),
+        "operator_only": False,
+        **guarantee,
+        "answers": [answer.to_dict() for answer in answers],
+    }
+
+    def show(console: Console) -> None:
+        for answer in answers:
+            console.print(f"{answer.value:>14,}  {answer.name}", markup=False)
+        console.print(
+            f"({epsilon:g}, 0)-DP per user, add-or-remove, written in the store's privacy ledger",
+            markup=False,
+            soft_wrap=True,
+        )
+
+    emit(result, json=json, render=show)
 
 
 def _print(console: Console, statistics: StoreStatistics) -> None:

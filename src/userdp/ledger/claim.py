@@ -93,12 +93,9 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
 
 
 def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Claim:
-    parts = [
-        _no_claim(0.0)
-        if charge.plan is None
-        else charge.plan.guarantee(charge.steps, delta=delta / len(charges) if delta else None)
-        for charge in charges
-    ]
+    planned = sum(charge.plan is not None for charge in charges)
+    share = delta / planned if delta and planned else None
+    parts = [_part(charge, share) for charge in charges]
     if len(parts) == 1:
         guarantee = parts[0]
     else:
@@ -119,6 +116,22 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
         complete=all(charge.settled for charge in charges),
         composition="basic composition of runs" if len(charges) > 1 else "one run",
     )
+
+
+def _part(charge: store_ledger.Charge, delta: float | None) -> Guarantee:
+    """What one line of a store ledger guarantees."""
+    if charge.query_epsilon is not None:  # every user is asked: q = 1
+        return Guarantee(
+            epsilon=charge.query_epsilon,
+            delta=0.0,
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=Sampling.USERS,
+            accountant="pure",
+        )
+    if charge.plan is None:
+        return _no_claim(0.0)
+    return charge.plan.guarantee(charge.steps, delta=delta)
 
 
 def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:

@@ -1,7 +1,8 @@
 """The store ledger: what the people in a user store have been charged, over all runs.
 
 A run *reserves* its whole plan when it starts and *settles* when it ends. A run that never
-settles stays charged in full. The file is ``ledger.jsonl`` in the store's folder.
+settles stays charged in full. A DP statistic (`userdp.queries`) is a line of its own,
+written before its answer is drawn. The file is ``ledger.jsonl`` in the store's folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.errors import UseError
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.plan import Plan
@@ -20,12 +22,21 @@ FILE_NAME = "ledger.jsonl"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charge:
-    """What one run costs the people of a store; ``plan`` is None for a run without privacy."""
+    """What one run or query costs the people of a store.
+
+    Args:
+        run_id: of the run, or of the query.
+        plan: None for a run without privacy, and for a query.
+        steps: charged; 0 for a query.
+        settled: what it costs is final.
+        query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
+    """
 
     run_id: str
     plan: Plan | None
     steps: int
     settled: bool
+    query_epsilon: float | None = None
 
 
 class StoreLedger:
@@ -42,13 +53,31 @@ class StoreLedger:
         """
         if any(charge.run_id == run_id for charge in self.charges()):
             raise UseError(f"run {run_id} is already reserved in {self.path}")
-        entries: list[dict[str, Any]] = []
-        if not self.path.exists():
-            entries.append({"kind": "store", "schema": SCHEMA})
-        entries.append(
+        self._append(
             {"kind": "reserve", "run_id": run_id, "plan": plan.to_dict() if plan else None}
         )
-        append_entries(self.path, entries)
+
+    def query(self, query_id: str, *, name: str, pure_epsilon: float) -> None:
+        """Charge a statistic, on the disk before this returns and so before it is drawn.
+
+        Args:
+            query_id: new in this ledger.
+            name: what is asked; public.
+            pure_epsilon: the statistic is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
+
+        Raises:
+            UseError: the id is taken, or ε out of range.
+        """
+        PureQuery(pure_epsilon=pure_epsilon)
+        if any(charge.run_id == query_id for charge in self.charges()):
+            raise UseError(f"query {query_id} is already charged in {self.path}")
+        self._append(
+            {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
+        )
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        head = [] if self.path.exists() else [{"kind": "store", "schema": SCHEMA}]
+        append_entries(self.path, [*head, entry])
 
     def settle(self, run_id: str, *, steps: int) -> None:
         """Note what a reserved run was charged in the end; at most what it reserved."""
@@ -82,6 +111,11 @@ def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
         elif entry["kind"] == "settle":
             charges[run_id] = Charge(
                 run_id=run_id, plan=charges[run_id].plan, steps=entry["steps"], settled=True
+            )
+        elif entry["kind"] == "query":
+            query = PureQuery(pure_epsilon=entry["pure_epsilon"])
+            charges[run_id] = Charge(
+                run_id=run_id, plan=None, steps=0, settled=True, query_epsilon=query.pure_epsilon
             )
         else:
             raise UseError(f"{path} holds a line of unknown kind {entry['kind']!r}")

@@ -1,0 +1,6 @@
+"""Statistics of a store under user-level DP, each a line of the store's privacy ledger."""
+
+from userdp.queries.release import DEFAULT_STATISTICS, Release, release
+from userdp.queries.statistics import Statistic, parse_statistic
+
+__all__ = ["DEFAULT_STATISTICS", "Release", "Statistic", "parse_statistic", "release"]

@@ -1,0 +1,141 @@
+"""How many users, how many examples, how many per user: each with pure user-level DP.
+
+The mechanisms are those of OpenDP (extra ``queries``): discrete Laplace noise drawn exactly, and a
+quantile by the exponential mechanism over public candidates. Their privacy maps are asked for the
+ε that they cost, and it must not exceed what was charged.
+
+A data set here is the list of examples per user: adding or removing a user adds or removes one
+number, so OpenDP's symmetric distance between neighbours is 1.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.errors import FailureError, UseError
+from userdp.guarantees import require_count, require_positive
+
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistic:
+    """What is asked.
+
+    Args:
+        name: "users", "examples" or a quantile of the examples per user, as "p50".
+        quantile: in (0, 1), or None.
+    """
+
+    name: str
+    quantile: float | None = None
+
+
+def parse_statistic(name: str) -> Statistic:
+    """A statistic by its name: ``users``, ``examples``, ``median`` or ``p1`` to ``p99``.
+
+    >>> parse_statistic("median").quantile, parse_statistic("p90").quantile
+    (0.5, 0.9)
+    """
+    if name in ("users", "examples"):
+        return Statistic(name=name)
+    if name == "median":
+        return Statistic(name=name, quantile=0.5)
+    if name[:1] == "p" and name[1:].isascii() and name[1:].isdigit() and 1 <= int(name[1:]) <= 99:
+        return Statistic(name=name, quantile=int(name[1:]) / 100)
+    raise UseError(
+        f"no statistic is named {name!r}", hint="one of: users, examples, median, p1 to p99"
+    )
+
+
+def draw(
+    statistic: Statistic, counts: NDArray[np.int64], *, epsilon: float, most_examples: int
+) -> int:
+    """One answer; see `mechanism`. ``counts`` is int64 (users,), examples of each."""
+    return int(mechanism(statistic, epsilon=epsilon, most_examples=most_examples)(counts.tolist()))
+
+
+def mechanism(statistic: Statistic, *, epsilon: float, most_examples: int) -> Any:
+    """What draws answers from the list of examples per user.
+
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove; each call draws anew and costs anew.
+
+    * users: their number plus discrete Laplace noise of scale 1/ε.
+    * examples: the sum of min(n_u, ``most_examples``) plus noise of scale ``most_examples``/ε.
+    * a quantile: among `candidates`, by the exponential mechanism.
+
+    Args:
+        statistic: what is asked.
+        epsilon: finite, > 0.
+        most_examples: a public bound on n_u, from 1 to 2**30; larger users count as so many.
+
+    Source: Dwork and Roth 2014, Sections 3.3 and 3.4; the quantile: Smith 2011.
+    """
+    require_positive("epsilon", epsilon, at_most=700.0)
+    require_count("most_examples", most_examples, at_most=2**30)
+    dp = _opendp()
+    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
+    if statistic.quantile is not None:
+        grid = candidates(most_examples)
+
+        def build(scale: float) -> Any:
+            return space >> dp.m.then_private_quantile(
+                dp.max_divergence(), grid, alpha=statistic.quantile, scale=scale
+            )
+
+    elif statistic.name == "users":
+
+        def build(scale: float) -> Any:
+            return space >> dp.t.then_count() >> dp.m.then_laplace(scale=scale)
+
+    else:
+
+        def build(scale: float) -> Any:
+            clamped = space >> dp.t.then_clamp((0, most_examples)) >> dp.t.then_sum()
+            return clamped >> dp.m.then_laplace(scale=scale)
+
+    return _within(build, epsilon)
+
+
+def candidates(most_examples: int) -> list[int]:
+    """Public answers to a quantile: powers of two and one between each, up to a bound.
+
+    >>> candidates(20)
+    [1, 2, 3, 4, 6, 8, 12, 16, 20]
+    """
+    grid = {most_examples, 1}
+    power = 2
+    while power <= most_examples:
+        grid |= {power, power * 3 // 2}
+        power *= 2
+    return sorted(value for value in grid if value <= most_examples)
+
+
+def _within(build: Any, epsilon: float) -> Any:
+    """The mechanism of least noise whose own privacy map says at most ``epsilon``.
+
+    ε falls as 1/scale in each of them, so that one probe tells the scale.
+    """
+    scale = build(1.0).map(1) / epsilon
+    for _ in range(8):
+        built = build(scale)
+        if built.map(1) <= epsilon:
+            return built
+        scale *= _ROUNDING
+    raise FailureError(f"no noise scale was found that costs at most epsilon={epsilon}")
+
+
+def _opendp() -> Any:
+    try:
+        dp = importlib.import_module("opendp.prelude")
+    except ImportError as error:
+        raise UseError(
+            "private statistics need the library `opendp`", hint="pip install 'userdp[queries]'"
+        ) from error
+    dp.enable_features("contrib")
+    return dp
