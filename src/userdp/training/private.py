@@ -36,7 +36,6 @@ from userdp.gradients import (
     Units,
     causal_lm_loss,
     get_engine,
-    reference,
     require_uncoupled,
     trainable_parameters,
 )
@@ -230,16 +229,6 @@ class PrivateRun:
 
     def _clip(self, units: Units) -> ClippedSum:
         """The clipped sum, by the engine of the run."""
-        if self._rule.layer_split is not None or self._rule.form is ClipForm.AUTOMATIC:
-            return reference.clipped_sum(
-                self._model,
-                self._loss,
-                units,
-                l2_clip_norm=self._l2_clip_norm,
-                item_clip_norm=self.plan.item_clip_norm,
-                micro_batch=self._micro_batch,
-                rule=self._rule,
-            )
         engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
         return engine(
             self._model,
@@ -248,6 +237,7 @@ class PrivateRun:
             l2_clip_norm=self._l2_clip_norm,
             item_clip_norm=self.plan.item_clip_norm,
             micro_batch=self._micro_batch,
+            rule=self._rule,
         )
 
     def _adapt(self, summed: ClippedSum) -> None:

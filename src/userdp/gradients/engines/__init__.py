@@ -13,6 +13,7 @@ from userdp.errors import UseError
 from userdp.gradients import reference
 from userdp.gradients.engines import auto, bookkeeping, lora, vmap
 from userdp.gradients.losses import Loss
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -29,6 +30,7 @@ class Engine(Protocol):
         l2_clip_norm: float,
         item_clip_norm: float | None = None,
         micro_batch: int = 32,
+        rule: ClipRule = FLAT,
     ) -> ClippedSum:
         """See `userdp.gradients.reference.clipped_sum`."""
         ...

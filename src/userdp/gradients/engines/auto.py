@@ -13,6 +13,7 @@ from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import trainable_parameters
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -79,6 +80,7 @@ def clipped_sum(
     l2_clip_norm: float,
     item_clip_norm: float | None = None,
     micro_batch: int = 32,
+    rule: ClipRule = FLAT,
 ) -> ClippedSum:
     """The clipped sum by the engine that `choose` takes; guarantee and errors are that engine's."""
     if l2_clip_norm < LEAST_CLIP:
@@ -89,6 +91,7 @@ def clipped_sum(
             l2_clip_norm=l2_clip_norm,
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
+            rule=rule,
         )
     choice = choose(model, loss, units, l2_clip_norm=l2_clip_norm, micro_batch=micro_batch)
     engines = {
@@ -103,4 +106,5 @@ def clipped_sum(
         l2_clip_norm=l2_clip_norm,
         item_clip_norm=item_clip_norm,
         micro_batch=micro_batch,
+        rule=rule,
     )

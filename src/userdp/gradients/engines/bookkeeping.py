@@ -38,6 +38,7 @@ from userdp.gradients.engines.margins import one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -50,6 +51,7 @@ def clipped_sum(
     l2_clip_norm: float,
     item_clip_norm: float | None = None,
     micro_batch: int = 32,
+    rule: ClipRule = FLAT,
 ) -> ClippedSum:
     r"""As `userdp.gradients.reference.clipped_sum`, with all units of a pass in one backward pass.
 
@@ -66,6 +68,7 @@ def clipped_sum(
         item_clip_norm: the norm of each row before the rows are averaged; per-row gradients are
             then formed for all parameters.
         micro_batch: most rows in one pass.
+        rule: form and split of the unit's clip, see the reference.
 
     Raises:
         UseError: as the reference.
@@ -79,6 +82,7 @@ def clipped_sum(
             l2_clip_norm=l2_clip_norm,
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
+            rule=rule,
         )
     except NotCoveredError:
         return one_at_a_time(
@@ -88,4 +92,5 @@ def clipped_sum(
             l2_clip_norm=l2_clip_norm,
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
+            rule=rule,
         )

@@ -9,6 +9,7 @@ from userdp.gradients.engines.margins import one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -21,6 +22,7 @@ def clipped_sum(
     l2_clip_norm: float,
     item_clip_norm: float | None = None,
     micro_batch: int = 32,
+    rule: ClipRule = FLAT,
 ) -> ClippedSum:
     """As the book-keeping engine, with every per-unit gradient formed.
 
@@ -36,6 +38,7 @@ def clipped_sum(
         l2_clip_norm: C.
         item_clip_norm: see the reference.
         micro_batch: most rows in one pass.
+        rule: form and split of the unit's clip, see the reference.
 
     Raises:
         UseError: as the reference.
@@ -51,6 +54,7 @@ def clipped_sum(
                 l2_clip_norm=l2_clip_norm,
                 item_clip_norm=item_clip_norm,
                 micro_batch=micro_batch,
+                rule=rule,
                 form=Form.FORMED,
             )
         except NotCoveredError:
@@ -62,4 +66,5 @@ def clipped_sum(
         l2_clip_norm=l2_clip_norm,
         item_clip_norm=item_clip_norm,
         micro_batch=micro_batch,
+        rule=rule,
     )

@@ -14,6 +14,7 @@ from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import require_uncoupled
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -77,6 +78,7 @@ def one_at_a_time(
     l2_clip_norm: float,
     item_clip_norm: float | None = None,
     micro_batch: int = 32,
+    rule: ClipRule = FLAT,
 ) -> ClippedSum:
     """The reference engine's sum, clipped where the batched engines aim.
 
@@ -91,5 +93,6 @@ def one_at_a_time(
         l2_clip_norm=aim(model, loss, units, l2_clip_norm=l2_clip_norm),
         item_clip_norm=item_clip_norm,
         micro_batch=micro_batch,
+        rule=rule,
     )
     return replace(exact, sensitivity=float(l2_clip_norm))

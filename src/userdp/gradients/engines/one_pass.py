@@ -19,6 +19,7 @@ from userdp.gradients.models import (
     require_uncoupled,
     trainable_parameters,
 )
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.guarantees import require_count
@@ -46,6 +47,7 @@ def one_pass_sum(
     l2_clip_norm: float,
     item_clip_norm: float | None = None,
     micro_batch: int = 32,
+    rule: ClipRule = FLAT,
     form: Form | None = None,
 ) -> ClippedSum:
     """The book-keeping engine's sum, without its fallback for uncovered parameters.
@@ -57,6 +59,7 @@ def one_pass_sum(
         l2_clip_norm: C.
         item_clip_norm: the norm of each row, or None.
         micro_batch: most rows in one pass.
+        rule: form and split of the unit's clip, see the reference.
         form: one form for all linear layers; None chooses by cost.
 
     Raises:
@@ -71,7 +74,7 @@ def one_pass_sum(
     if min(l2_clip_norm, item_clip_norm or l2_clip_norm) < LEAST_CLIP:
         raise NotCoveredError(["(clip norm too small for float32 squares)"])
     buffers = buffer_versions(model)
-    device = next(iter(parameters.values())).device
+    sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
         for name, p in parameters.items()
@@ -96,9 +99,9 @@ def one_pass_sum(
         losses[begin:end] = found.losses
         squares = found.squared_norms
         usable = squares.isfinite()
-        factors = clip_factors(squares.cpu(), l2_clip_norm=clip)
+        factors = rule.factors(found.squares_by_name, sizes, l2_clip_norm=clip)
         norms[begin:end] = squares.sqrt().cpu()
-        found.add_to(total, factors.to(device), usable)
+        found.add_to(total, factors, usable)
         alone += [begin + int(u) for u in (~usable).nonzero()]
     non_finite = 0
     for unit in alone:
@@ -109,6 +112,7 @@ def one_pass_sum(
             l2_clip_norm=clip,
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
+            rule=rule,
         )
         norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
         non_finite += exact.non_finite
@@ -162,7 +166,8 @@ class _Pass:
         with torch.no_grad():
             if item_clip_norm is not None:
                 self._clip_items(item_clip_norm)
-            self.squared_norms = self._tape.squared_norms()
+            self.squares_by_name = self._tape.squares_by_name()
+            self.squared_norms = torch.stack(list(self.squares_by_name.values())).sum(0)
 
     def _clip_items(self, item_clip_norm: float) -> None:
         """Replace the rows' gradients by each unit's mean of clipped ones."""
@@ -176,11 +181,10 @@ class _Pass:
         mix[self._units.unit_of_row, places] = factors * self._weights
         self._tape = self._tape.mixed(mix, self._units)
 
-    def add_to(self, total: dict[str, Tensor], factors: Tensor, usable: Tensor) -> None:
+    def add_to(self, total: dict[str, Tensor], factors: dict[str, Tensor], usable: Tensor) -> None:
         """Add the units' gradients times their factors; those not ``usable`` leave nothing."""
         if not bool(usable.all()):
             self._tape.drop(~usable)
-            factors = torch.where(usable, factors, 0)
         self._tape.add_to(total, factors)
 
 

@@ -150,15 +150,20 @@ class Tape:
 
     def squared_norms(self) -> Tensor:
         """Float64, (units,): over all parameters; NaN or inf for units that need other means."""
-        total = torch.zeros(self.layout.units, dtype=torch.float64, device=self.anchor.device)
+        return torch.stack(list(self.squares_by_name().values())).sum(0)
+
+    def squares_by_name(self) -> dict[str, Tensor]:
+        """The same for each trainable parameter; zeros for one that was not used."""
+        nothing = torch.zeros(self.layout.units, dtype=torch.float64, device=self.anchor.device)
+        found = dict.fromkeys(self._parameters, nothing)
         for name, uses in self._uses.items():
             # Uses arrive in backward order; a table's look-up belongs last.
             if len(uses) == 2 and isinstance(uses[0], Sparse):
                 uses.reverse()
                 self._known.pop(name, None)
             norms, self._uses[name] = squared_norms(uses, self._known.get(name))
-            total += norms
-        return total
+            found[name] = norms
+        return found
 
     def mixed(self, weights: Tensor, layout: Layout) -> Tape:
         """A tape of other units, each a weighted sum of this tape's.
@@ -181,11 +186,11 @@ class Tape:
             other._uses[name].append(Dense(torch.stack(rows)))
         return other
 
-    def add_to(self, total: Mapping[str, Tensor], factors: Tensor) -> None:
+    def add_to(self, total: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> None:
         """Add each unit's gradient times its factor; units of factor 0 are left out, NaN or not."""
         for name, uses in self._uses.items():
             for use in uses:
-                use.add_to(total[name], factors)
+                use.add_to(total[name], factors[name])
 
     def drop(self, bad: Tensor) -> None:
         """Put zeros in place of all that the units of ``bad`` (bool, (units,)) left behind."""

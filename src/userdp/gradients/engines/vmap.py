@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from userdp.gradients import reference
-from userdp.gradients.clipping import clip_factors, require_clip_norm
+from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.engines.chunks import passes
 from userdp.gradients.engines.margins import aim, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
@@ -23,6 +23,7 @@ from userdp.gradients.models import (
     require_uncoupled,
     trainable_parameters,
 )
+from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.guarantees import require_count
@@ -36,6 +37,7 @@ def clipped_sum(
     l2_clip_norm: float,
     item_clip_norm: float | None = None,
     micro_batch: int = 32,
+    rule: ClipRule = FLAT,
 ) -> ClippedSum:
     """As `userdp.gradients.reference.clipped_sum`, with ``vmap(grad)`` over the units.
 
@@ -51,6 +53,7 @@ def clipped_sum(
         l2_clip_norm: C.
         item_clip_norm: see the reference.
         micro_batch: most rows in one pass.
+        rule: form and split of the unit's clip, see the reference.
 
     Raises:
         UseError: as the reference.
@@ -61,7 +64,7 @@ def clipped_sum(
     if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP:
         try:
             with _eager_attention(model):
-                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch)
+                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -73,6 +76,7 @@ def clipped_sum(
             l2_clip_norm=l2_clip_norm,
             item_clip_norm=item_clip_norm,
             micro_batch=micro_batch,
+            rule=rule,
         )
     return one_at_a_time(
         model,
@@ -81,6 +85,7 @@ def clipped_sum(
         l2_clip_norm=l2_clip_norm,
         item_clip_norm=item_clip_norm,
         micro_batch=micro_batch,
+        rule=rule,
     )
 
 
@@ -115,9 +120,15 @@ class _With(nn.Module):
 
 
 def _clipped_sum(
-    model: nn.Module, loss: Loss, units: Units, l2_clip_norm: float, micro_batch: int
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    l2_clip_norm: float,
+    micro_batch: int,
+    rule: ClipRule,
 ) -> ClippedSum:
     parameters = trainable_parameters(model)
+    sizes = {name: p.numel() for name, p in parameters.items()}
     detached = {name: p.detach() for name, p in parameters.items()}
     buffers = buffer_versions(model)
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
@@ -150,15 +161,15 @@ def _clipped_sum(
             continue
         found, part_losses = gradients(detached, *_padded(part))
         wide = {name: g if g.dtype == torch.float64 else g.float() for name, g in found.items()}
-        square = sum((squares(g) for g in wide.values()), torch.zeros(()).double())
-        assert isinstance(square, Tensor)
+        by_name = {name: squares(g) for name, g in wide.items()}
+        square = torch.stack(list(by_name.values())).sum(0)
         usable = square.isfinite()
-        factors = clip_factors(square.cpu(), l2_clip_norm=clip)
+        factors = rule.factors(by_name, sizes, l2_clip_norm=clip)
         norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
         alone += [begin + int(u) for u in (~usable).nonzero()]
         good = usable.nonzero().flatten()
         for name, g in wide.items():
-            weighted = factors.to(g.device, g.dtype)[good] @ g[good].flatten(1)
+            weighted = factors[name].to(g.dtype)[good] @ g[good].flatten(1)
             total[name].view(-1).add_(weighted)
     for unit in alone:
         exact = reference.clipped_sum(
@@ -167,6 +178,7 @@ def _clipped_sum(
             units.select(unit, unit + 1),
             l2_clip_norm=clip,
             micro_batch=micro_batch,
+            rule=rule,
         )
         norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
         non_finite += exact.non_finite
