@@ -270,23 +270,28 @@ class StoreSplit:
     ) -> TokenRows:
         """The tokens of pieces of segments, one after another."""
         offsets = _starts(lengths)
-        dtype = self._segments[0].tokens.dtype if self._segments else np.dtype(np.uint16)
-        masked = bool(self._segments) and self._segments[0].targets is not None
-        tokens = np.empty(offsets[-1], dtype=dtype)
-        targets = np.empty(offsets[-1], dtype=np.uint8) if masked else None
-        parts = np.unique(segment)
-        for number in parts:
-            where = slice(None) if len(parts) == 1 else np.flatnonzero(segment == number)
-            source = _ranges(begins[where], lengths[where])
-            held = self._segments[number]
-            if len(parts) == 1:
-                np.take(held.tokens, source, out=tokens)
-            target = slice(None)
-            if len(parts) > 1:
-                target = _ranges(offsets[:-1][where], lengths[where])
-                tokens[target] = held.tokens[source]
-            if targets is not None and held.targets is not None:
-                targets[target] = held.targets[source]
+        numbers = np.unique(segment).tolist()
+        if not numbers:
+            dtype = self._segments[0].tokens.dtype if self._segments else np.dtype(np.uint16)
+            masked = bool(self._segments) and self._segments[0].targets is not None
+            return TokenRows(np.empty(0, dtype), offsets, np.empty(0, bool) if masked else None)
+        order = slice(None) if len(numbers) == 1 else np.argsort(segment, kind="stable")
+        parts = [slice(None) if len(numbers) == 1 else segment == number for number in numbers]
+        columns = []
+        for name in ("tokens", "targets"):
+            held = [getattr(self._segments[number], name) for number in numbers]
+            if held[0] is None:
+                columns.append(None)
+                continue
+            flat = [_pieces(h, begins[p], lengths[p]) for h, p in zip(held, parts, strict=True)]
+            if len(flat) == 1:
+                columns.append(flat[0])
+                continue
+            begin = np.empty(len(lengths), dtype=np.int64)  # of each piece, segment by segment
+            begin[order] = _starts(lengths[order])[:-1]
+            columns.append(_pieces(np.concatenate(flat), begin, lengths))
+        tokens, targets = columns
+        assert tokens is not None
         return TokenRows(tokens, offsets, None if targets is None else targets.view(np.bool_))
 
     def lengths(self, users: ArrayLike, examples: ArrayLike) -> NDArray[np.int64]:
@@ -340,10 +345,15 @@ def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return starts
 
 
-def _ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers begins[r], ..., begins[r] + lengths[r] - 1 for each r, one after another."""
-    starts = _starts(lengths)
-    return np.repeat(begins - starts[:-1], lengths) + np.arange(starts[-1])
+def _pieces(
+    values: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[Any]:
+    """A copy of values[begins[r]:begins[r] + lengths[r]] for each r, one after another.
+
+    Arrow copies piece by piece: no index of every token is made.
+    """
+    views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
+    return np.array(views.flatten().to_numpy(zero_copy_only=True))
 
 
 def _table(path: Path) -> pa.Table:
