@@ -6,14 +6,16 @@ Three parts, each reported on its own:
 
 1. ε by both, on the table of issue 3 and on 30 seeded random settings. dp-accounting runs with
    its defaults, one process for each call, capped at 120 s and 8 GB of address space. A capped
-   call counts as 120 s, so its speed-up is a lower bound; a call that fails counts in no ratio.
+   call counts with what it used until then, so its speed-up is a lower bound; a call that fails counts in no ratio.
    Where dp-accounting answers, our lower δ at its ε must not exceed δ + 1e-13 (its FFT round-off);
    where it does, mpmath's δ must lie within our bracket.
 2. Calibration of σ by both, on a sample of the table.
 3. Ours alone on 300 random settings (T <= 1e6, 1e-6 <= p <= 1, 0.3 <= σ <= 100, G <= 512,
    1e-12 <= δ <= 1e-3, all log-uniform): times, and the peak memory above that after import.
 
-Times are of the first call for a setting in a warm process, imports excluded. With ``--results``
+Times are processor seconds of the first call for a setting in a warm process, imports excluded
+(both libraries run on one thread; wall time would count the machine's other work). A call that
+was capped counts with the processor time it had used. With ``--results``
 every measurement is appended as it comes and never repeated (except our own failures), so take a
 new file, or drop the lines of "ours", when the code has changed. Tables and progress go to stderr,
 ``--json`` prints one object on stdout.
@@ -103,6 +105,19 @@ def random_settings(count: int, seed: int) -> list[Setting]:
 # ------------------------------------------------------------------ workers: one JSON per line
 
 
+class Clock:
+    """Wall and processor seconds since it was made."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        return {
+            "seconds": time.perf_counter() - self.wall,
+            "cpu_seconds": time.process_time() - self.cpu,
+        }
+
+
 def _mechanism(setting: Setting) -> Any:
     from userdp.accounting.mechanisms import PoissonExamples
 
@@ -117,22 +132,22 @@ def _mechanism(setting: Setting) -> Any:
 def _ours(request: Row) -> Row:
     setting = Setting(**request["setting"])
     mechanism = _mechanism(setting)
-    start = time.perf_counter()
-    if request["task"] == "calibrate":
-        from userdp.accounting.calibration import calibrate
+    from userdp.accounting.calibration import calibrate
 
+    clock = Clock()
+    if request["task"] == "calibrate":
         found = calibrate(
             mechanism,
             target_epsilon=request["epsilon"],
             target_delta=setting.delta,
             tolerance=1e-6,
         )
-        return {"sigma": found.noise_multiplier, "seconds": time.perf_counter() - start}
+        return {"sigma": found.noise_multiplier, **clock.read()}
     if request["task"] == "delta":
         bracket = mechanism.delta(request["epsilon"])
     else:
         bracket = mechanism.epsilon(setting.delta)
-    seconds = time.perf_counter() - start
+    times = clock.read()
     if not math.isfinite(bracket.upper):
         return {"error": f"the upper bound is {bracket.upper}"}
     return {
@@ -140,7 +155,7 @@ def _ours(request: Row) -> Row:
         "upper": bracket.upper,
         "accountant": bracket.accountant,
         "note": bracket.note,
-        "seconds": seconds,
+        **times,
         "peak_mb": _peak_mb(),
     }
 
@@ -160,21 +175,27 @@ def _dp_accounting(request: Row) -> Row:
 
     built = event(setting.noise_multiplier)
     signal.alarm(request["cap"])  # its default action ends the process, in C code as well
-    start = time.perf_counter()
+    clock = Clock()
     if request["task"] == "calibrate":
         sigma = dp_accounting.calibrate_dp_mechanism(
             dp_accounting.pld.PLDAccountant, event, request["epsilon"], setting.delta
         )
-        return {"sigma": sigma, "seconds": time.perf_counter() - start}
+        return {"sigma": sigma, **clock.read()}
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(built)
     epsilon = float(accountant.get_epsilon(setting.delta))
-    row = {"seconds": time.perf_counter() - start, "peak_mb": _peak_mb()}
+    row = {**clock.read(), "peak_mb": _peak_mb()}
     return row | ({"epsilon": epsilon} if math.isfinite(epsilon) else {"diverged": str(epsilon)})
 
 
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _children_cpu() -> float:
+    """Processor seconds of all workers that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def serve(library: str) -> None:
@@ -185,7 +206,7 @@ def serve(library: str) -> None:
     else:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         import dp_accounting  # noqa: F401
-    print(json.dumps({"ready": _peak_mb()}), flush=True)
+    print(json.dumps({"ready": _peak_mb(), "cpu": time.process_time()}), flush=True)
     for line in sys.stdin:
         try:
             reply = answer(json.loads(line))
@@ -200,7 +221,7 @@ class Worker:
     def __init__(self, library: str) -> None:
         self.library = library
         self.process: subprocess.Popen[str] | None = None
-        self.ready_mb = 0.0
+        self.ready_mb = self.ready_cpu = 0.0
 
     def ask(self, request: Row, cap: float) -> Row:
         """The reply, or {"capped": True, "seconds": cap}, or {"error": ...}."""
@@ -218,20 +239,21 @@ class Worker:
             if ready is None or "ready" not in ready:
                 self.close()
                 return {"error": "the worker did not start"}
-            self.ready_mb = ready["ready"]
+            self.ready_mb, self.ready_cpu = ready["ready"], ready["cpu"]
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         start = time.perf_counter()
         reply = self._read(cap + 5)
         if reply is None:
-            waited = time.perf_counter() - start
+            waited, before = time.perf_counter() - start, _children_cpu()
             self.close()
+            used = max(_children_cpu() - before - self.ready_cpu, 0.0)
             if waited >= cap - 1:
-                return {"capped": True, "seconds": cap}
+                return {"capped": True, "seconds": cap, "cpu_seconds": used}
             return {"error": f"the process died after {waited:.1f} s"}
         if reply.get("seconds", 0) > cap:
-            return {"capped": True, "seconds": cap}
+            return {"capped": True, "seconds": cap, "cpu_seconds": reply["cpu_seconds"]}
         return reply
 
     def _read(self, timeout: float) -> Row | None:
@@ -312,8 +334,8 @@ def compare(bench: Bench, settings: Iterable[Setting], cap: int) -> list[Row]:
         mine = bench.measure("ours", setting, "epsilon", cap)
         theirs = bench.measure("dp-accounting", setting, "epsilon", cap)
         row: Row = {"setting": setting.key, "dp_accounting": theirs, "ours": mine}
-        if "seconds" in theirs and "upper" in mine:
-            row["speedup"] = theirs["seconds"] / mine["seconds"]
+        if "cpu_seconds" in theirs and "upper" in mine:
+            row["speedup"] = theirs["cpu_seconds"] / mine["cpu_seconds"]
         if "epsilon" in theirs and "upper" in mine:
             at_theirs = bench.measure("ours", setting, "delta", cap, epsilon=theirs["epsilon"])
             if "lower" in at_theirs:
@@ -362,8 +384,8 @@ def compare_calibration(bench: Bench, cap: int) -> list[Row]:
         mine = bench.measure("ours", setting, "calibrate", cap, **extra)
         theirs = bench.measure("dp-accounting", setting, "calibrate", cap, **extra)
         row: Row = {"setting": setting.key, **extra, "dp_accounting": theirs, "ours": mine}
-        if "seconds" in theirs and "sigma" in mine:
-            row["speedup"] = theirs["seconds"] / mine["seconds"]
+        if "cpu_seconds" in theirs and "sigma" in mine:
+            row["speedup"] = theirs["cpu_seconds"] / mine["cpu_seconds"]
         rows.append(row)
     return rows
 
@@ -377,16 +399,16 @@ def summarise(
         r
         for r in compared
         if "speedup" in r
-        and (r["setting"] in table_keys or r["dp_accounting"]["seconds"] > SLOW_SECONDS)
+        and (r["setting"] in table_keys or r["dp_accounting"]["cpu_seconds"] > SLOW_SECONDS)
     ]
     done = [(s, r) for s, r in own if "upper" in r]
-    times = sorted(1e3 * r["seconds"] for _, r in done)
+    times = sorted(1e3 * r["cpu_seconds"] for _, r in done)
     wide = [
         s.key
         for s, r in done
         if not r["upper"] - r["lower"] <= 1e-6 * max(r["upper"], 1e-3) or r["note"]
     ]
-    slowest = sorted(done, key=lambda pair: -pair[1]["seconds"])[:10]
+    slowest = sorted(done, key=lambda pair: -pair[1]["cpu_seconds"])[:10]
 
     def median(values: list[float]) -> float | None:
         return statistics.median(values) if values else None
@@ -423,7 +445,7 @@ def summarise(
             if "upper" not in r and "skipped" not in r
         ],
         "own_accountants": dict(Counter(r["accountant"] for _, r in done)),
-        "own_slowest": [{"setting": s.key, "ms": 1e3 * r["seconds"]} for s, r in slowest],
+        "own_slowest": [{"setting": s.key, "ms": 1e3 * r["cpu_seconds"]} for s, r in slowest],
         "skipped_for_lack_of_time": skipped,
         "comparison": compared,
         "calibration": calibrated,
@@ -451,9 +473,10 @@ def _cell(row: Row, *names: str) -> str:
 
 
 def _time(row: Row) -> str:
-    if "seconds" not in row:
+    if "cpu_seconds" not in row:
         return "-"
-    return f"{row['seconds']:.3g} s" if row["seconds"] >= 1 else f"{1e3 * row['seconds']:.3g} ms"
+    used = row["cpu_seconds"]
+    return f"{used:.3g} s" if used >= 1 else f"{1e3 * used:.3g} ms"
 
 
 def show(summary: Row) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfc, log_ndtr
 
-from userdp.accounting.contour.line import EPS, strip_height
+from userdp.accounting.contour.line import ALIAS_MARGIN, EPS, UnsoundStrip, is_sound, strip_height
 from userdp.accounting.contour.losses import Complexes, Floats, losses
 from userdp.accounting.contour.precise import departures, log1p, sums
 from userdp.accounting.contour.rounding import rounding, widened
@@ -29,6 +29,7 @@ _LOG_SHARE = math.log(2e-9)
 _TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
 _BACK = 5.0
+_MOST_POINTS = 60_000  # of a line
 _EXTENSIONS = (1.5, 3.0, 5.0, 8.0)
 _MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
 _SHARES_OF_EPSILON = (0.8, 0.45, 0.3, 0.2, 0.12, 0.07, 0.04, 0.02)
@@ -151,11 +152,19 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
     """The line for the exponent b = 1 + c, relative to M(c) or (``of_small``) to M_0(c)."""
     low, high = float(step.x[split.domain][0]), float(step.x[split.domain][-1])
     height = min(_TURN / split.rate, strip_height(step, split.domain))
-    y = 0.5 * height
-    h = 2 * math.pi * y / (41.0 + 0.5 * height**2 + (height * split.rate) ** 2)
-    x: Floats = low + h * np.arange(math.ceil((high - low) / h) + 1, dtype=np.float64)
-    heights = np.concatenate([[y], height * _FRACTIONS])
-    ell, _, _ = losses(step.law, x, heights)
+    while True:
+        y = 0.5 * height
+        h = 2 * math.pi * y / (42.5 + 0.5 * height**2 + (height * split.rate) ** 2)
+        n = math.ceil((high - low) / h) + 1
+        if n > _MOST_POINTS:
+            raise UnsoundStrip
+        h = (high - low) / (n - 1)
+        x: Floats = low + h * np.arange(n, dtype=np.float64)
+        heights = np.concatenate([[y], height * _FRACTIONS])
+        ell, _, bend = losses(step.law, x, heights, 0.5 * h)
+        if is_sound(step.law, x, heights, ell, bend, height):
+            break
+        height *= 0.8
     z = x[None, :] + 1j * heights[:, None]
     log_f = b * ell - 0.5 * z * z + (math.log(h) - LOG_SQRT_2PI)
     real = log_f[1].real
@@ -169,7 +178,7 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
     with np.errstate(divide="ignore"):
         log_size = np.log(np.abs(large))
         log_size_small = np.log(np.abs(small))
-    alias = math.exp(-2 * math.pi * y / h) * 1.02
+    alias = math.exp(-2 * math.pi * y / h) * ALIAS_MARGIN
 
     def defect(parts: Complexes) -> float:
         size = np.abs(parts)

@@ -44,8 +44,25 @@ def _relevant(law: Law, x: Floats) -> slice:
     return slice(int(good.argmax()), int(good.size - good[::-1].argmax()))
 
 
-def losses(law: Law, x: Floats, y: Floats) -> tuple[Complexes, Floats, Floats]:
-    """(l(x + iy), l'(x), l''(x)).
+def turns_upwards(law: Law, x: float, height: float) -> bool:
+    """Whether Im l(x + iy) >= 0 is certain for all 0 <= y <= ``height`` (docs, eq. 11b)."""
+    e = law.w + law.a * (x - 0.5 * law.a)
+    q = np.exp(e - e.max())
+    q /= q.sum()
+    mean = float(q @ law.a)
+    bend = float(q @ (law.a - mean) ** 2)
+    room = 1 - 0.5 * height * height * bend
+    if room > 0 and mean * room >= height * bend:
+        return True
+    turn = (law.a - law.a[0]) * height / np.pi
+    good = turn <= 1
+    return float((q * turn * (1 - turn))[good].sum()) >= float((q * turn)[~good].sum())
+
+
+def losses(
+    law: Law, x: Floats, y: Floats, reach: float = 0.0
+) -> tuple[Complexes, Floats, Floats]:
+    """(l(x + iy), l'(x), a bound of l'' on [x - reach, x + reach]).
 
     Guarantee: on the branch that is continuous from the real axis wherever
     y^2 l''(x) < 2 (docs, eq. 9); l near 0 keeps its relative accuracy (log1p of
@@ -55,9 +72,12 @@ def losses(law: Law, x: Floats, y: Floats) -> tuple[Complexes, Floats, Floats]:
         law: the mixture.
         x: (n,), ascending.
         y: (m,), each >= 0.
+        reach: >= 0; 0 for l''(x) itself.
 
     Returns:
-        complex (m, n); l' and l'' on the real axis, the posterior mean and variance of a_k, (n,).
+        complex (m, n); l' and (a bound of) l'' on the real axis, (n,). l' and l'' are the posterior
+        mean and variance of a_k. The bound is sum pi_k (a_k - l')^2 e^{reach |a_k - l'|} (docs,
+        eq. 9b).
     """
     ell = np.empty((y.size, x.size), dtype=np.complex128)
     first, second = np.empty_like(x), np.empty_like(x)
@@ -74,7 +94,11 @@ def losses(law: Law, x: Floats, y: Floats) -> tuple[Complexes, Floats, Floats]:
         total = q.sum(axis=1)
         mean = (q @ a) / total
         first[part] = mean
-        second[part] = (q * (a[None, :] - mean[:, None]) ** 2).sum(axis=1) / total
+        away = a[None, :] - mean[:, None]
+        spread = q * away * away
+        if reach > 0:
+            spread *= np.exp(np.minimum(reach * np.abs(away), 600.0))
+        second[part] = spread.sum(axis=1) / total
         turn = np.exp(1j * np.outer(a, y))  # (K, m)
         big = np.log(q @ turn).T + top[None, :]
         # the branch: |Im l - y l'| < pi/2
