@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
+from userdp.gradients import noise as noise_module
 from userdp.gradients.noise import FLOATING_POINT_ASSUMPTION
 
 ACCEPT, REJECT = 1e-3, 1e-9
@@ -167,6 +168,76 @@ def test_the_number_of_threads_does_not_change_seeded_noise() -> None:
     for value, threads in zip(values, (1, 4), strict=True):
         NoiseSource(unsafe_noise_seed=3, threads=threads).add_(value, STD)
     assert all(torch.equal(values[0][name], values[1][name]) for name in values[0])
+
+
+# Noise drawn on an accelerator: the same code on a CPU's own torch generator.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_invariant_5_noise_drawn_on_the_device_is_gaussian_with_the_planned_deviation(
+    seed: int, dtype: torch.dtype
+) -> None:
+    value = zeros((100, 200), dtype=dtype)
+    NoiseSource(unsafe_noise_seed=seed, on_device=True).add_(value, STD)
+    assert value["0"].dtype == dtype
+    assert p_value(value["0"]) > ACCEPT
+
+
+@pytest.mark.parametrize("wrong", [0.9, math.sqrt(2)])
+def test_invariant_5_twin_device_noise_of_another_deviation_is_caught(wrong: float) -> None:
+    value = zeros((100, 200))
+    NoiseSource(unsafe_noise_seed=1, on_device=True).add_(value, STD * wrong)
+    assert p_value(value["0"]) < REJECT
+
+
+def test_invariant_5_no_one_seed_covers_two_blocks_of_a_release_on_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noise_module, "_DEVICE_BLOCK", 5_000)
+    seeds: list[int] = []
+    seed_of = NoiseSource._seed
+
+    def noting(self: NoiseSource, call: int, block: int) -> np.random.SeedSequence:
+        seed = seed_of(self, call, block)
+        seeds.append(int(seed.generate_state(1, np.uint64)[0]))
+        return seed
+
+    monkeypatch.setattr(NoiseSource, "_seed", noting)
+    source, blocks = NoiseSource(on_device=True), []
+    for _ in range(2):
+        value = zeros((10_000,), (5_000,), (0, 3))
+        source.add_(value, 1.0)
+        blocks += [*value["0"].split(5_000), value["1"]]
+    assert len(set(seeds)) == len(seeds) == 6
+    for k, one in enumerate(blocks):
+        assert not any(correlated(one, two) for two in blocks[k + 1 :])
+
+
+def test_torchs_own_seed_neither_reaches_device_noise_nor_moves_because_of_it() -> None:
+    draws, states = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        value = zeros((1000,))
+        NoiseSource(on_device=True).add_(value, 1.0)
+        draws.append(value["0"])
+        states.append(torch.get_rng_state())
+    assert not correlated(*draws)
+    torch.manual_seed(0)
+    assert all(torch.equal(state, torch.get_rng_state()) for state in states)
+
+
+def test_device_noise_lies_on_the_public_grid_too() -> None:
+    grid = 2.0 ** (math.floor(math.log2(STD)) - 20)
+    value = {"w": torch.rand(5000, dtype=torch.float64)}
+    NoiseSource(on_device=True).add_(value, STD)
+    assert torch.equal(value["w"] / grid, (value["w"] / grid).round())
+
+
+def test_noise_is_drawn_on_cuda_devices_unless_told_otherwise() -> None:
+    cpu, cuda, other = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
+    assert [NoiseSource()._draws_on(d) for d in (cpu, cuda, other)] == [False, True, False]
+    assert not NoiseSource(on_device=False)._draws_on(cuda)
 
 
 def test_only_a_seeded_source_calls_itself_unsafe() -> None:

@@ -1,0 +1,162 @@
+"""Automatic and per-layer clipping: the same sensitivity, for every engine."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from userdp.errors import UseError
+from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
+from userdp.gradients.clipping import CLIP_MARGIN, squared_norm
+from userdp.gradients.engines import get_engine
+from userdp.gradients.engines.margins import aim
+from userdp.gradients.models import trainable_parameters
+from userdp.gradients.rules import layer_clip_norms, layers_of
+from userdp.guarantees import ClipForm, LayerSplit
+
+MakeModel = Callable[..., nn.Module]
+Rows = list[list[list[int]]]
+CLIP = 0.7
+RULES = {
+    "automatic": ClipRule(form=ClipForm.AUTOMATIC, stability=0.05),
+    "uniform": ClipRule(layer_split=LayerSplit.UNIFORM),
+    "dimension": ClipRule(layer_split=LayerSplit.DIMENSION),
+    "automatic by layer": ClipRule(form=ClipForm.AUTOMATIC, layer_split=LayerSplit.UNIFORM),
+}
+
+
+def rows(sizes: list[int]) -> Rows:
+    draw = random.Random(1)
+    return [
+        [[draw.randrange(23) for _ in range(draw.randint(2, 8))] for _ in range(k)] for k in sizes
+    ]
+
+
+def run(name: str, model: nn.Module, units: Rows, rule: ClipRule, **options: float) -> ClippedSum:
+    return get_engine(name)(
+        model,
+        causal_lm_loss,
+        Units.from_rows(units),
+        l2_clip_norm=CLIP,
+        rule=rule,
+        item_clip_norm=options.get("item"),
+    )
+
+
+def by_hand(model: nn.Module, units: Rows, rule: ClipRule, bound: float) -> dict[str, torch.Tensor]:
+    """From unclipped gradients, by the definitions of the papers."""
+    total: dict[str, torch.Tensor] = {}
+    for unit in units:
+        one = Units.from_rows([unit])
+        free = clipped_sum(model, causal_lm_loss, one, l2_clip_norm=1e20).value
+        layers = layers_of(dict.fromkeys(free, 1)) if rule.layer_split else {"all": list(free)}
+        shares = {name: 1 / len(layers) for name in layers}
+        if rule.layer_split is LayerSplit.DIMENSION:
+            everything = sum(v.numel() for v in free.values())
+            shares = {k: sum(free[n].numel() for n in ns) / everything for k, ns in layers.items()}
+        for layer, names in layers.items():
+            norm = math.sqrt(sum(float(free[n].square().sum()) for n in names))
+            most = bound * math.sqrt(shares[layer])
+            if rule.form is ClipForm.AUTOMATIC:
+                factor = most / (norm + rule.stability)
+            else:
+                factor = min(1.0, most / norm) if norm else 1.0
+            for n in names:
+                total[n] = total.get(n, torch.zeros_like(free[n])) + factor * free[n]
+    return total
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_clips_by_the_rule_of_the_papers(
+    name: str, family: str, rule: ClipRule, make_model: MakeModel
+) -> None:
+    model, units = make_model(family, torch.float64), rows([3, 1, 2])
+    found = run(name, model, units, rule)
+    bound = CLIP * (1 - CLIP_MARGIN)
+    if name != "reference":
+        whole = Units.from_rows(units)
+        bound = aim(model, causal_lm_loss, whole, l2_clip_norm=CLIP) * (1 - CLIP_MARGIN)
+    expected = by_hand(model, units, rule, bound)
+    for parameter, value in expected.items():
+        torch.testing.assert_close(found.value[parameter], value, rtol=1e-5, atol=1e-6)
+    assert found.sensitivity == CLIP
+
+
+def distance(one: ClippedSum, two: ClippedSum) -> float:
+    return math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
+
+
+def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
+    everybody = engine(units)
+    return max(distance(everybody, engine(units[:k] + units[k + 1 :])) for k in range(len(units)))
+
+
+@pytest.mark.parametrize("item", [None, 1.5])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["reference", "bookkeeping", "vmap"])
+def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
+    name: str, dtype: torch.dtype, rule: ClipRule, item: float | None, make_model: MakeModel
+) -> None:
+    model = make_model("gpt2-tied", dtype)
+    moved = largest_move(lambda units: run(name, model, units, rule, item=item), rows([2, 1, 3]))
+    assert 0.5 * CLIP < moved <= CLIP
+
+
+@pytest.mark.parametrize("name", ["reference", "bookkeeping"])
+def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(
+    name: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from userdp.gradients import rules
+
+    def unsplit(sizes: dict[str, int], *, l2_clip_norm: float, split: LayerSplit) -> object:
+        return dict.fromkeys(layers_of(sizes), l2_clip_norm)
+
+    monkeypatch.setattr(rules, "layer_clip_norms", unsplit)
+    model = make_model("gpt2-tied")
+    rule = RULES["uniform"]
+    assert largest_move(lambda units: run(name, model, units, rule), rows([2, 1])) > 1.2 * CLIP
+
+
+@pytest.mark.parametrize("split", list(LayerSplit))
+def test_the_squares_of_the_split_add_up_to_the_square_of_the_clip_norm(
+    split: LayerSplit, make_model: MakeModel
+) -> None:
+    sizes = {n: p.numel() for n, p in trainable_parameters(make_model("llama")).items()}
+    norms = layer_clip_norms(sizes, l2_clip_norm=CLIP, split=split)
+    assert math.fsum(c * c for c in norms.values()) == pytest.approx(CLIP**2, rel=1e-14)
+    assert set(norms) == {name.rpartition(".")[0] for name in sizes}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("name", ["reference", "bookkeeping"])
+def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(
+    name: str, rule: ClipRule, make_model: MakeModel
+) -> None:
+    model = make_model()
+
+    def loss(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        hit = (input_ids == 22).any(1)
+        own = model.transformer.ln_f.bias.sum()  # one layer alone gets the bad gradient
+        return causal_lm_loss(model, input_ids, lengths) + torch.where(hit, math.inf, 0.0) * own
+
+    good = [[[t % 22 for t in row] for row in unit] for unit in rows([2, 1])]
+    found, clean = (
+        get_engine(name)(model, loss, Units.from_rows(units), l2_clip_norm=CLIP, rule=rule)
+        for units in ([good[0], [[1, 22, 2]], good[1]], good)
+    )
+    assert found.non_finite == 1
+    assert distance(found, clean) < 1e-5
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0, math.inf, 1e-9])
+def test_a_stability_constant_out_of_range_is_refused(bad: float) -> None:
+    with pytest.raises(UseError, match="stability"):
+        ClipRule(stability=bad)
