@@ -314,7 +314,11 @@ class StoreSplit:
         if not np.all((example >= 0) & (example < self.counts[user])):
             raise IndexError("an example index is outside its user's [0, count)")
         number = self._user_first[user] + example
-        span = np.searchsorted(self._span_first, number, side="right") - 1
+        span = self._user_spans[user]
+        several = np.flatnonzero(self._user_spans[user + 1] - span > 1)
+        if several.size:
+            after = np.searchsorted(self._span_first, number[several], side="right")
+            span[several] = after - 1
         row = self._span_start[span] + (number - self._span_first[span])
         return self._span_segment[span], row
 
@@ -352,6 +356,11 @@ def _pieces(
 
     Arrow copies piece by piece: no index of every token is made.
     """
+    if len(begins) > 1:  # neighbours, such as all of a user's examples, are copied in one go
+        first = np.flatnonzero(begins[1:] != (begins + lengths)[:-1]) + 1
+        first = np.concatenate([[0], first])
+        lengths = np.add.reduceat(lengths, first)
+        begins = begins[first]
     views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
     return np.array(views.flatten().to_numpy(zero_copy_only=True))
 
