@@ -118,8 +118,34 @@ def single_step_delta(phase: Phase, epsilon: float, *, remove: bool) -> Bounds |
     target = epsilon if remove else -epsilon
     if not remove and phase.shifts[0] == 0 and target <= float(law.w[0]):
         return Bounds(0.0, 0.0)
-    r, residue = _root(law, target)
+    r, residue = _just_beyond(law, target, -1.0 if remove else 1.0)
     return _tail_gap(law, r, residue, epsilon, remove)
+
+
+def _just_beyond(law: Law, target: float, way: float) -> tuple[float, float]:
+    """(r on the side ``way`` of the root of l = target, a bound of |l(r) - target|).
+
+    So near the root that only rounding matters; on that side the set {x > r} (``way`` -1) or
+    {x < r} contains all that a wrong r could have lost (docs, eq. 17).
+    """
+    r, _ = _root(law, target)
+    step = 1e-15 * max(abs(r), 1.0)
+    for _ in range(40):
+        value = _loss_at(law, r)[0]
+        rounding = _loss_rounding(law, r, value)
+        if way * (value - target) >= rounding:
+            break
+        r, step = r + way * step, 2 * step
+    return r, abs(value - target) + rounding
+
+
+def _loss_rounding(law: Law, x: float, value: float) -> float:
+    """The allowance for l(x): 16 ulps, of l and of sum p_k |e^t - 1| where l is near 0."""
+    if abs(value) > 0.3:
+        return 2.0**-49 * (1 + abs(value))
+    t = law.a * (x - 0.5 * law.a)
+    size = float((np.exp(law.w) * np.abs(np.expm1(np.minimum(t, 700.0)))).sum())
+    return 2.0**-49 * (abs(value) + size)
 
 
 def _loss_at(law: Law, x: float) -> tuple[float, float]:
@@ -206,8 +232,8 @@ def _tail_gap(law: Law, r: float, residue: float, epsilon: float, remove: bool) 
     # log_ndtr(t) is accurate to a few ulps of its value, and t = a - r is rounded: |d log| ~ |t| dt
     size += 2.0**-52 * (1 + abs(r)) * (abs(r) + 1)
     gap, error = plus - minus, size * (plus + minus)
-    # |l - eps| <= residue + rounding between r and the true root, over at most that mass
-    miss = 2 * (residue + 1e-15 * (1 + abs(epsilon))) * max(plus, minus)
+    # between r and the true root |e^{l - eps} - 1| <= e^residue - 1, and the set holds all of it
+    miss = math.expm1(residue) * max(plus, minus)
     if not gap > 0 or error + miss > 4e-7 * gap:
         return None
     return Bounds(max(gap - error, 0.0), min(gap + error + miss, 1.0))

@@ -18,6 +18,7 @@ from userdp.accounting.contour.phases import Phase
 from userdp.accounting.contour.side import make_side
 from userdp.accounting.contour.trapezoid import Chernoff, Nodes, chernoff, evaluate
 
+FARTHEST_ADD = 3000.0  # beyond, e^epsilon times a mass of e^-5000 might be felt (docs, Section 2)
 WIDTH = 8e-7  # an attempt this narrow (relative) ends the search
 
 
@@ -72,6 +73,14 @@ class Curve:
             return gaussian_delta(self._mu, epsilon)
         if not remove and epsilon >= -self._least:
             return Bounds(0.0, 0.0)
+        found = self._mixed(epsilon, enough)
+        upper = min(found.upper, participation(phases))
+        if not remove and epsilon > FARTHEST_ADD:  # components below e^-5000 are missing from Q
+            return Bounds(0.0, upper)
+        return Bounds(min(found.lower, upper), upper)
+
+    def _mixed(self, epsilon: float, enough: float) -> Bounds:
+        phases, remove = self._phases, self._remove
         if len(phases) == 1 and phases[0].count == 1:
             closed = single_step_delta(phases[0], epsilon, remove=remove)
             if closed is not None:
@@ -82,6 +91,9 @@ class Curve:
             if best.upper - best.lower <= WIDTH * best.lower or best.upper <= enough:
                 return best
         if enough > 0:
+            whole = total_variation(phases, enough)
+            if whole <= enough:
+                return Bounds(0.0, whole)
             bounds, dropped = plain_chernoff(phases, remove, enough)
             cheap = _exp(bounds.log_delta(epsilon)) + dropped
             if cheap <= enough:
@@ -97,17 +109,30 @@ class Curve:
         return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
 
 
+def participation(phases: tuple[Phase, ...]) -> float:
+    """An upper bound of the chance of any participation, hence of every delta (docs, eq. 20)."""
+    hit = math.fsum(
+        ph.count * (_hit(ph) if ph.shifts[0] == 0 else 1.0)
+        for ph in phases
+    ) * (1 + 1e-12)
+    return min(hit, 1.0)
+
+
+def _hit(phase: Phase) -> float:
+    """1 - p_0, without cancelling where it is small."""
+    if phase.log_probabilities[0] > -0.1:
+        return math.fsum(math.exp(w) for w in phase.log_probabilities[1:])
+    return -math.expm1(phase.log_probabilities[0])
+
+
 def total_variation(phases: tuple[Phase, ...], enough: float) -> float:
     """An upper bound of delta(0) >= delta(epsilon): the sum of the steps' own (docs, eq. 20).
 
     Exact to rounding only where it may come below ``enough``; 1 otherwise.
     """
-    hit = math.fsum(
-        ph.count * (-math.expm1(ph.log_probabilities[0]) if ph.shifts[0] == 0 else 1.0)
-        for ph in phases
-    ) * (1 + 1e-12)
+    hit = participation(phases)
     if hit <= enough or hit > 1e3 * enough:
-        return min(hit, 1.0)
+        return hit
     total = 0.0
     for ph in phases:
         found = single_step_delta(ph, 0.0, remove=True)

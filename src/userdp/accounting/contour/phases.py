@@ -16,6 +16,8 @@ from userdp.guarantees import require_count, require_positive, require_probabili
 
 Floats = NDArray[np.float64]
 
+LEAST_LOG = 5000.0  # components of probability below e^-5000 are not kept
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
@@ -67,13 +69,23 @@ class Phase:
 def _from_log_ratios(log_ratios: Floats, offset: int, scale: float) -> tuple[Floats, Floats]:
     """(shifts, log p) from log(p_{k+1}/p_k); anchored at the mode, so rounding is ~1e-16 there."""
     mode = int(np.searchsorted(-log_ratios, 0.0))  # ratios fall: first one below 0 follows the mode
-    up = np.cumsum(log_ratios[mode:])
-    down = -np.cumsum(log_ratios[:mode][::-1])[::-1]
+    up = _cumulated(log_ratios[mode:])
+    down = -_cumulated(log_ratios[:mode][::-1])[::-1]
     log_p = np.concatenate([down, [0.0], up])
     log_p -= math.log(math.fsum(np.exp(log_p)))
-    keep = log_p > -5000.0  # a mass of e^-5000 is zero in every quantity a double can hold
+    keep = log_p > -LEAST_LOG  # the rest, < 1e7 e^-5000 in all, is accounted for by `Side`
     k = np.arange(offset, offset + log_p.size, dtype=np.float64)
     return k[keep] * scale, log_p[keep]
+
+
+def _cumulated(terms: Floats) -> Floats:
+    """Running sums whose own rounding is added back (each step's is exactly known: TwoSum)."""
+    sums = np.cumsum(terms)
+    before = np.concatenate([[0.0], sums[:-1]])
+    taken = sums - before
+    lost = (before - (sums - taken)) + (terms - taken)
+    out: Floats = sums + np.cumsum(lost)
+    return out
 
 
 def gaussian_phase(*, shift: float = 1.0, noise_multiplier: float, count: int) -> Phase:

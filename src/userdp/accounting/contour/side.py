@@ -19,6 +19,9 @@ from userdp.accounting.contour.phases import Phase
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _LEFT = 9.2  # Phi(-9.2) < 2e-20
+# Mass below what a double holds: components under e^-5000 (phases.py; T 1e7 e^-5000 < 1e-2100),
+# and whatever else underflows. No upper bound goes below it.
+UNDERFLOW = 1e-300
 _MOST_POINTS = 60_000
 
 
@@ -37,6 +40,7 @@ class Step:
     ell: Floats
     slope: Floats
     curvature: Floats
+    bend: Floats  # bounds l'' half a grid step around each point
     inner: slice  # the part of the grid that must be kept
     dropped: float  # numerator mass dropped, one step, cut at the ends of ``inner`` included
 
@@ -110,12 +114,22 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
         raise GridTooLarge
     x = np.arange(ends[0], ends[1] + h, h)
     ell, slope, curvature = losses(law, x, np.zeros(1))
+    bend = losses(law, x, np.zeros(1), 0.5 * h)[2]
     if remove:
         inner = slice(0, min(int(np.searchsorted(x, must)) + 1, x.size))
     else:
         inner = slice(max(int(np.searchsorted(x, must)) - 1, 0), x.size)
     return Step(
-        law, phase.count, x, h, np.ascontiguousarray(ell[0].real), slope, curvature, inner, dropped
+        law=law,
+        count=phase.count,
+        x=x,
+        h=h,
+        ell=np.ascontiguousarray(ell[0].real),
+        slope=slope,
+        curvature=curvature,
+        bend=bend,
+        inner=inner,
+        dropped=dropped,
     )
 
 
@@ -134,4 +148,4 @@ def make_side(
     steps = tuple(
         _step(ph, remove, mass_budget / (2 * len(mixed) * ph.count), reach_c) for ph in mixed
     )
-    return Side(remove, steps, mu2, math.fsum(s.count * s.dropped for s in steps))
+    return Side(remove, steps, mu2, math.fsum(s.count * s.dropped for s in steps) + UNDERFLOW)
