@@ -6,7 +6,9 @@ import pytest
 
 from tests.plans import els_plan, uls_plan
 from userdp.accounting import PoissonExamples, PoissonUsers
+from userdp.adaptive import AdaptiveClipping
 from userdp.errors import UseError
+from userdp.guarantees import ClipForm, LayerSplit
 from userdp.plan import Plan
 
 
@@ -30,7 +32,16 @@ def test_invariant_4_the_denominator_is_a_public_constant_of_the_plan():
     assert uls_plan().noise_std == 1.0
 
 
-@pytest.mark.parametrize("plan", [uls_plan(), els_plan()])
+CLIPPING = {
+    "clip_form": ClipForm.NORMALIZED,
+    "layer_split": LayerSplit.DIMENSION,
+    "adaptive": AdaptiveClipping(quantile=0.4, count_noise_std=9.0),
+}
+
+
+@pytest.mark.parametrize(
+    "plan", [uls_plan(), els_plan(), dataclasses.replace(uls_plan(), **CLIPPING)]
+)
 def test_a_plan_survives_json_and_its_digest_tells_plans_apart(plan, tmp_path):
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
@@ -47,6 +58,47 @@ def test_a_file_that_is_no_plan_is_refused(text, tmp_path):
     path.write_text(text)
     with pytest.raises(UseError):
         Plan.load(path)
+
+
+def test_a_plan_says_the_first_schema_that_knows_all_it_says():
+    """So older readers read it, and its digest is what it always was."""
+    plain = uls_plan().to_dict()
+    assert plain["schema"] == "userdp.plan/1"
+    assert not {"clip_form", "clip_stability", "layer_split", "adaptive"} & set(plain)
+    for name, value in CLIPPING.items():
+        newer = dataclasses.replace(uls_plan(), **{name: value}).to_dict()
+        assert newer["schema"] == "userdp.plan/2"
+        with pytest.raises(UseError, match="unknown"):
+            Plan.from_dict({**newer, "schema": "userdp.plan/1"})
+
+
+def test_a_plan_of_the_first_schema_digests_as_it_always_did():
+    """SHA-256 of the canonical JSON, written down with userdp 0.1 before schema 2 existed."""
+    assert uls_plan().digest == "06ee46d05c2326404466068cfa85bfbcf11df173efc9a024bc4d2a6d67001534"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clip_form": "soft"},
+        {"layer_split": "sideways"},
+        {"adaptive": {"quantile": 0.5, "surprise": 1}},
+        {"adaptive": {"quantile": 2.0}},
+        {"adaptive": 3},
+    ],
+)
+def test_unknown_clipping_is_refused(changes):
+    values = dataclasses.replace(uls_plan(), **CLIPPING).to_dict()
+    with pytest.raises(UseError):
+        Plan.from_dict({**values, **changes})
+
+
+@pytest.mark.parametrize("form", list(ClipForm))
+@pytest.mark.parametrize("split", [None, *LayerSplit])
+def test_form_and_split_do_not_move_epsilon(form, split):
+    plan = dataclasses.replace(uls_plan(), clip_form=form, layer_split=split)
+    assert plan.guarantee() == uls_plan().guarantee()
+    assert plan.noise_std == uls_plan().noise_std
 
 
 def test_an_unknown_field_is_refused():

@@ -1,0 +1,176 @@
+"""Adaptive clipping costs what the plan says: sum and count together, integrated over the plane.
+
+The oracle integrates the hockey stick of the worst pair over the plane, with nothing of ours but
+the plan's numbers. The pair: a user with k drawn units moves the sum by k C_t and the count by k/2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.plans import els_plan, uls_plan
+from userdp.adaptive import (
+    FARTHEST,
+    AdaptiveClipping,
+    joint_noise_multiplier,
+    sum_noise_multiplier,
+)
+from userdp.errors import UseError
+from userdp.guarantees import ClipForm
+from userdp.plan import Plan
+
+COUNT_NOISE = 1.5
+ADAPTIVE = AdaptiveClipping(count_noise_std=COUNT_NOISE)
+
+
+def one_step(make_plan, **changes) -> Plan:
+    values = {"steps": 1, "noise_multiplier": 1.2, "population": 40, "group_size": 3}
+    size = "cohort_size" if make_plan is uls_plan else "batch_size"
+    plan = make_plan(**{**values, size: 20, **changes})
+    return dataclasses.replace(plan, adaptive=ADAPTIVE)
+
+
+def exact_delta(
+    epsilon: float, *, held: int, probability: float, sum_std: float, count_std: float
+) -> float:
+    """max of both directions of H_{e^ε} between "the user is there" and "is not", in the plane."""
+    drawn = np.arange(held + 1)
+    weights = stats.binom.pmf(drawn, held, probability)
+    x = np.linspace(-9 * sum_std, held + 9 * sum_std, 1201)
+    y = np.linspace(-9 * count_std, held / 2 + 9 * count_std, 1201)
+    on_x = stats.norm.pdf(x[None] - drawn[:, None], scale=sum_std)
+    on_y = stats.norm.pdf(y[None] - drawn[:, None] / 2, scale=count_std)
+    there = np.einsum("k,kx,ky->xy", weights, on_x, on_y)
+    absent = np.outer(on_x[0], on_y[0])
+    area = (x[1] - x[0]) * (y[1] - y[0])
+    factor = math.exp(epsilon)
+    both = [(there - factor * absent), (absent - factor * there)]
+    return max(float(np.clip(excess, 0, None).sum() * area) for excess in both)
+
+
+def delta_of(plan: Plan, epsilon: float, *, sum_multiplier: float | None = None) -> float:
+    """The true δ of one step of the plan at ``epsilon``, C_t = 1."""
+    return exact_delta(
+        epsilon,
+        held=1 if plan.algorithm == "ULS" else plan.group_size,
+        probability=plan.sampling_probability,
+        sum_std=sum_multiplier or plan.sum_noise_multiplier,
+        count_std=plan.count_noise_std,
+    )
+
+
+PLANS = [one_step(uls_plan), one_step(els_plan), one_step(els_plan, group_size=8)]
+IDS = ["ULS", "ELS of 3", "ELS of 8"]
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-4])
+@pytest.mark.parametrize("plan", PLANS, ids=IDS)
+def test_invariant_8_the_claim_covers_sum_and_count_together_and_is_tight(plan, delta):
+    epsilon = plan.guarantee(delta=delta).epsilon
+    assert delta_of(plan, epsilon) == pytest.approx(delta, rel=0.01)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=IDS)
+def test_invariant_8_twin_count_noise_forgotten_in_the_accounting_is_caught(plan):
+    """The sum keeps the noise of a plan without a count, and the count is released all the same."""
+    epsilon = plan.guarantee(delta=1e-4).epsilon
+    assert delta_of(plan, epsilon, sum_multiplier=plan.noise_multiplier) > 1.2e-4
+
+
+@pytest.mark.parametrize("plan", PLANS[1:], ids=IDS[1:])
+def test_invariant_8_twin_a_count_that_moves_by_a_half_under_els_is_caught(plan):
+    """Accounting that lets a user's k examples move the count by 1/2 in place of k/2."""
+    held, p = plan.group_size, plan.sampling_probability
+
+    def cheaper(epsilon: float) -> float:
+        """The δ that this accounting would compute."""
+        drawn = np.arange(held + 1)
+        x = np.linspace(-9 * plan.sum_noise_multiplier, held + 9 * plan.sum_noise_multiplier, 1201)
+        y = np.linspace(-9 * COUNT_NOISE, 0.5 + 9 * COUNT_NOISE, 1201)
+        on_x = stats.norm.pdf(x[None] - drawn[:, None], scale=plan.sum_noise_multiplier)
+        on_y = stats.norm.pdf(y[None] - 0.5 * (drawn[:, None] > 0), scale=COUNT_NOISE)
+        there = np.einsum("k,kx,ky->xy", stats.binom.pmf(drawn, held, p), on_x, on_y)
+        excess = there - math.exp(epsilon) * np.outer(on_x[0], on_y[0])
+        return float(np.clip(excess, 0, None).sum() * (x[1] - x[0]) * (y[1] - y[0]))
+
+    epsilon = plan.guarantee(delta=1e-4).epsilon
+    wrong = epsilon * 0.95
+    assert cheaper(wrong) < delta_of(plan, wrong)
+    assert cheaper(epsilon) < 0.9e-4 < delta_of(plan, epsilon)
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-3, 0.3, 1.0, 7.0, 1e4])
+@pytest.mark.parametrize("ratio", [0.56, 0.8, 2.5, 100.0, 1e6])
+def test_the_sums_noise_never_leaves_the_pair_below_the_plan(noise_multiplier, ratio):
+    count_noise = ratio * noise_multiplier
+    alone = sum_noise_multiplier(noise_multiplier=noise_multiplier, count_noise_std=count_noise)
+    together = joint_noise_multiplier(alone, count_noise_std=count_noise)
+    assert noise_multiplier <= together <= noise_multiplier * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0, math.inf, 0.5, 0.55])
+def test_a_count_that_would_spend_the_budget_alone_is_refused(bad):
+    with pytest.raises(UseError):
+        dataclasses.replace(
+            uls_plan(noise_multiplier=1.0), adaptive=AdaptiveClipping(count_noise_std=bad)
+        )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"quantile": 0.0}, {"quantile": 1.0}, {"quantile": math.nan}]
+    + [{"learning_rate": bad} for bad in (0.0, math.nan, 1.5, -1.0)],
+)
+def test_constants_out_of_range_are_refused(changes):
+    with pytest.raises(UseError):
+        AdaptiveClipping(**changes)
+
+
+def test_automatic_clipping_has_no_threshold_to_adapt():
+    with pytest.raises(UseError, match="no threshold"):
+        dataclasses.replace(uls_plan(), clip_form=ClipForm.AUTOMATIC, adaptive=AdaptiveClipping())
+
+
+def test_the_default_count_noise_costs_the_sum_two_percent_at_most():
+    for population, cohort in ((100, 10), (10**6, 10**4)):
+        plan = dataclasses.replace(
+            uls_plan(population=population, cohort_size=cohort), adaptive=AdaptiveClipping()
+        )
+        assert 1 < plan.sum_noise_multiplier / plan.noise_multiplier < 1.0207
+        assert plan.noise_std == plan.sum_noise_multiplier * plan.l2_clip_norm
+
+
+def settle(norms: np.ndarray, *, quantile: float, start: float) -> float:
+    """Where the clip norm ends on these norms, without noise."""
+    adaptive, clip = AdaptiveClipping(quantile=quantile), start
+    for _ in range(400):
+        clip = adaptive.next_clip_norm(
+            l2_clip_norm=clip,
+            noisy_count=float((norms <= clip).sum() - len(norms) / 2),
+            denominator=len(norms),
+            start=start,
+        )
+    return clip
+
+
+@pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize("start", [0.01, 1.0, 100.0])
+def test_the_clip_norm_finds_the_quantile_from_far_away(quantile, start):
+    norms = np.random.default_rng(0).lognormal(size=2000)
+    found = settle(norms, quantile=quantile, start=start)
+    assert float((norms <= found).mean()) == pytest.approx(quantile, abs=0.02)
+
+
+@pytest.mark.parametrize("count", [math.inf, -math.inf, 1e300, -1e300])
+def test_the_clip_norm_stays_within_public_bounds_whatever_is_released(count):
+    adaptive, clip = AdaptiveClipping(learning_rate=1.0), 2.0
+    for _ in range(100):
+        clip = adaptive.next_clip_norm(
+            l2_clip_norm=clip, noisy_count=count, denominator=3.0, start=2.0
+        )
+    assert clip == (2.0 / FARTHEST if count > 0 else 2.0 * FARTHEST)
