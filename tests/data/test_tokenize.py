@@ -33,6 +33,19 @@ def test_a_texts_tokens_do_not_depend_on_the_others_in_its_batch(texts):
     assert tokenizer.encode(texts) == [tokenizer.encode([text])[0] for text in texts]
 
 
+def test_a_long_text_is_encoded_in_pieces_and_nothing_is_lost(monkeypatch):
+    text = " ".join(f"word{n}" for n in range(300)) + "x" * 9000 + "\n 日本"
+    whole = TOKENIZER.encode([text, "short"])
+    monkeypatch.setattr("userdp.data.tokenize.LONG_TEXT", 50)
+    monkeypatch.setattr("userdp.data.tokenize._LOOK", 20)
+    pieces = TOKENIZER.encode([text, "short"])
+    assert pieces[1] == whole[1]
+    assert TOKENIZER.encoder.decode(pieces[0]) == TOKENIZER.encoder.decode(whole[0])
+    monkeypatch.setattr("userdp.data.tokenize._LOOK", 10**6)
+    words = text[:2000]
+    assert TOKENIZER.encode([words]) == [TOKENIZER.encoder.encode(words).ids + whole[1][-1:]]
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_the_bundled_tokenizer_loses_nothing(text):
     tokenizer = TOKENIZER

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from userdp.data.records import MARKUP
 from userdp.errors import UseError
 
 BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
+
+LONG_TEXT = 2**20
+_LOOK = 2**12
+_SPACE = re.compile(r"\s")
 
 _END_OF_TEXT = (
     "<|endoftext|>",
@@ -126,12 +131,35 @@ class StoreTokenizer:
         return ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each text's tokens, the end-of-text token last where the tokenizer has one."""
-        encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        if self.end_of_text_id is None:
-            return [encoding.ids for encoding in encodings]
-        end = [self.end_of_text_id]
-        return [encoding.ids + end for encoding in encodings]
+        """Each text's tokens, the end-of-text token last where the tokenizer has one.
+
+        A text of more than `LONG_TEXT` characters is encoded in pieces, cut before white space:
+        the library keeps some hundred bytes of each token until a text is done.
+        """
+        end = [] if self.end_of_text_id is None else [self.end_of_text_id]
+        if max(map(len, texts), default=0) <= LONG_TEXT:
+            encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids + end for encoding in encodings]
+        tokens: list[list[int]] = []
+        for text in texts:
+            tokens.append([])
+            for piece in _short(text):
+                (encoding,) = self.encoder.encode_batch_fast([piece], add_special_tokens=False)
+                tokens[-1] += encoding.ids
+            tokens[-1] += end
+        return tokens
+
+
+def _short(text: str) -> Iterator[str]:
+    """``text`` in pieces of about `LONG_TEXT` characters, cut before white space where there is."""
+    begin = 0
+    while len(text) - begin > LONG_TEXT:
+        end = begin + LONG_TEXT
+        found = _SPACE.search(text, end, min(len(text), end + _LOOK))
+        end = found.start() if found else end
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
 
 
 def _end_of_text(encoder: Tokenizer, config: Path) -> int | None:
