@@ -269,7 +269,7 @@ def measure(
         for method, step in steps.items():
             begin = clock(args.clock, args.device)
             step()
-            if round_ or args.quick:  # without the first, which warms up
+            if round_:  # without the first, which warms up and checks the engine
                 times[method].append(clock(args.clock, args.device) - begin)
         if args.verbose:
             line = {m: round(statistics.median(t), 3) for m, t in times.items() if t}
@@ -383,7 +383,7 @@ def main() -> None:
     settings = [s for s in SETTINGS if args.only is None or s.key in args.only]
     if args.quick:
         settings = [s for s in settings if s.width == 256]
-        args.sequences, args.runs, args.seconds = min(args.sequences, 16), 8, 40 / len(settings)
+        args.sequences, args.runs, args.seconds = min(args.sequences, 16), 8, 30 / len(settings)
     results = []
     for setting in settings:
         methods = args.methods or methods_of(setting, quick=args.quick)
