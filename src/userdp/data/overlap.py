@@ -1,0 +1,258 @@
+"""Remove from a public pre-training corpus what overlaps with private data (C4 to C4--).
+
+Two stages, as in Charles et al. 2024, Appendix D, with the counts of their Table 2:
+
+1. Near-duplicates: MinHash signatures of word n-grams, candidates by locality-sensitive hashing,
+   and each candidate verified by the exact Jaccard similarity of the n-grams (Lee et al. 2022,
+   "NearDup", Appendix A). The library is `datasketch` (extra ``dedup``).
+2. Sites: documents whose URL lies on a listed domain, or is itself listed.
+
+**What is left depends on the private data**, and so does a base model trained on it: the bound that
+fine-tuning claims does not cover that. The filtered file comes with ``FILE.provenance.json``; the
+JSON Lines source copies it into the store, and whoever trains on it must name it in the report.
+
+Memory is that of the private side's signatures (about 1 kB per record) and their n-grams (8 bytes
+each); the public corpus streams through.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.data.files import replace_bytes
+from userdp.data.records import Drop
+from userdp.errors import UseError
+from userdp.guarantees import require_count
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverlapRules:
+    """What counts as overlap.
+
+    Args:
+        similarity: least Jaccard similarity of the sets of n-grams; in (0, 1]. 0.8 is Lee et al.'s.
+        words: of an n-gram, at least 1. A text of fewer words is one n-gram.
+        permutations: of a MinHash signature, at least 16.
+    """
+
+    similarity: float = 0.8
+    words: int = 5
+    permutations: int = 128
+
+    def __post_init__(self) -> None:
+        if not 0 < self.similarity <= 1:
+            raise UseError(f"similarity must be in (0, 1], got {self.similarity!r}")
+        require_count("words", self.words)
+        require_count("permutations", self.permutations, at_least=16, at_most=4096)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverlapCounts:
+    """Documents after each stage: Charles et al. 2024, Table 2. Operator-only.
+
+    Args:
+        documents: read.
+        candidates: that the hashing proposed as near-duplicates.
+        after_duplicates: left once the verified ones were removed.
+        after_sites: left once listed domains and URLs were removed too.
+    """
+
+    documents: int
+    candidates: int
+    after_duplicates: int
+    after_sites: int
+
+
+class PrivateTexts:
+    """Signatures of the private records, to ask for near-duplicates.
+
+    Args:
+        texts: of all private records.
+        rules: what counts as overlap.
+    """
+
+    def __init__(self, texts: Iterable[str], rules: OverlapRules) -> None:
+        self._rules = rules
+        self._sketch = _datasketch()
+        self._index = self._sketch.MinHashLSH(
+            # Below the threshold, so that the verifying stage decides and few are missed.
+            threshold=0.9 * rules.similarity,
+            num_perm=rules.permutations,
+        )
+        self._grams: dict[int, frozenset[bytes]] = {}
+        for number, text in enumerate(texts):
+            grams = ngrams(text, rules.words)
+            self._grams[number] = grams
+            self._index.insert(number, self._signature(grams))
+
+    def __len__(self) -> int:
+        return len(self._grams)
+
+    def ask(self, text: str) -> tuple[bool, bool]:
+        """Whether ``text`` is a candidate, and whether it is a near-duplicate indeed."""
+        grams = ngrams(text, self._rules.words)
+        found = self._index.query(self._signature(grams))
+        verified = any(
+            jaccard(grams, self._grams[number]) >= self._rules.similarity for number in found
+        )
+        return bool(found), verified
+
+    def _signature(self, grams: frozenset[bytes]) -> Any:
+        signature = self._sketch.MinHash(num_perm=self._rules.permutations, seed=1)
+        signature.update_batch(list(grams))
+        return signature
+
+
+def ngrams(text: str, words: int) -> frozenset[bytes]:
+    """Hashes (8 bytes) of the word n-grams of a text, in lower case.
+
+    >>> len(ngrams("a b c d", 3)), ngrams("A  b", 3) == ngrams("a B", 3)
+    (2, True)
+    """
+    tokens = text.lower().split()
+    starts = range(max(1, len(tokens) - words + 1))
+    return frozenset(
+        hashlib.blake2b(" ".join(tokens[s : s + words]).encode("utf-8", "replace"), digest_size=8)
+        .digest()
+        for s in starts
+    )  # fmt: skip
+
+
+def jaccard(one: frozenset[bytes], other: frozenset[bytes]) -> float:
+    """|intersection| / |union|.
+
+    >>> jaccard(frozenset([b"a", b"b"]), frozenset([b"b", b"c"]))
+    0.3333333333333333
+    """
+    both = len(one & other)
+    return both / (len(one) + len(other) - both)
+
+
+def remove_overlap(
+    documents: Iterable[Document],
+    private: PrivateTexts,
+    *,
+    domains: frozenset[bytes] = frozenset(),
+    urls: frozenset[str] = frozenset(),
+    text_field: str = "text",
+    url_field: str = "url",
+    counts: Callable[[OverlapCounts], None] | None = None,
+) -> Iterator[Document]:
+    """The documents that do not overlap, in their order.
+
+    Args:
+        documents: of the public corpus; a text in ``text_field``, perhaps a URL in ``url_field``.
+            One without a text is left out and counts as read alone.
+        private: the private records.
+        domains: registered domains to remove, as b"stackoverflow.com".
+        urls: URLs to remove.
+        text_field: of a document.
+        url_field: of a document.
+        counts: is told the counts once all is read.
+    """
+    domain_of = _domains() if domains else None
+    read = candidates = unique = kept = 0
+    for document in documents:
+        read += 1
+        text = document.get(text_field)
+        if not isinstance(text, str):
+            continue
+        candidate, duplicate = private.ask(text)
+        candidates += candidate
+        if duplicate:
+            continue
+        unique += 1
+        url = document.get(url_field)
+        if isinstance(url, str) and (
+            url in urls or (domain_of is not None and domain_of(url) in domains)
+        ):
+            continue
+        kept += 1
+        yield document
+    if counts is not None:
+        counts(
+            OverlapCounts(
+                documents=read, candidates=candidates, after_duplicates=unique, after_sites=kept
+            )
+        )
+
+
+def filter_file(
+    public: Path,
+    out: Path,
+    private: PrivateTexts,
+    *,
+    private_content: str,
+    rules: OverlapRules,
+    domains: frozenset[bytes] = frozenset(),
+    urls: frozenset[str] = frozenset(),
+) -> OverlapCounts:
+    """`remove_overlap` from JSON Lines to JSON Lines (gzip if named so), with its provenance.
+
+    Args:
+        public: the corpus.
+        out: the filtered one; written whole or not at all, its provenance first.
+        private: the private records.
+        private_content: a name for them, such as the ``store_id`` of their store; is published.
+        rules: as ``private`` was made with.
+        domains: see `remove_overlap`.
+        urls: see `remove_overlap`.
+    """
+    told: list[OverlapCounts] = []
+    partial = out.with_name(f".{out.name}.partial")
+    opener = gzip.open if out.name.endswith(".gz") else open
+    try:
+        with opener(partial, "wt", encoding="utf-8") as sink:
+            kept = remove_overlap(
+                _lines(public), private, domains=domains, urls=urls, counts=told.append
+            )
+            for document in kept:
+                sink.write(json.dumps(document, ensure_ascii=True) + "\n")
+        (counts,) = told
+        provenance = {
+            "private_data": private_content,
+            "rules": asdict(rules),
+            "domains_removed": len(domains),
+            "urls_removed": len(urls),
+            "warning": "which documents are left depends on the private data: a base model trained "
+            "on them depends on it too, and no epsilon of a fine-tuning run covers that",
+        }
+        beside = out.with_name(f"{out.name}.provenance.json")
+        replace_bytes(beside, (json.dumps(provenance, indent=2) + "\n").encode())
+        partial.rename(out)
+    finally:
+        partial.unlink(missing_ok=True)
+    return counts
+
+
+def _lines(path: Path) -> Iterator[Document]:
+    from userdp.data.progress import NoProgress
+    from userdp.data.sources.jsonl import JsonRows
+
+    for row in JsonRows(paths=(path,)).rows(NoProgress(), ()):
+        yield {} if isinstance(row, Drop) else row
+
+
+def _domains() -> Callable[[str], bytes | Drop]:
+    from userdp.data.sources.web import base_domain
+
+    return base_domain()
+
+
+def _datasketch() -> Any:
+    try:
+        return importlib.import_module("datasketch")
+    except ImportError as error:
+        raise UseError(
+            "finding near-duplicates needs the library `datasketch`",
+            hint="pip install 'userdp[dedup]'",
+        ) from error

@@ -1,0 +1,109 @@
+"""A public corpus against private data: near-duplicates and sites go, each stage is counted."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tests.data.corpora import write_jsonl
+from tests.data.sources.fixtures import read
+from userdp.data.overlap import (
+    OverlapCounts,
+    OverlapRules,
+    PrivateTexts,
+    filter_file,
+    jaccard,
+    ngrams,
+    remove_overlap,
+)
+from userdp.data.prepare import prepare_store
+from userdp.data.sources import open_source
+from userdp.data.tokenize import StoreTokenizer
+from userdp.errors import UseError
+
+pytest.importorskip("datasketch", reason="the extra dedup is not installed")
+RULES = OverlapRules()
+
+
+def text(seed: int, words: int = 200) -> str:
+    draw = random.Random(seed)
+    return " ".join(f"w{draw.randrange(5000)}" for _ in range(words))
+
+
+def edited(original: str, changes: int, seed: int = 0) -> str:
+    words, draw = original.split(), random.Random(seed)
+    for place in draw.sample(range(len(words)), changes):
+        words[place] = "edited"
+    return " ".join(words)
+
+
+PRIVATE = [text(n) for n in range(60)]
+
+
+def test_near_duplicates_go_and_others_stay_by_the_exact_similarity():
+    private = PrivateTexts(PRIVATE, RULES)
+    public = [text(1000 + n) for n in range(40)]
+    public += [edited(PRIVATE[n], n % 7, seed=n) for n in range(60)]
+    left = list(remove_overlap(({"text": t} for t in public), private))
+    grams = [ngrams(t, RULES.words) for t in PRIVATE]
+    likeness = {t: max(jaccard(ngrams(t, RULES.words), g) for g in grams) for t in public}
+    kept = [document["text"] for document in left]
+    assert kept == [t for t in public if t in set(kept)]
+    assert all(likeness[t] < 0.9 for t in kept)  # close to 0.8 the hashing may miss one
+    assert all(t in kept for t in public if likeness[t] < RULES.similarity)
+    assert 40 < len(left) < 100
+
+
+def test_candidates_without_the_verifying_stage_would_remove_more(monkeypatch):
+    """The twin: what the hashing proposes is not all near-duplicate."""
+    private = PrivateTexts(PRIVATE, RULES)
+    near = [edited(PRIVATE[n], 5, seed=n) for n in range(60)]
+    asked = [private.ask(t) for t in near]
+    assert sum(candidate for candidate, _ in asked) > sum(verified for _, verified in asked)
+
+
+def test_listed_sites_and_urls_go_and_each_stage_is_counted():
+    pytest.importorskip("tldextract", reason="the extra web is not installed")
+    documents = [
+        {"text": PRIVATE[0], "url": "https://a.org/1"},
+        {"text": text(2000), "url": "https://meta.stackoverflow.com/q"},
+        {"text": text(2001), "url": "https://news.example.org/listed"},
+        {"text": text(2002), "url": "https://notstackoverflow.com/"},
+        {"text": text(2003)},
+        {"text": None},
+    ]
+    told: list[OverlapCounts] = []
+    left = list(remove_overlap(
+        documents, PrivateTexts(PRIVATE, RULES), domains=frozenset([b"stackoverflow.com"]),
+        urls=frozenset(["https://news.example.org/listed"]), counts=told.append,
+    ))  # fmt: skip
+    assert left == [documents[3], documents[4]]
+    assert told == [OverlapCounts(documents=6, candidates=1, after_duplicates=4, after_sites=2)]
+
+
+def test_a_filtered_corpus_marks_the_store_made_of_it(tmp_path):
+    public = write_jsonl(tmp_path / "public.jsonl", [
+        {"user": "site", "text": PRIVATE[0]},
+        {"user": "site", "text": text(1)[:50] + " public text"},
+    ])  # fmt: skip
+    counts = filter_file(public, tmp_path / "clean.jsonl", PrivateTexts(PRIVATE, RULES),
+                         private_content="store-1", rules=RULES)  # fmt: skip
+    assert (counts.documents, counts.after_sites) == (2, 1)
+    assert len(read(tmp_path / "clean.jsonl")[0]) == 1
+    meta = prepare_store(open_source([str(tmp_path / "clean.jsonl")]), tmp_path / "store",
+                         tokenizer=StoreTokenizer.load())  # fmt: skip
+    (marked,) = meta.source["filtered_against_private"]
+    assert marked["private_data"] == "store-1"
+    assert "depends on the private data" in marked["warning"]
+    plain = prepare_store(open_source([str(public)]), tmp_path / "plain",
+                          tokenizer=StoreTokenizer.load())  # fmt: skip
+    assert "filtered_against_private" not in plain.source
+    assert "user" not in json.loads((tmp_path / "clean.jsonl.provenance.json").read_text())
+
+
+@pytest.mark.parametrize("similarity", [0, -1, 1.1, float("nan")])
+def test_a_similarity_out_of_range_is_refused(similarity):
+    with pytest.raises(UseError, match="similarity"):
+        OverlapRules(similarity=similarity)
