@@ -18,6 +18,7 @@ _ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 1000 --delta 1e
 # name: (one line of help, arguments that one can run)
 _COMMANDS = {
     "prepare": ("Turn records into a user store.", "mail.jsonl.gz --out store"),
+    "verify": ("Check every byte of a store against its checksums.", "store"),
     "stats": ("Count a store's users and examples (operator-only).", "store"),
     "account": (
         "Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.",
@@ -31,6 +32,10 @@ _COMMANDS = {
     "evaluate": (
         "Measure loss and perplexity on held-out users (operator-only).",
         "run --store store",
+    ),
+    "selftest": (
+        "Check every gradient engine on this machine, device and model.",
+        "--model bundled",
     ),
     "report": (
         "Write one HTML page: the claim, its assumptions, the curves.",

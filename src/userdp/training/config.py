@@ -145,24 +145,26 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; `UseError` for unknown or missing fields."""
-        names = {field.name for field in fields(cls)}
-        if set(values) != names:
+        """The inverse of `to_dict`; fields that an older userdp did not write keep their defaults.
+
+        Raises:
+            UseError: a field is unknown, so that a newer userdp must have written it.
+        """
+        unknown = set(values) - {field.name for field in fields(cls)}
+        if unknown:
             raise UseError(
-                "this configuration is of another version of userdp: unknown "
-                f"{sorted(set(values) - names)}, missing {sorted(names - set(values))}"
+                f"this configuration is of a newer version of userdp: unknown {sorted(unknown)}",
+                hint="update userdp",
             )
-        return cls(
-            **{
-                **values,
-                "optimizer": OptimizerName(values["optimizer"]),
-                "schedule": Schedule(values["schedule"]),
-                "averaging": Averaging(values["averaging"]),
-                "precision": Precision(values["precision"]),
-                "base_precision": Precision(values["base_precision"]),
-                "lora_targets": tuple(values["lora_targets"]),
-            }
-        )
+        kinds: dict[str, Any] = {
+            "optimizer": OptimizerName,
+            "schedule": Schedule,
+            "averaging": Averaging,
+            "precision": Precision,
+            "base_precision": Precision,
+            "lora_targets": tuple,
+        }
+        return cls(**{name: kinds.get(name, _as_is)(value) for name, value in values.items()})
 
     @property
     def digest(self) -> str:
@@ -190,3 +192,7 @@ class PlainPlan:
 def _require_within(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise UseError(f"{name} must be from {least:g} to {most:g}, got {value!r}")
+
+
+def _as_is(value: Any) -> Any:
+    return value
