@@ -49,10 +49,18 @@ def enable_checkpointing(model: nn.Module) -> None:
 
     Not reentrant: that variant runs a backward pass of its own, which no per-unit engine sees.
     """
-    enable: Any = getattr(model, "gradient_checkpointing_enable", None)
-    if enable is None or not getattr(model, "supports_gradient_checkpointing", True):
+    if not getattr(model, "supports_gradient_checkpointing", True):
         raise UseError("this model cannot checkpoint its activations")
-    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    options = {"use_reentrant": False}
+    # The newer of the two names first: transformers 5 gave the option another.
+    newer: Any = getattr(model, "activation_checkpointing_enable", None)
+    older: Any = getattr(model, "gradient_checkpointing_enable", None)
+    if newer is not None:
+        newer(activation_checkpointing_kwargs=options)
+    elif older is not None:
+        older(gradient_checkpointing_kwargs=options)
+    else:
+        raise UseError("this model cannot checkpoint its activations")
 
 
 def resolve(name: str) -> str:

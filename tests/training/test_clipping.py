@@ -1,0 +1,217 @@
+"""Clipping options in a private run: what ran is what the plan says, and what the ledger holds."""
+# ruff: noqa: PT012  (what raises is a whole run, broken off inside)
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tests.plans import els_plan, uls_plan
+from tests.training.test_private import run_all
+from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
+from userdp.adaptive import FARTHEST, AdaptiveClipping, joint_noise_multiplier
+from userdp.errors import FailureError, UseError
+from userdp.gradients.counts import centred_count
+from userdp.guarantees import ClipForm, LayerSplit
+from userdp.ledger import claim
+from userdp.ledger.journal import append_entries, read_entries
+from userdp.plan import StepRecord
+from userdp.training import private as private_module
+from userdp.training.private import make_private
+
+
+def adaptive(plan, **changes):
+    return dataclasses.replace(
+        plan, adaptive=AdaptiveClipping(**{"count_noise_std": 2.0, **changes})
+    )
+
+
+def steps_of(run):
+    return [line for line in lines(run / "ledger.jsonl") if line["kind"] == "attempt"]
+
+
+@pytest.mark.parametrize("plan", [uls_plan(steps=8), els_plan(steps=8)], ids=["ULS", "ELS"])
+def test_an_adaptive_run_is_claimed_at_the_plans_epsilon(store, tmp_path, plan):
+    plan = adaptive(plan)
+    run_all(toy_model(store), store, plan, tmp_path / "run")
+    for path in (tmp_path / "run" / "ledger.jsonl", store.path):
+        assert claim(path).guarantee == plan.guarantee()
+    steps = steps_of(tmp_path / "run")
+    assert steps[0]["l2_clip_norm"] == plan.l2_clip_norm
+    assert len({step["l2_clip_norm"] for step in steps}) > 4
+    for step in steps:
+        sum_multiplier = step["noise_std"] / step["l2_clip_norm"]
+        together = joint_noise_multiplier(sum_multiplier, count_noise_std=step["count_noise_std"])
+        assert together == pytest.approx(plan.noise_multiplier, rel=1e-9)
+
+
+def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
+    plan = adaptive(
+        uls_plan(population=32, cohort_size=32, steps=25, l2_clip_norm=50.0),
+        count_noise_std=2.0,
+        learning_rate=0.5,
+    )
+    seen = run_all(toy_model(store), store, plan, tmp_path / "run")
+    last = steps_of(tmp_path / "run")[-1]["l2_clip_norm"]
+    quantiles = seen[-1][0].operator["norm_quantiles"]
+    assert last < 10
+    assert 0.4 * quantiles["0.1"] < last < 2.5 * quantiles["0.9"]
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        lambda run: setattr(run, "_noise_std", run.plan.noise_multiplier * run._l2_clip_norm),
+        lambda run: setattr(run, "_count_noise_std", 1.0),
+        lambda run: setattr(run, "_count_noise_std", None),
+        lambda run: setattr(run, "_l2_clip_norm", run._l2_clip_norm * 2),
+        lambda run: setattr(run, "_l2_clip_norm", run.plan.l2_clip_norm * FARTHEST * 2),
+    ],
+    ids=["count noise forgotten", "less count noise", "none", "clip without noise", "no bound"],
+)
+def test_invariant_1_a_tampered_noise_ratio_stops_the_run_before_its_update(
+    store, tmp_path, tamper
+):
+    model, plan = toy_model(store), adaptive(uls_plan())
+    optimizer = sgd(model)
+    with (
+        pytest.raises(FailureError, match="ledger and sampler disagree"),
+        make_private(model, optimizer, store, plan, out=tmp_path / "run") as private,
+    ):
+        for step in private:
+            optimizer.step()
+            if step.number == 2:
+                tamper(private)
+    assert attempts(tmp_path / "run") == 2
+
+
+@pytest.mark.parametrize("field", ["noise_std", "count_noise_std"])
+def test_invariant_1_twin_a_ledger_of_another_noise_ratio_is_refused_by_the_claim(
+    store, tmp_path, field
+):
+    plan, path = adaptive(uls_plan()), tmp_path / "run" / "ledger.jsonl"
+    model = toy_model(store)
+    with make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private:
+        next(iter(private))
+    kept = claim(path)
+    record = dataclasses.asdict(StepRecord.of_plan(plan, l2_clip_norm=0.3))
+    record |= {"sampling": "users", field: record[field] * 0.9}
+    append_entries(path, [{"kind": "attempt", "attempt": 2, **record}])
+    assert kept.guarantee == plan.guarantee(1)
+    with pytest.raises(UseError, match="no epsilon can be claimed"):
+        claim(path)
+
+
+# The clip norm follows the noisy fraction, never the exact one.
+
+
+def moves_of_the_clip_norm(store, out):
+    """What noise on the count of nobody did to the clip norm, in its own deviations."""
+    plan = adaptive(uls_plan(population=10**12, cohort_size=50, steps=60), learning_rate=1.0)
+    run_all(toy_model(store), store, plan, out)
+    clips = np.array([step["l2_clip_norm"] for step in steps_of(out)])
+    return -np.diff(np.log(clips)) * plan.denominator / plan.count_noise_std
+
+
+def test_invariant_5_the_clip_norm_moves_by_gaussian_noise_where_nobody_is_drawn(store, tmp_path):
+    assert stats.kstest(moves_of_the_clip_norm(store, tmp_path / "run"), "norm").pvalue > 1e-9
+
+
+def test_invariant_5_twin_a_clip_norm_updated_from_the_exact_fraction_is_caught(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        private_module,
+        "noisy_count",
+        lambda norms, *, l2_clip_norm, count_noise_std, noise: centred_count(
+            norms, l2_clip_norm=l2_clip_norm
+        ),
+    )
+    assert stats.kstest(moves_of_the_clip_norm(store, tmp_path / "run"), "norm").pvalue < 1e-9
+
+
+def test_invariant_4_the_count_is_divided_by_the_plans_denominator(store, tmp_path, monkeypatch):
+    """Half of the declared population is there: a division by those drawn would give 1, not 3/4."""
+    monkeypatch.setattr(
+        private_module, "noisy_count", lambda norms, **_: centred_count(norms, l2_clip_norm=1e9)
+    )
+    users = len(store.split("train").counts)
+    plan = adaptive(uls_plan(population=2 * users, cohort_size=2 * users, steps=2))
+    run_all(toy_model(store), store, plan, tmp_path / "run")
+    first, second = (step["l2_clip_norm"] for step in steps_of(tmp_path / "run"))
+    assert math.log(first / second) == pytest.approx(0.2 * (0.75 - 0.5))
+
+
+def test_invariant_7_a_resumed_run_goes_on_at_the_clip_norm_of_its_ledger(store, tmp_path):
+    plan = adaptive(uls_plan())
+    model = toy_model(store)
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, plan, out=tmp_path / "run") as private:
+        for step in private:
+            optimizer.step()
+            if step.number == 3:
+                break
+    run_all(model, store, plan, tmp_path / "run", resume=True)
+    steps = steps_of(tmp_path / "run")
+    assert len(steps) == 5
+    assert steps[3]["l2_clip_norm"] == steps[2]["l2_clip_norm"] != plan.l2_clip_norm
+    assert claim(tmp_path / "run" / "ledger.jsonl").guarantee == plan.guarantee()
+
+
+def test_a_ledger_from_before_adaptive_clipping_is_still_claimed(tmp_path):
+    plan, path = uls_plan(), tmp_path / "ledger.jsonl"
+    header = {"kind": "run", "schema": "userdp.ledger/1", "run_id": "r", "facts": {}}
+    record = dataclasses.asdict(StepRecord.of_plan(plan)) | {"sampling": "users"}
+    del record["count_noise_std"]
+    append_entries(
+        path,
+        [{**header, "plan": plan.to_dict()}, {"kind": "attempt", "attempt": 1, **record}],
+    )
+    assert len(read_entries(path)) == 2
+    assert claim(path).guarantee == plan.guarantee(1)
+
+
+# Forms and splits.
+
+
+def seeded_gradient(store, out, plan):
+    ((_, grad),) = run_all(toy_model(store), store, plan, out, unsafe_seed=1, unsafe_noise_seed=2)
+    return grad
+
+
+def test_a_normalized_gradient_is_the_clipped_one_divided_by_the_clip_norm(store, tmp_path):
+    plan = uls_plan(steps=1, l2_clip_norm=0.125)
+    normalized = dataclasses.replace(plan, clip_form=ClipForm.NORMALIZED)
+    one = seeded_gradient(store, tmp_path / "one", plan)
+    two = seeded_gradient(store, tmp_path / "two", normalized)
+    torch.testing.assert_close(two, one / 0.125)
+
+
+RULES = [
+    {"clip_form": ClipForm.NORMALIZED},
+    {"clip_form": ClipForm.AUTOMATIC},
+    {"layer_split": LayerSplit.UNIFORM},
+    {"layer_split": LayerSplit.DIMENSION, "clip_form": ClipForm.AUTOMATIC},
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(map(str, rule.values())))
+def test_invariant_3_one_user_moves_the_gradient_by_at_most_the_clip_norm_under_every_rule(
+    tmp_path, rule
+):
+    texts = cycles(12)
+    fewer = {user: held for user, held in texts.items() if user != b"user007"}
+    plan = uls_plan(population=50, cohort_size=50, steps=1, group_size=100, l2_clip_norm=0.25)
+    plan = dataclasses.replace(plan, **rule)
+    grads = [
+        seeded_gradient(
+            toy_store(tmp_path / name, held, held_out=0.0), tmp_path / f"run-{name}", plan
+        )
+        for name, held in (("with", texts), ("without", fewer))
+    ]
+    scale = plan.l2_clip_norm if plan.clip_form is ClipForm.THRESHOLD else 1.0
+    moved = float((grads[0] - grads[1]).norm()) * plan.denominator / scale
+    assert 0.1 < moved <= 1 + 1e-4

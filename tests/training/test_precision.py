@@ -1,0 +1,150 @@
+"""Autocast, activation checkpointing and low-precision bases keep the sensitivity."""
+
+import dataclasses
+import math
+import random
+
+import peft
+import pytest
+import torch
+import transformers
+
+from tests.plans import uls_plan
+from tests.training.test_loop import changed
+from userdp.errors import UseError
+from userdp.gradients import Units, get_engine, trainable_parameters
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines.margins import aim
+from userdp.ledger import claim
+from userdp.training.config import Precision, TrainConfig
+from userdp.training.loop import train
+from userdp.training.lora import add_adapters
+from userdp.training.losses import build_loss
+from userdp.training.models import enable_checkpointing, read_model
+
+CLIP = 1e-3
+BF16 = Precision.BFLOAT16
+LORA = {"lora_rank": 2, "lora_targets": ("c_attn",)}
+SETTINGS = {
+    "autocast": TrainConfig(precision=BF16),
+    "checkpointing": TrainConfig(activation_checkpointing=True),
+    "autocast and checkpointing": TrainConfig(precision=BF16, activation_checkpointing=True),
+    "adapters": TrainConfig(**LORA),
+    "bfloat16 base": TrainConfig(**LORA, base_precision=BF16),
+    "all of it": TrainConfig(
+        **LORA, base_precision=BF16, precision=BF16, activation_checkpointing=True
+    ),
+}
+
+
+def build(config):
+    """As `loop.train` builds it, from a tiny model; adapters that are not zero any more."""
+    torch.manual_seed(3)
+    shape = transformers.GPT2Config(
+        vocab_size=29, n_embd=16, n_layer=2, n_head=2, n_positions=16, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(shape)
+    if config.base_precision is BF16:
+        model = model.to(torch.bfloat16)
+    model = add_adapters(model.train(), config)
+    if config.activation_checkpointing:
+        enable_checkpointing(model)
+    with torch.no_grad():
+        for parameter in trainable_parameters(model).values():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def rows(sizes):
+    draw = random.Random(0)
+    return [
+        [[draw.randrange(29) for _ in range(draw.randint(3, 9))] for _ in range(k)] for k in sizes
+    ]
+
+
+def clip(name, model, config, units, bound=CLIP):
+    return get_engine(name)(
+        model, build_loss(config, model), Units.from_rows(units), l2_clip_norm=bound
+    )
+
+
+def distance(one, two):
+    return math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", ["reference", "bookkeeping", "lora", "auto"])
+def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setting):
+    config, units = SETTINGS[setting], rows([2, 1, 3, 2])
+    model = build(config)
+    everybody = clip(name, model, config, units)
+    assert all(norm > CLIP for norm in everybody.norms)
+    moves = [
+        distance(everybody, clip(name, model, config, units[:k] + units[k + 1 :]))
+        for k in range(len(units))
+    ]
+    assert 0.9 * CLIP < max(moves) <= CLIP
+
+
+@pytest.mark.parametrize("setting", ["bfloat16 base", "autocast"])
+def test_batched_engines_aim_lower_where_anything_is_bfloat16(setting):
+    """Frozen weights too: their rounding reaches everybody's gradient."""
+    config = SETTINGS[setting]
+    model = build(config)
+    whole = aim(model, build_loss(config, model), Units.from_rows(rows([1])), l2_clip_norm=1.0)
+    assert whole == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize("name", ["reference", "bookkeeping", "lora", "vmap"])
+def test_checkpointing_changes_no_gradient(name):
+    units = rows([2, 1])
+    plain, config = TrainConfig(), SETTINGS["checkpointing"]
+    kept = clip(name, build(plain), plain, units)
+    again = clip(name, build(config), config, units)
+    assert distance(kept, again) < 1e-6
+
+
+def test_only_the_base_is_in_low_precision():
+    model = build(SETTINGS["bfloat16 base"])
+    dtypes = {True: set(), False: set()}
+    for parameter in model.parameters():
+        dtypes[parameter.requires_grad].add(parameter.dtype)
+    assert dtypes == {True: {torch.float32}, False: {torch.bfloat16}}
+
+
+def test_adapters_have_the_rank_and_sit_on_the_modules_asked_for():
+    model = build(TrainConfig(lora_rank=3, lora_targets=("c_proj",)))
+    assert {type(model)} == {peft.PeftModelForCausalLM}
+    for name, parameter in trainable_parameters(model).items():
+        assert "c_proj.lora_" in name
+        assert 3 in parameter.shape
+    everywhere = trainable_parameters(build(TrainConfig(lora_rank=3)))
+    assert any("c_attn.lora_A" in name for name in everywhere)
+
+
+def test_a_module_that_is_not_there_is_refused():
+    with pytest.raises(UseError, match="cannot attach adapters"):
+        build(TrainConfig(lora_rank=3, lora_targets=("nowhere",)))
+
+
+def test_weights_that_train_do_not_go_to_low_precision():
+    with pytest.raises(UseError, match="base_precision"):
+        TrainConfig(base_precision=BF16)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"activation_checkpointing": True, "precision": BF16},
+        {**LORA, "base_precision": BF16, "activation_checkpointing": True},
+    ],
+    ids=["full", "adapters"],
+)
+def test_a_run_with_them_is_claimed_and_releases_a_model_that_loads(store, tmp_path, options):
+    plan = uls_plan(steps=2)
+    config = dataclasses.replace(changed(), **options)
+    train(store, plan, config, out=tmp_path / "run", tensorboard=False)
+    assert claim(tmp_path / "run" / "ledger.jsonl").guarantee == plan.guarantee()
+    model = read_model(str(tmp_path / "run" / "model"))
+    assert all(p.isfinite().all() for p in model.parameters())
