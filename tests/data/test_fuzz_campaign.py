@@ -72,7 +72,7 @@ def test_campaign():
     done = {entry["seed"]: entry["outcome"] for entry in map(json.loads, lines)}
     large = {-1: fuzz.huge_record, -2: fuzz.million_records}
     with RESULTS.open("a") as file:
-        for seed in [*large, *range(INPUTS)]:
+        for seed in [*range(INPUTS), *large]:
             if seed in done:
                 continue
             try:

@@ -1,0 +1,127 @@
+"""The documented command line of each data set, on a fixture in its own format."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.data.corpora import corpus, write_jsonl
+from tests.data.sources.fixtures import (
+    mail,
+    write_enron,
+    write_leaf,
+    write_parquet,
+    write_stackoverflow,
+)
+from userdp.cli.app import run
+from userdp.cli.verify import verify
+from userdp.data.store import UserStore
+
+
+def stack_overflow(folder):
+    rows = [
+        (split, f"{user}", f"question {n} of {user}".encode())
+        for user in range(9)
+        for split in ("train", "test")
+        for n in range(3)
+    ]
+    return [write_stackoverflow(folder / "stackoverflow.sqlite", rows), "--held-out-users", "0"]
+
+
+def stack_overflow_parquet(folder):
+    rows = [
+        {"client_id": f"u{n % 4}", "tokens": f"text {n}", "creation_date": f"{2015 + n % 6}-05-01"}
+        for n in range(40)
+    ]
+    write_parquet(folder / "so" / "a.parquet", rows)
+    return [folder / "so", "--source", "parquet", "--user-field", "client_id", "--text-field",
+            "tokens", "--date-field", "creation_date", "--held-out-from", "2018-01-01",
+            "--split", "given", "--held-out-users", "0"]  # fmt: skip
+
+
+def web(folder, name, kind):
+    pytest.importorskip("tldextract", reason="the extra web is not installed")
+    rows = [
+        {"url": f"https://www.site{n % 3}.co.uk/{n}", "text": f"article {n}"} for n in range(60)
+    ] + [{"url": "https://only.one.org/", "text": "alone"}]
+    write_jsonl(folder / name, rows)
+    return [folder / name, "--source", kind, "--held-out-users", "0"]
+
+
+def ccnews(folder):
+    return web(folder, "cc_news.jsonl", "ccnews")
+
+
+def c4(folder):
+    return web(folder, "c4-train.00000-of-01024.json", "c4")
+
+
+def enron(folder):
+    messages = [
+        mail(sender=f"p{n % 5}@enron.com", to="a@x, b@x", body=f"mail {n}") for n in range(40)
+    ]
+    return [write_enron(folder, messages), "--source", "maildir", "--receivers",
+            "--drop-forwarded", "--drop-repeats"]  # fmt: skip
+
+
+def booksum(folder):
+    for n in range(12):
+        (folder / "books").mkdir(exist_ok=True)
+        (folder / "books" / f"{n}.txt").write_text(f"Book {n}. " * 50)
+    return [folder / "books", "--source", "folder", "--seq-len", "1024"]
+
+
+def shakespeare(folder):
+    data = {f"PLAY_{n}": {"x": ["to be or not to b"] * 3, "y": ["e"] * 3} for n in range(4)}
+    for part in ("train", "test"):
+        write_leaf(folder / "leaf" / "data" / part / "all.json", data)
+    return [folder / "leaf", "--source", "leaf", "--held-out-users", "0"]
+
+
+DATA_SETS = [stack_overflow, stack_overflow_parquet, ccnews, c4, enron, booksum, shakespeare]
+
+
+@pytest.mark.parametrize("data_set", DATA_SETS, ids=lambda function: function.__name__)
+def test_the_documented_command_line_makes_a_store(tmp_path, capsys, data_set):
+    line = ["prepare", *map(str, data_set(tmp_path)), "--out", str(tmp_path / "store"), "--json"]
+    assert run(line) == 0
+    meta = json.loads(capsys.readouterr().out)
+    assert meta["totals"]["splits"]["train"]["examples"] > 0
+    held_out = meta["totals"]["splits"]["held-out-examples"]
+    if data_set is stack_overflow:
+        assert held_out["examples"] == meta["totals"]["splits"]["train"]["examples"] == 27
+    if data_set in (ccnews, c4):
+        assert held_out["examples"] == 3 * 2
+        assert meta["drops"] == {"only record of its user": 1}
+    if data_set is enron:
+        assert meta["ownership"]["rule"] == "first-owner"
+        assert meta["totals"]["records_read"] == 80
+
+
+def test_append_adds_to_a_store_and_verify_says_so(tmp_path, capsys):
+    first = write_jsonl(tmp_path / "a.jsonl", [{"user": "a", "text": "one text"}])
+    second = write_jsonl(tmp_path / "b.jsonl", [{"user": "b", "text": "another text"}])
+    store = tmp_path / "store"
+    assert run(["prepare", str(first), "--out", str(store), "--held-out-users", "0"]) == 0
+    assert run(["prepare", str(second), "--out", str(store), "--append", "--json"]) == 0
+    assert UserStore.open(store).users == 2
+    assert verify(store) == 0
+    assert run(["prepare", str(second), "--out", str(store), "--append", "--overwrite"]) == 2
+    tokens = next(store.rglob("tokens.arrow"))
+    tokens.write_bytes(tokens.read_bytes()[:-1])
+    capsys.readouterr()
+    assert verify(store, json=True) == 1
+    assert not json.loads(capsys.readouterr().out)["ok"]
+
+
+def test_greedy_bounding_is_chosen_on_the_command_line(tmp_path, capsys):
+    rows = [{"user": ["a", f"b{n}"], "text": f"text {n}"} for n in range(9)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    line = ["prepare", str(path), "--out", str(tmp_path / "s"), "--owners", "greedy", "--json"]
+    assert run(line) == 2
+    assert run([*line, "--records-per-user", "4", "--held-out-users", "0"]) == 0
+    meta = json.loads(capsys.readouterr().out)
+    assert meta["ownership"]["adjacency"] == "fixed-graph"
+    assert meta["totals"]["records_stored"] == 4
+    assert corpus(1)
