@@ -1,5 +1,6 @@
 # ruff: noqa: PT012  (what raises is a whole run, broken off inside)
 import dataclasses
+import json
 import stat
 
 import pytest
@@ -11,10 +12,18 @@ from tests.plans import els_plan, uls_plan
 from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.errors import UseError
+from userdp.gradients import ENGINES
 from userdp.guarantees import Sampling
 from userdp.ledger import claim
-from userdp.training import loop
-from userdp.training.config import Averaging, OptimizerName, PlainPlan, Schedule, TrainConfig
+from userdp.training import loop, private
+from userdp.training.config import (
+    Averaging,
+    EngineName,
+    OptimizerName,
+    PlainPlan,
+    Schedule,
+    TrainConfig,
+)
 from userdp.training.evaluate_run import evaluate_run
 from userdp.training.evaluation import evaluate
 from userdp.training.loop import train
@@ -256,3 +265,40 @@ def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
     folder = tmp_path / "run" / "tensorboard"
     assert list(folder.iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("engine", list(EngineName))
+def test_the_engine_asked_for_computes_every_step_and_stands_in_the_configuration(
+    store, tmp_path, monkeypatch, engine
+):
+    called = []
+
+    def watched(name):
+        honest = ENGINES[name]
+
+        def engine_(*arguments, **options):
+            called.append(name)
+            return honest(*arguments, **options)
+
+        return engine_
+
+    monkeypatch.setattr(private, "clipped_sum", watched("auto"))
+    for name in ENGINES:
+        monkeypatch.setitem(ENGINES, name, watched(name))
+    config = changed(engine=engine)
+    train(store, uls_plan(steps=2), config, out=tmp_path / "run", tensorboard=False)
+    assert called == [str(engine)] * 2
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())["train"]
+    assert kept["engine"] == str(engine)
+    assert TrainConfig.from_dict(kept) == config
+
+
+def test_engines_make_different_digests_and_the_same_claim(store, tmp_path):
+    assert len({changed(engine=engine).digest for engine in EngineName}) == len(EngineName)
+    assert TrainConfig.from_dict({}).engine is EngineName.AUTO
+    assert set(ENGINES) == {str(engine) for engine in EngineName}
+    for engine in ("reference", "auto"):
+        config = changed(engine=EngineName(engine))
+        train(store, uls_plan(steps=2), config, out=tmp_path / engine, tensorboard=False)
+    first, second = (claim(tmp_path / e / "ledger.jsonl") for e in ("reference", "auto"))
+    assert first.guarantee == second.guarantee

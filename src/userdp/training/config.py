@@ -36,6 +36,16 @@ class Averaging(StrEnum):
     EMA = "ema"
 
 
+class EngineName(StrEnum):
+    """How gradients are clipped, see `userdp.gradients.engines`; "auto" picks, with its reason."""
+
+    AUTO = "auto"
+    REFERENCE = "reference"
+    VMAP = "vmap"
+    BOOKKEEPING = "bookkeeping"
+    LORA = "lora"
+
+
 class Precision(StrEnum):
     """In which precision the model computes; weights, gradients and noise stay float32 or wider."""
 
@@ -69,6 +79,8 @@ class TrainConfig:
         precision: of the matrix products; bfloat16 is faster where the processor has it.
         base_precision: of the frozen weights under adapters; bfloat16 halves their memory.
         activation_checkpointing: compute activations again in the backward pass; saves memory.
+        engine: how gradients are clipped; time and memory, never the claim. "reference" has no
+            measured part in its sensitivity argument (docs/engines.md).
         micro_batch: most examples in one pass; memory, never privacy.
         checkpoint_every: steps between checkpoints; a crash loses at most so many updates.
         evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
@@ -95,6 +107,7 @@ class TrainConfig:
     precision: Precision = Precision.FLOAT32
     base_precision: Precision = Precision.FLOAT32
     activation_checkpointing: bool = False
+    engine: EngineName = EngineName.AUTO
     micro_batch: int = 32
     checkpoint_every: int = 50
     evaluate_every: int = 0
@@ -162,6 +175,7 @@ class TrainConfig:
             "averaging": Averaging,
             "precision": Precision,
             "base_precision": Precision,
+            "engine": EngineName,
             "lora_targets": tuple,
         }
         return cls(**{name: kinds.get(name, _as_is)(value) for name, value in values.items()})

@@ -175,6 +175,7 @@ def _open(
         out=out,
         loss=build_loss(config, model),
         micro_batch=config.micro_batch,
+        engine=config.engine,
         resume=resume,
         identity=identity,
         public=public,
