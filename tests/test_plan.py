@@ -153,3 +153,11 @@ def test_fewer_steps_cost_less_and_none_cost_nothing():
 def test_the_plan_on_disk_is_plain_json(tmp_path):
     uls_plan().save(tmp_path / "plan.json")
     assert json.loads((tmp_path / "plan.json").read_text())["sampling"] == "users"
+
+
+def test_clipping_in_words_says_all_that_differs_from_the_papers():
+    assert uls_plan().clipping is None
+    words = dataclasses.replace(uls_plan(), **CLIPPING).clipping
+    assert "normalized" in words
+    assert "by layer (dimension)" in words
+    assert "quantile 0.4, count noise 9" in words

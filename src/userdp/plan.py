@@ -282,6 +282,21 @@ class Plan:
         return self.noise_std_at(self.l2_clip_norm)
 
     @property
+    def clipping(self) -> str | None:
+        """Clipping options in words; None where clipping is the papers' own."""
+        words = []
+        if self.clip_form is not ClipForm.THRESHOLD:
+            words.append(str(self.clip_form))
+        if self.layer_split is not None:
+            words.append(f"by layer ({self.layer_split})")
+        if self.adaptive is not None:
+            words.append(
+                f"adaptive (quantile {self.adaptive.quantile:g}, count noise "
+                f"{self.count_noise_std:.4g}, sum noise {self.sum_noise_multiplier:.6g})"
+            )
+        return ", ".join(words) or None
+
+    @property
     def realised_sampling(self) -> Sampling:
         """What the plan's sampler really does: the accounted draws, or a shuffle."""
         return Sampling.UNSAFE_SHUFFLE if self.unsafe_shuffle else self.sampling

@@ -1,6 +1,7 @@
 """The run ledger: one line per attempted step, on the disk before its update is applied.
 
-``ledger.jsonl`` may be handed on. It therefore holds public constants alone: no times (a step's
+``ledger.jsonl`` may be handed on. It therefore holds public constants alone, and
+the clip norm where that adapts, a function of DP releases: no times (a step's
 duration tells its cohort's size), no losses, no hash of the data.
 """
 

@@ -78,6 +78,7 @@ _PLAN = (
      "denominator"),
     ("noise multiplier σ", "noise divided by the clip norm", "noise_multiplier"),
     ("clip norm C", "of each unit's gradient", "l2_clip_norm"),
+    ("clipping", "an adaptive clip norm starts at C, and its count is part of σ", "clipping"),
     ("clip norm per example", "before the unit's", "item_clip_norm"),
     ("target δ", "fixed with the plan", "target_delta"),
     ("target ε", "what the noise was chosen for", "target_epsilon"),
