@@ -121,13 +121,22 @@ KILLS = textwrap.dedent(
     """
     import os, shutil, sys
     from pathlib import Path
-    from tests.data.corpora import ListSource, corpus, prepared
-    from tests.data.test_append import append
+    import numpy as np
+    from tests.data.corpora import corpus, prepared
+    from userdp.data.append import StoreAppender
+    from userdp.data.records import Tally
+    from userdp.data.splits import Split
     from userdp.data.store import UserStore
     from userdp.data.verify import verify_store
 
     os.fsync = lambda descriptor: None
     out = Path(sys.argv[1])
+    def add(user):
+        with StoreAppender(out) as new:
+            new.body.user(user)
+            new.body.write(Split.TRAIN, np.arange(4), np.array([4]), records=1)
+            new.finish(source={}, tally=Tally())
+
     base = prepared(corpus(4), out.with_name("base"))
     calls, going = 0, True
     while going:
@@ -146,12 +155,12 @@ KILLS = textwrap.dedent(
             for place, name in ((os, "fsync"), (os, "rename"), (os, "unlink"), (os, "rmdir"),
                                 (os, "mkdir"), (Path, "rename"), (Path, "mkdir")):
                 setattr(place, name, counted(getattr(place, name)))
-            append(out, {b"new": ["another text"]})
+            add(b"new")
             os._exit(0)
         going = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
         store = UserStore.open(out)
         sound = verify_store(out).ok and store.users == 4 + store.meta.generation
-        append(out, {b"newer": ["yet another text"]})
+        add(b"newer")
         sound = sound and verify_store(out).ok
         print(store.meta.generation, sound, sep=";")
         calls += 1

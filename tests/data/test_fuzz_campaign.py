@@ -46,6 +46,14 @@ def one(seed: int) -> str:
     return in_folder(lambda folder: fuzz.outcome(seed, folder))
 
 
+def sound(seed: int) -> bool:
+    try:
+        in_folder(lambda folder: fuzz.outcome(seed, folder))
+    except AssertionError:
+        return False
+    return True
+
+
 def test_some_inputs_are_stored_or_refused_and_leave_nothing_partial():
     seen = Counter(in_folder(lambda folder, s=s: fuzz.outcome(s, folder)) for s in range(60))
     assert set(seen) == {"stored", "refused"}
@@ -55,13 +63,7 @@ def test_a_stage_that_loses_records_is_caught_by_the_campaign(monkeypatch):
     """The twin: a grouping that drops the last record of a batch."""
     whole = Grouping.batches
     monkeypatch.setattr(Grouping, "batches", lambda self: (b[:-1] for b in whole(self)))
-    caught = 0
-    for seed in range(20):
-        try:
-            in_folder(lambda folder, s=seed: fuzz.outcome(s, folder))
-        except AssertionError:
-            caught += 1
-    assert caught
+    assert any(not sound(seed) for seed in range(60))
 
 
 @pytest.mark.slow

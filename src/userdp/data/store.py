@@ -167,7 +167,7 @@ class StoreSplit:
         first_span = np.flatnonzero(np.diff(user, prepend=-1))
         self.rows: NDArray[np.int64] = user[first_span]
         self._user_spans = np.append(first_span, len(user))
-        self._span_token: NDArray[np.int64] | None = None
+        self._spans_in_tokens: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._user_first = self._span_first[self._user_spans]
         self.counts: NDArray[np.int64] = np.diff(self._user_first)
         self.user_hashes: NDArray[np.uint64] = hashes[self.rows]
@@ -191,7 +191,8 @@ class StoreSplit:
     def token_counts(self) -> NDArray[np.int64]:
         """int64 (users,): tokens of each user's examples, one after another. Operator-only."""
         first = self._token_first()
-        return np.diff(first[self._user_spans])
+        counts: NDArray[np.int64] = np.diff(first[self._user_spans])
+        return counts
 
     def gather_tokens(self, users: ArrayLike, starts: ArrayLike, length: int) -> TokenRows:
         """``length`` tokens from place ``starts[r]`` of all of user ``users[r]``'s tokens.
@@ -212,7 +213,7 @@ class StoreSplit:
         user = np.asarray(users, dtype=np.int64)
         start = np.asarray(starts, dtype=np.int64)
         self._require_users(user)
-        first = self._token_first()
+        first, span_begin = self._token_spans()
         bounds = self._user_spans
         end = first[bounds[user + 1]]
         place = first[bounds[user]] + start
@@ -233,17 +234,21 @@ class StoreSplit:
             np.concatenate(column)[order] for column in zip(*parts, strict=True)
         )
         segment = self._span_segment[span]
-        pieces = self._copy(segment, self._span_token[span] + inside, here)
+        pieces = self._copy(segment, span_begin[span] + inside, here)
         offsets = _starts(np.bincount(row, weights=here, minlength=len(user)).astype(np.int64))
         return TokenRows(pieces.tokens, offsets, pieces.targets)
 
     def _token_first(self) -> NDArray[np.int64]:
         """Where each span's tokens begin among the split's: int64 (spans + 1,)."""
-        if self._span_token is None:
+        return self._token_spans()[0]
+
+    def _token_spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each span's tokens begin among the split's, and in their segment."""
+        if self._spans_in_tokens is None:
             count = np.diff(self._span_first)
-            self._span_token, sizes = self._extents(self._span_segment, self._span_start, count)
-            self._tokens_before = _starts(sizes)
-        return self._tokens_before
+            begins, sizes = self._extents(self._span_segment, self._span_start, count)
+            self._spans_in_tokens = _starts(sizes), begins
+        return self._spans_in_tokens
 
     def _extents(
         self,
@@ -277,7 +282,7 @@ class StoreSplit:
             return TokenRows(np.empty(0, dtype), offsets, np.empty(0, bool) if masked else None)
         order = slice(None) if len(numbers) == 1 else np.argsort(segment, kind="stable")
         parts = [slice(None) if len(numbers) == 1 else segment == number for number in numbers]
-        columns = []
+        columns: list[NDArray[Any] | None] = []
         for name in ("tokens", "targets"):
             held = [getattr(self._segments[number], name) for number in numbers]
             if held[0] is None:

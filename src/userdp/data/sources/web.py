@@ -15,6 +15,7 @@ from pathlib import Path
 from userdp.data.records import Drop
 from userdp.data.sources import jsonl, parquet
 from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.paths import expand
 from userdp.data.sources.rows import PlainParser, TableSource, plain_parser
 from userdp.errors import UseError
 
@@ -26,7 +27,7 @@ def build_web(kind: str, paths: list[str], options: SourceOptions) -> TableSourc
     tables = parquet if looks and all(parquet.matches(path) for path in looks) else jsonl
     if tables is jsonl:
         # C4 names its files *.json.gz though they are JSON Lines.
-        files = jsonl.expand(paths, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"), what="files")
+        files = expand(paths, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"), what="files")
         source = jsonl.build([str(file) for file in files], named)
     else:
         source = parquet.build(paths, named)
