@@ -1,22 +1,18 @@
-"""The frozen `Plan`: the mechanism and every public constant of a private run.
-
-The sampler (`userdp.cohorts`) and the accounted mechanism (`Plan.mechanism`) are both built from
-one plan, so that what is claimed is what runs.
-"""
+"""`Plan`: what a private run will do, and what it will cost, fixed before any private look."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from userdp.accounting.calibration import calibrate
 from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers, SampledMechanism
-from userdp.adaptive import FARTHEST, AdaptiveClipping, sum_noise_multiplier
+from userdp.adaptive import AdaptiveClipping, sum_noise_multiplier
 from userdp.errors import UseError
 from userdp.guarantees import (
     ClipForm,
@@ -127,24 +123,19 @@ class Plan:
         unsafe_shuffle: bool = False,
     ) -> Self:
         """A ULS plan: q = ``cohort_size / population``; σ given, or the least for the budget."""
-        probability = _ratio("cohort_size", cohort_size, "population", population)
-        return cls._calibrated(
-            PoissonUsers(
-                sampling_probability=probability,
-                noise_multiplier=noise_multiplier or 1.0,
-                steps=steps,
-            ),
-            sampling_probability=probability,
-            noise_multiplier=noise_multiplier,
+        return cls(
             sampling=Sampling.USERS,
+            steps=steps,
             group_size=group_size,
+            sampling_probability=_ratio("cohort_size", cohort_size, "population", population),
+            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
             l2_clip_norm=l2_clip_norm,
             population=population,
             target_delta=target_delta,
             target_epsilon=target_epsilon,
             item_clip_norm=item_clip_norm,
             unsafe_shuffle=unsafe_shuffle,
-        )
+        )._within_budget(noise_multiplier)
 
     @classmethod
     def for_examples(
@@ -161,65 +152,32 @@ class Plan:
         unsafe_shuffle: bool = False,
     ) -> Self:
         """An ELS plan: p = ``batch_size / population``, a declared number of capped examples."""
-        probability = _ratio("batch_size", batch_size, "population", population)
-        return cls._calibrated(
-            PoissonExamples(
-                sampling_probability=probability,
-                group_size=group_size,
-                noise_multiplier=noise_multiplier or 1.0,
-                steps=steps,
-            ),
-            sampling_probability=probability,
-            noise_multiplier=noise_multiplier,
+        return cls(
             sampling=Sampling.EXAMPLES,
+            steps=steps,
             group_size=group_size,
+            sampling_probability=_ratio("batch_size", batch_size, "population", population),
+            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
             l2_clip_norm=l2_clip_norm,
             population=population,
             target_delta=target_delta,
             target_epsilon=target_epsilon,
-            item_clip_norm=None,
             unsafe_shuffle=unsafe_shuffle,
-        )
+        )._within_budget(noise_multiplier)
 
-    @classmethod
-    def _calibrated(
-        cls,
-        start: SampledMechanism,
-        *,
-        sampling_probability: float,
-        noise_multiplier: float | None,
-        target_epsilon: float | None,
-        target_delta: float,
-        sampling: Sampling,
-        group_size: int,
-        l2_clip_norm: float,
-        population: int,
-        item_clip_norm: float | None,
-        unsafe_shuffle: bool,
-    ) -> Self:
-        if (noise_multiplier is None) == (target_epsilon is None):
+    def _within_budget(self, noise_multiplier: float | None) -> Self:
+        """This plan with the least noise for its budget, unless the noise was given."""
+        if (noise_multiplier is None) == (self.target_epsilon is None):
             raise UseError(
                 "give exactly one of noise_multiplier and target_epsilon: "
                 "the one determines the other"
             )
-        if noise_multiplier is not None:
-            require_positive("noise_multiplier", noise_multiplier)
-        else:
-            assert target_epsilon is not None
-            start = calibrate(start, target_epsilon=target_epsilon, target_delta=target_delta)
-        return cls(
-            sampling=sampling,
-            steps=start.steps,
-            group_size=group_size,
-            sampling_probability=sampling_probability,
-            noise_multiplier=start.noise_multiplier,
-            l2_clip_norm=l2_clip_norm,
-            population=population,
-            target_delta=target_delta,
-            target_epsilon=target_epsilon,
-            item_clip_norm=item_clip_norm,
-            unsafe_shuffle=unsafe_shuffle,
+        if self.target_epsilon is None:
+            return self
+        found = calibrate(
+            self.mechanism, target_epsilon=self.target_epsilon, target_delta=self.target_delta
         )
+        return replace(self, noise_multiplier=found.noise_multiplier)
 
     @property
     def mechanism(self) -> SampledMechanism:
@@ -401,38 +359,6 @@ _SINCE_2 = {
     if field.name in ("clip_form", "clip_stability", "layer_split", "adaptive")
 }
 """Fields that schema 1 does not have, and what such a plan means by that."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepRecord:
-    """What one step really used, as read off the sampler and the noise, not off the plan.
-
-    With adaptive clipping ``l2_clip_norm`` is a function of earlier DP releases, so that it may
-    stand in a shareable ledger.
-    """
-
-    sampling: Sampling
-    sampling_probability: float
-    group_size: int
-    l2_clip_norm: float
-    noise_std: float
-    count_noise_std: float | None = None
-
-    @classmethod
-    def of_plan(cls, plan: Plan, *, l2_clip_norm: float | None = None) -> Self:
-        """What a step of this plan has to be; at its own clip norm where that adapts."""
-        clip = plan.l2_clip_norm
-        if plan.adaptive is not None and l2_clip_norm is not None:
-            least, most = clip / FARTHEST, clip * FARTHEST
-            clip = l2_clip_norm if least <= l2_clip_norm <= most else clip
-        return cls(
-            sampling=plan.realised_sampling,
-            sampling_probability=plan.sampling_probability,
-            group_size=plan.group_size,
-            l2_clip_norm=clip,
-            noise_std=plan.noise_std_at(clip),
-            count_noise_std=plan.count_noise_std,
-        )
 
 
 def _ratio(part_name: str, part: float, whole_name: str, whole: int) -> float:
