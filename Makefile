@@ -15,7 +15,7 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench-accounting clean
+.PHONY: help install demo test lint format selftest gpu fuzz bench-accounting bench-data bench-step clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,22 @@ format: $(STAMP)  ## let ruff mend what it can
 
 bench-accounting: $(STAMP)  ## our accountant beside dp-accounting, in one run
 	$(BIN)/python -m benchmarks.accounting
+
+bench-data: $(STAMP)  ## records to a user store: ours beside a naive grouping, and reading back
+	$(BIN)/python -m benchmarks.data
+
+bench-step: $(STAMP)  ## a private step beside an ordinary one and Opacus (many minutes)
+	$(BIN)/python -m benchmarks.step
+
+selftest: $(STAMP)  ## exactness, sensitivity and price of every gradient engine, on this machine
+	$(BIN)/userdp selftest
+
+gpu: $(STAMP)  ## all that wants a GPU, in at most 8 minutes: docs/results/gpu.json and gpu.md
+	$(BIN)/python -m benchmarks.gpu --out docs/results/gpu.json
+
+fuzz: $(STAMP)  ## 10,000 random inputs to `userdp prepare`, some killed; goes on where it stopped
+	USERDP_FUZZ_INPUTS=$${USERDP_FUZZ_INPUTS:-10000} \
+		$(BIN)/python -m pytest -m slow tests/data/test_fuzz_campaign.py -s $(PYTEST_FLAGS)
 
 clean:  ## remove the virtual environment and what runs left
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,6 +14,8 @@ the page faults of large buffers out of all methods alike.
 Opacus gets the same model with Linear in place of Conv1D and an output layer of its own: it
 supports neither Conv1D nor tied tensors. fastDP and jax_privacy are not run here: the one needs a
 checkout, the other is for JAX models; their rows say so.
+
+The key ``full_step`` stands for `benchmarks.full_step`: a whole private step beside its clipping.
 """
 
 from __future__ import annotations
@@ -343,7 +345,7 @@ def flat(results: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def show(results: list[dict[str, Any]], console: Console) -> None:
+def show(results: list[dict[str, Any]], whole: dict[str, Any], console: Console) -> None:
     table = Table("setting", "method", "ratio", "90% interval", "peak memory", box=None)
     for result in results:
         for method, (middle, low, high) in result["ratios"].items():
@@ -351,9 +353,16 @@ def show(results: list[dict[str, Any]], console: Console) -> None:
             share = f"{memory[method] / memory['plain']:.2f}" if method in memory else ""
             name = f"{result['setting']} ({result['rounds']} rounds)" if method == "plain" else ""
             table.add_row(name, method, f"{middle:.2f}", f"{low:.2f} to {high:.2f}", share)
-    console.print(table)
-    for name, reason in results[0]["skipped"].items():
-        console.print(f"{name} not run: {reason}")
+    if results:
+        console.print(table)
+        for name, reason in results[0]["skipped"].items():
+            console.print(f"{name} not run: {reason}")
+    if whole:
+        console.print(
+            f"whole step / clipping alone: {whole['ratio_full_step']:.3f} "
+            f"({whole['ratio_full_step_low']:.3f} to {whole['ratio_full_step_high']:.3f}, "
+            f"{whole['rounds_full_step']} rounds)"
+        )
 
 
 def main() -> None:
@@ -367,7 +376,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--allocator", choices=["default", "keep"], default="default")
     parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--only", nargs="*", default=None, help="keys of settings")
+    parser.add_argument("--only", nargs="*", default=None, help="keys of settings, or full_step")
     parser.add_argument("--methods", nargs="*", default=None)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -383,7 +392,17 @@ def main() -> None:
     settings = [s for s in SETTINGS if args.only is None or s.key in args.only]
     if args.quick:
         settings = [s for s in settings if s.width == 256]
-        args.sequences, args.runs, args.seconds = min(args.sequences, 16), 8, 30 / len(settings)
+        args.sequences, args.runs, args.seconds = (
+            min(args.sequences, 16),
+            8,
+            20 / max(1, len(settings)),
+        )
+    whole: dict[str, Any] = {}
+    if args.only is None or "full_step" in args.only:
+        from benchmarks import full_step
+
+        seconds = 10 if args.quick else args.seconds
+        whole = full_step.measure(args, time.monotonic() + seconds)
     results = []
     for setting in settings:
         methods = args.methods or methods_of(setting, quick=args.quick)
@@ -404,8 +423,8 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         }
-        print(json.dumps({**flat(results), **facts}))
-    show(results, Console(stderr=args.json))
+        print(json.dumps({**flat(results), **whole, **facts}))
+    show(results, whole, Console(stderr=args.json))
 
 
 if __name__ == "__main__":
