@@ -247,3 +247,11 @@ def test_a_template_that_refuses_or_cannot_be_read_is_a_counted_drop_or_an_error
     with pytest.raises(UseError, match="template cannot be read"):
         read(file, kind="conversations", chat_template="{% if %}")
     json.dumps(CHAT)
+
+
+def test_a_damaged_table_name_is_refused_though_it_is_no_utf8(tmp_path):
+    path = write_stackoverflow(tmp_path / "stackoverflow.sqlite", [("train", "1", b"text")])
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"CREATE TABLE examples", b"CREATE TABL\xc3 examples"))
+    with pytest.raises(UseError, match="SQLite"):
+        read(path)

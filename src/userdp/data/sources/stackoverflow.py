@@ -83,7 +83,7 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any, Any]]:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         database.text_factory = bytes
         yield from database.execute(_ROWS)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # damaged names are no UTF-8
         raise UseError(
             f"{path} cannot be read as Stack Overflow's SQLite file: {error}",
             hint="expected the table `examples` of TensorFlow Federated's data set",
