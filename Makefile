@@ -6,6 +6,8 @@ CONSTRAINTS ?= constraints-cpu.txt
 PYTEST_FLAGS ?=
 DEMO ?= runs/demo
 BIN := $(VENV)/bin
+# `make gpu` installs nothing: torch, transformers, peft, numpy, scipy and pyarrow are enough.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 STAMP := $(VENV)/.installed
 
 # Idle OpenMP threads that spin slow every other process on a busy machine several-fold.
@@ -55,8 +57,8 @@ bench-step: $(STAMP)  ## a private step beside an ordinary one and Opacus (many 
 selftest: $(STAMP)  ## exactness, sensitivity and price of every gradient engine, on this machine
 	$(BIN)/userdp selftest
 
-gpu: $(STAMP)  ## all that wants a GPU, in at most 8 minutes: docs/results/gpu.json and gpu.md
-	$(BIN)/python -m benchmarks.gpu --out docs/results/gpu.json
+gpu:  ## all that wants a GPU, in at most 8 minutes: docs/results/gpu.json and gpu.md
+	PYTHONPATH=src $(GPU_PYTHON) -m benchmarks.gpu --out docs/results/gpu.json
 
 fuzz: $(STAMP)  ## 10,000 random inputs to `userdp prepare`, some killed; goes on where it stopped
 	USERDP_FUZZ_INPUTS=$${USERDP_FUZZ_INPUTS:-10000} \

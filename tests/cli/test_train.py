@@ -72,6 +72,12 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, samp
     assert Path(result["model"]).is_dir()
 
 
+def test_the_engine_asked_for_stands_in_the_runs_configuration(store, tmp_path, capsys):
+    assert train(store, tmp_path / "run", *PLAN, *MODEL, "--engine", "reference") == 0
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert kept["train"]["engine"] == "reference"
+
+
 def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
     plan = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
     plan.save(tmp_path / "plan.json")
@@ -126,6 +132,7 @@ def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
         ([*PLAN, "--lora-targets", "c_attn"], "lora"),
         ([*PLAN, "--width", "15", "--heads", "2"], "width"),
         ([*PLAN, "--optimizer", "adam"], "optimizer"),
+        ([*PLAN, "--engine", "opacus"], "engine"),
         ([*PLAN, "--privacy", "none"], "--privacy none"),
         ([*PLAN, "--resume"], "to resume"),
         (["--plan", "nowhere.json"], "nowhere.json"),
