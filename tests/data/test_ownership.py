@@ -75,7 +75,7 @@ def test_a_bound_that_skips_unusable_records_is_caught(monkeypatch):
 def prepared(records, path, **options) -> UserStore:
     prepare_store(ListSource(tuple(records), several_owners=True), path, seq_len=8,
                   tokenizer=StoreTokenizer.load(), **options)  # fmt: skip
-    return UserStore.open(path)
+    return UserStore.open(path, fixed_graph=True)
 
 
 def test_a_greedy_store_names_its_adjacency_and_gives_one_example_per_record(tmp_path):
@@ -90,6 +90,8 @@ def test_a_greedy_store_names_its_adjacency_and_gives_one_example_per_record(tmp
     assert store.meta.totals["examples"] == store.meta.totals["records_stored"] == 3
     assert store.meta.example_drops[str(ExampleDrop.ONE_PER_RECORD)] >= 3
     assert int(store.split("train").counts.max()) <= 2
+    with pytest.raises(UseError, match="add-or-remove would be false"):
+        UserStore.open(store.path)
     with pytest.raises(UseError, match="bound on each owner was settled"):
         append_records(ListSource((Record(b"z", b"more text", 0),)), store.path)
 
@@ -122,7 +124,7 @@ def test_mail_is_bounded_over_sender_and_receivers(tmp_path):
                                            for n, pair in enumerate(MESSAGE_PAIRS)])  # fmt: skip
     prepare_store(open_source([str(box)]), tmp_path / "s", tokenizer=StoreTokenizer.load(),
                   owners=Owners.GREEDY, records_per_user=1, held_out_users=0)  # fmt: skip
-    store = UserStore.open(tmp_path / "s")
+    store = UserStore.open(tmp_path / "s", fixed_graph=True)
     assert store.meta.totals["records_stored"] == 2
     assert store.meta.drops == {str(Drop.OVER_BOUND): 2}
 

@@ -52,7 +52,7 @@ def stats(
         raise UseError("--ask is for private statistics", hint="give --epsilon as well")
     if plot is not None and not plot.parent.is_dir():
         raise UseError(f"no folder at {plot.parent} to put the plot in")
-    statistics = describe(UserStore.open(store))
+    statistics = describe(UserStore.open(store, fixed_graph=True))
     if plot is not None:
         _plot(statistics, plot)
     result = {"store": str(store), **statistics.to_dict()}
@@ -74,7 +74,7 @@ def _release(
     if plot is not None:
         raise UseError("--plot draws exact counts, and --epsilon asks for private ones")
     answers = release(
-        UserStore.open(store),
+        UserStore.open(store, fixed_graph=True),
         epsilon=epsilon,
         names=tuple(ask) if ask is not None else DEFAULT_STATISTICS,
         most_examples=most_examples,

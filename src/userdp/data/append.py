@@ -46,7 +46,7 @@ class StoreAppender:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.meta = read_meta(self._path)
             _remove_abandoned(self._path, self.meta)
-            store = UserStore.open(self._path)
+            store = UserStore.open(self._path, fixed_graph=True)
             self.body = Body(
                 self._path,
                 dtype=self.meta.token_dtype,

@@ -69,20 +69,34 @@ class UserStore:
         self._ids = _table(ids) if ids.exists() else None  # a later append may remove the file
 
     @classmethod
-    def open(cls, path: Path | str) -> UserStore:
+    def open(cls, path: Path | str, *, fixed_graph: bool = False) -> UserStore:
         """Open the store at ``path``.
 
+        Args:
+            path: the folder.
+            fixed_graph: the caller knows that ``meta.ownership`` may say that claims over this
+                store stand under ``fixed-graph`` adjacency, for example-level sampling with
+                ``group_size`` of at least ``records_per_user`` alone. Who does not say so is
+                refused, as an add-or-remove claim would be false there.
+
         Raises:
-            UseError: no store is there, it is of another version, or a file of it is damaged.
+            UseError: no store is there, it is of another version, a file of it is damaged, or it
+                needs ``fixed_graph``.
         """
         folder = Path(path)
         meta = read_meta(folder)
+        if meta.ownership["adjacency"] == "fixed-graph" and not fixed_graph:
+            raise UseError(
+                f"the records of the store at {folder} have several owners, bounded for "
+                "fixed-graph adjacency: a claim that says add-or-remove would be false",
+                hint="prepare it with --owners first, where a record is its first owner's alone",
+            )
         try:
             return cls(folder, meta)
         except (OSError, KeyError, pa.ArrowInvalid) as error:
             now = read_meta(folder)
             if now.generation > meta.generation + 1:  # appended to twice since we read it
-                return cls.open(folder)
+                return cls.open(folder, fixed_graph=fixed_graph)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",
                 hint="prepare it again from its source",

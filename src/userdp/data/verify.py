@@ -77,7 +77,7 @@ def verify_store(
     examples = 0
     if not problems:
         try:
-            store = UserStore.open(path)
+            store = UserStore.open(path, fixed_graph=True)
             problems += _check_index(store)
             if deep and not problems and not without_ids:
                 examples = store.meta.totals["examples"]
