@@ -6,7 +6,8 @@ Three parts, each reported on its own:
 
 1. ε by both, on the table of issue 3 and on 30 seeded random settings. dp-accounting runs with
    its defaults, one process for each call, capped at 120 s and 8 GB of address space. A capped
-   call counts with what it used until then, so its speed-up is a lower bound; a call that fails counts in no ratio.
+   call counts with what it used until then, so its speed-up is a lower bound; a call that fails
+   counts in no ratio.
    Where dp-accounting answers, our lower δ at its ε must not exceed δ + 1e-13 (its FFT round-off);
    where it does, mpmath's δ must lie within our bracket.
 2. Calibration of σ by both, on a sample of the table.

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import erfc
 
-from userdp.accounting.contour import Phase, binomial_phase
+from userdp.accounting.contour import Phase, binomial_phase, large, line
 from userdp.accounting.contour.compose import delta_at, delta_bounds
-from userdp.accounting.contour.line import make_lines
+from userdp.accounting.contour.line import Line, make_lines
 from userdp.accounting.contour.plan import plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_epsilon
-from userdp.accounting.contour.side import Side, make_side
+from userdp.accounting.contour.side import Side, Step, make_side
 from userdp.accounting.contour.trapezoid import Nodes, compute_nodes, evaluate
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 PHASE = binomial_phase(group_size=8, sampling_probability=0.01, noise_multiplier=1.0, count=2000)
 EPSILON = 34.0
+
+
+def make_line(step: Step) -> Line:
+    return line.make_line(step, 2.0)
+
+
+def make_split_line(step: Step) -> large.LargeLine:
+    domain = slice(0, step.x.size)
+    t = 0.8 * (step.x - 2.0)
+    split = large.Split(2.0, 0.8, domain, 0.5 * erfc(-t), 0.5 * erfc(t))
+    return large.make_large_line(step, split, 2.0)
 
 
 def planned(phase: Phase, epsilon: float, mass_budget: float) -> tuple[Side, Saddle, Nodes]:
@@ -88,6 +101,17 @@ def test_a_step_chosen_against_the_saddle_estimate_is_not_trusted() -> None:
     assert saddle is not None
     estimate = math.exp(saddle.log_delta)
     assert abs(math.log(estimate / truth.upper)) > 0.1
+
+
+@pytest.mark.parametrize("make", [make_line, make_split_line])
+def test_a_strip_that_holds_a_zero_is_rejected_on_every_kind_of_line(make: Any) -> None:
+    side = make_side((PHASE,), remove=True, mass_budget=1e-15)
+    # 1 - pi + pi e^{i a y} vanishes at pi = 1/2, y = pi sigma: a flat curvature hides it
+    flat = dataclasses.replace(side.steps[0], curvature=np.full(side.steps[0].x.size, 1e-9))
+    line = make(flat)
+    honest = make(side.steps[0])
+    assert line.ell.size > honest.ell.size  # a lower strip, so more points
+    assert float(line.ell.imag.min()) >= 0
 
 
 def test_half_the_noise_is_caught() -> None:

@@ -7,6 +7,7 @@ from userdp.accounting.contour.calibrate import calibrate_noise
 from userdp.accounting.contour.certify import (
     ACCOUNTANT,
     Direction,
+    OneWay,
     delta_bracket,
     delta_curve,
     epsilon_bracket,
@@ -21,6 +22,7 @@ from userdp.accounting.contour.phases import (
 __all__ = [
     "ACCOUNTANT",
     "Direction",
+    "OneWay",
     "Phase",
     "binomial_phase",
     "calibrate_noise",

@@ -134,6 +134,46 @@ def epsilon_bracket(
     return _bracket(found, 1e-3, "epsilon")
 
 
+class OneWay:
+    """delta of one direction at many epsilons, any real number; nodes are shared between them.
+
+    Guarantee: ``at(epsilon)`` is (lower, upper) with the truth between, as `delta_bracket`. For
+    epsilon < 0, H_{e^eps}(A, B) = 1 - e^eps + e^eps H_{e^-eps}(B, A).
+
+    Args:
+        phases: any number; none of them means that A = B.
+        direction: remove or add.
+
+    Raises:
+        ValueError: the direction is ``BOTH``.
+    """
+
+    def __init__(self, phases: Sequence[Phase], direction: Direction) -> None:
+        if direction is Direction.BOTH:
+            raise ValueError("one direction at a time: remove or add")
+        kept = _checked(phases) if phases else ()
+        remove = direction is Direction.REMOVE
+        self._forth = Curve(kept, remove=remove) if kept else None
+        self._back = Curve(kept, remove=not remove) if kept else None
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether nothing is composed: A = B, delta = max(0, 1 - e^eps)."""
+        return self._forth is None
+
+    def at(self, epsilon: float) -> tuple[float, float]:
+        """Certified (lower, upper) of delta at a finite ``epsilon`` of either sign."""
+        if self._forth is None or self._back is None:
+            value = max(0.0, -math.expm1(epsilon))
+            return value, value
+        if epsilon >= 0:
+            found = self._forth.delta(epsilon)
+            return found.lower, found.upper
+        found = self._back.delta(-epsilon)
+        base, factor = -math.expm1(epsilon), math.exp(epsilon)
+        return base + factor * found.lower, min(base + factor * found.upper, 1.0)
+
+
 def delta_curve(
     phases: Sequence[Phase], epsilons: Sequence[float], *, direction: Direction = Direction.BOTH
 ) -> list[Bracket]:

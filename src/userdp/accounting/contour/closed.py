@@ -219,8 +219,34 @@ def single_step_epsilon(phase: Phase, delta: float, *, remove: bool) -> Bounds |
     return Bounds(min(ends), max(ends))
 
 
+def _tail_gap_small(
+    law: Law, r: float, residue: float, epsilon: float, remove: bool
+) -> Bounds | None:
+    """`_tail_gap` with 1 = sum p_k taken out, so that rare participation costs no digits.
+
+    remove: sum_{k>0} p_k (Phi_c(r - a_k) - Phi_c(r)) - (e^eps - 1) Phi_c(r); add alike.
+    """
+    p, a = np.exp(law.w[1:]), law.a[1:]
+    sign = 1.0 if remove else -1.0
+    near, shifted = math.exp(log_ndtr(-sign * r)), np.exp(log_ndtr(sign * (a - r)))
+    if not near > 0:
+        return None
+    gain = sign * (shifted - near)
+    whole = near if remove else math.exp(float(law.w[0])) * near + math.fsum(p * shifted)
+    plus, minus = math.fsum(p * gain), math.expm1(epsilon) * whole
+    size = 4e-15 + 4 * 2.0**-53 * float(np.abs(law.w[1:]).min()) + 2.0**-52 * (1 + abs(r)) ** 2
+    error = size * (math.fsum(p * (shifted + near)) + minus)
+    miss = math.expm1(residue) * max(whole + plus, whole) * 1.01
+    value = plus - minus
+    if not value > 1e-290 or error + miss > 4e-7 * value:
+        return None
+    return Bounds(value - error, min(value + error + miss, 1.0))
+
+
 def _tail_gap(law: Law, r: float, residue: float, epsilon: float, remove: bool) -> Bounds | None:
     sign = 1.0 if remove else -1.0
+    if epsilon < 1.0 and law.a[0] == 0:
+        return _tail_gap_small(law, r, residue, epsilon, remove)
     log_q: Floats = law.w + log_ndtr(sign * (law.a - r))
     log_p = float(log_ndtr(-sign * r))
     logs = (log_q, np.array([epsilon + log_p])) if remove else (np.array([log_p]), epsilon + log_q)

@@ -15,10 +15,11 @@ from userdp.accounting.contour.closed import (
     single_step_epsilon,
 )
 from userdp.accounting.contour.phases import Phase
-from userdp.accounting.contour.side import make_side
+from userdp.accounting.contour.side import GridTooLarge, make_side
 from userdp.accounting.contour.trapezoid import Chernoff, Nodes, chernoff, evaluate
 
 FARTHEST_ADD = 3000.0  # beyond, e^epsilon times a mass of e^-5000 might be felt (docs, Section 2)
+_REMEMBERED = 8  # sets of nodes
 WIDTH = 8e-7  # an attempt this narrow (relative) ends the search
 
 
@@ -64,7 +65,7 @@ class Curve:
         self._remove = remove
         self._mu = gaussian_mu(phases)
         self._least = math.inf if remove else least_loss(phases)
-        self._nodes: Nodes | None = None
+        self._known: list[Nodes] = []
 
     def delta(self, epsilon: float, *, enough: float = 0.0) -> Bounds:
         """Certified delta(epsilon); may stop early at an upper bound <= ``enough``."""
@@ -73,7 +74,10 @@ class Curve:
             return gaussian_delta(self._mu, epsilon)
         if not remove and epsilon >= -self._least:
             return Bounds(0.0, 0.0)
-        found = self._mixed(epsilon, enough)
+        try:
+            found = self._mixed(epsilon, enough)
+        except GridTooLarge:
+            found = Bounds(0.0, gaussian_delta(dominating_mu(phases), epsilon).upper)
         upper = min(found.upper, participation(phases))
         if not remove and epsilon > FARTHEST_ADD:  # components below e^-5000 are missing from Q
             return Bounds(0.0, upper)
@@ -86,8 +90,9 @@ class Curve:
             if closed is not None:
                 return closed
         best = Bounds(0.0, 1.0)
-        if self._nodes is not None:
-            best = delta_at(self._nodes, epsilon)
+        self._known.sort(key=lambda nodes: abs(nodes.epsilon - epsilon))
+        for nodes in self._known[:2]:
+            best = best.meet(delta_at(nodes, epsilon))
             if best.upper - best.lower <= WIDTH * best.lower or best.upper <= enough:
                 return best
         if enough > 0:
@@ -103,7 +108,7 @@ class Curve:
         for nodes in attempts(phases, target, remove=remove):
             best = best.meet(delta_at(nodes, epsilon))
             if best.upper - best.lower <= WIDTH * best.lower or best.upper <= enough:
-                self._nodes = nodes
+                self._known = [nodes, *self._known[: _REMEMBERED - 1]]
                 return best
         bounds, dropped = plain_chernoff(phases, remove, target.reference)
         return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
@@ -111,10 +116,9 @@ class Curve:
 
 def participation(phases: tuple[Phase, ...]) -> float:
     """An upper bound of the chance of any participation, hence of every delta (docs, eq. 20)."""
-    hit = math.fsum(
-        ph.count * (_hit(ph) if ph.shifts[0] == 0 else 1.0)
-        for ph in phases
-    ) * (1 + 1e-12)
+    hit = math.fsum(ph.count * (_hit(ph) if ph.shifts[0] == 0 else 1.0) for ph in phases) * (
+        1 + 1e-12
+    )
     return min(hit, 1.0)
 
 
@@ -160,6 +164,17 @@ def gaussian_mu(phases: tuple[Phase, ...]) -> float | None:
     )
 
 
+def dominating_mu(phases: tuple[Phase, ...]) -> float:
+    """mu of a Gaussian that is easier to tell apart: every step has its largest shift.
+
+    Q^T is a mixture, over the sequences of shifts, of Gaussians of norm at most mu; the
+    hockey-stick divergence is jointly convex and grows with mu (docs, eq. 21).
+    """
+    return math.sqrt(
+        math.fsum(ph.count * (ph.shifts[-1] / ph.noise_multiplier) ** 2 for ph in phases)
+    )
+
+
 def least_loss(phases: tuple[Phase, ...]) -> float:
     """The infimum of the total loss: sum T log p_0, or -inf where a phase has no zero shift."""
     if any(ph.shifts[0] > 0 for ph in phases):
@@ -178,6 +193,13 @@ def epsilon_bounds(phases: tuple[Phase, ...], delta: float, *, remove: bool) -> 
             return closed
     if total_variation(phases, delta) <= delta:
         return Bounds(0.0, 0.0)
+    try:
+        return _epsilon_mixed(phases, delta, remove)
+    except GridTooLarge:
+        return Bounds(0.0, gaussian_epsilon(dominating_mu(phases), delta).upper)
+
+
+def _epsilon_mixed(phases: tuple[Phase, ...], delta: float, remove: bool) -> Bounds:
     log_delta = math.log(delta)
     best = Bounds(0.0, math.inf)
     for nodes in attempts(phases, Target(None, log_delta, delta), remove=remove):

@@ -29,6 +29,7 @@ _LOG_SHARE = math.log(2e-9)
 _TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
 _BACK = 5.0
+_LEAST_EPSILON = 1e-9  # orders are in units of 1/epsilon
 _MOST_POINTS = 60_000  # of a line
 _EXTENSIONS = (1.5, 3.0, 5.0, 8.0)
 _MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
@@ -214,7 +215,7 @@ class Choice:
 
 def choices(side: Side, epsilon: float, log_delta: float) -> Iterator[Choice]:
     """Where to split, best first: one with a Chernoff rest if there is one, else several."""
-    if not side.remove or not side.steps or not epsilon > 0:
+    if not side.remove or not side.steps or not epsilon > _LEAST_EPSILON:
         return
     tolerance = 2e-8 * math.exp(log_delta)
     found = []
@@ -332,6 +333,8 @@ def _nodes(
     noise = 0.0
     for line in lines:
         start = float(line.small.sum().real)
+        if not start > 1e-290:
+            return None  # hardly a step is small: nothing to split
         away = departures(line.small, line.ell, h, n) / start
         m0 = start * (1 + away)
         m1 = sums(line.large, line.ell, h, n)
@@ -348,6 +351,8 @@ def _nodes(
         growth_hits += line.count * -np.log1p(-np.minimum(2 * x, 1 - 1e-16))
         noise += line.count * line.noise
     log_small += side.mu2 * (-0.5 * grid**2 + 1j * grid * (c + 0.5))
+    if not float(hits.real.max()) < 600.0 or not float(log_small.real.max()) < 600.0:
+        return None  # also where one of them is not a number
     value_nodes = np.exp(log_small) * np.expm1(hits)
     growth += EPS * (64 + 8 * np.abs(log_small))
     growth_hits += EPS * 8 * np.abs(hits)

@@ -59,9 +59,7 @@ def turns_upwards(law: Law, x: float, height: float) -> bool:
     return float((q * turn * (1 - turn))[good].sum()) >= float((q * turn)[~good].sum())
 
 
-def losses(
-    law: Law, x: Floats, y: Floats, reach: float = 0.0
-) -> tuple[Complexes, Floats, Floats]:
+def losses(law: Law, x: Floats, y: Floats, reach: float = 0.0) -> tuple[Complexes, Floats, Floats]:
     """(l(x + iy), l'(x), a bound of l'' on [x - reach, x + reach]).
 
     Guarantee: on the branch that is continuous from the real axis wherever

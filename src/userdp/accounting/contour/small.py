@@ -129,6 +129,8 @@ def _nodes(
     noise = 0.0
     for line in lines:
         start = float(line.small.sum().real)
+        if not start > 1e-290:
+            return None
         away = departures(line.small, line.ell, h, n) / start
         size0 = start * np.maximum(np.abs(1 + away), 1e-300)
         error0 = line.defect + rounding(line.small, line.ell, c, grid)

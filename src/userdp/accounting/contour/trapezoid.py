@@ -185,12 +185,13 @@ def _turns(h: float, n: int, epsilon: float) -> Complexes:
 
 
 def estimate(nodes: Nodes, epsilon: float) -> tuple[float, float, float]:
-    """(sum, its slope in epsilon, log of their scale), without any certificate: for root finding."""
+    """(sum, its slope in epsilon, log of their scale), uncertified: for root finding."""
     scale = nodes.h / math.pi
     log_scale = nodes.log_m - nodes.c * epsilon
     turn = _turns(nodes.h, nodes.value.size, epsilon)
-    total, slope = scale * float((nodes.payoff @ turn).real), -scale * float(
-        (nodes.density @ turn).real
+    total, slope = (
+        scale * float((nodes.payoff @ turn).real),
+        -scale * float((nodes.density @ turn).real),
     )
     if isinstance(nodes.rest, Nodes):
         other, other_slope, other_scale = estimate(nodes.rest, epsilon)

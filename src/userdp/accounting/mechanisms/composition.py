@@ -23,6 +23,7 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour import (
     ACCOUNTANT,
     Direction,
+    OneWay,
     Phase,
     delta_bracket,
     epsilon_bracket,
@@ -32,9 +33,9 @@ from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.errors import UseError
 from userdp.guarantees import Adjacency, require_delta, require_epsilon
 
-_MOST_ATOMS = 512
+_MOST_ATOMS, _FINE_ATOMS = 1024, 1 << 14  # beside Gaussian parts; while outcomes are combined
 _TOLERANCE = 1e-7
-_UP, _DOWN = 1 + 1e-12, 1 - 1e-12  # sums of at most 512 non-negative terms, rounded outwards
+_UP, _DOWN = 1 + 1e-12, 1 - 1e-12  # sums of non-negative terms, rounded outwards
 
 Part = MixtureMechanism | PureQuery
 Floats = NDArray[np.float64]
@@ -78,23 +79,15 @@ class Composition(Mechanism):
         phases, pure = self._split()
         if not pure:
             return delta_bracket(phases, epsilon)
-        low, high = _atoms(pure, upwards=False), _atoms(pure, upwards=True)
-        both = [
-            _Directed(phases=phases, direction=direction)
-            for direction in (Direction.REMOVE, Direction.ADD)
-        ]
-        lower = max(directed.mean(low, epsilon)[0] for directed in both)
-        upper = max(directed.mean(high, epsilon)[1] for directed in both)
-        return Bracket(
-            lower=min(lower * _DOWN, upper), upper=min(1.0, upper * _UP), accountant=ACCOUNTANT
-        )
+        return _Product(phases, pure).delta(epsilon)
 
     def epsilon(self, delta: float) -> Bracket:
         require_delta(delta)
         phases, pure = self._split()
         if not pure:
             return epsilon_bracket(phases, delta)
-        if self.delta(0.0).upper <= delta:
+        product = _Product(phases, pure)
+        if product.delta(0.0).upper <= delta:
             return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
         # Basic composition bounds the answer from above, the Gaussian parts alone from below.
         gauss = (
@@ -102,7 +95,7 @@ class Composition(Mechanism):
             if phases
             else Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
         )
-        return _invert(self.delta, delta, gauss.lower, gauss.upper + math.fsum(pure))
+        return _invert(product.delta, delta, gauss.lower, gauss.upper + math.fsum(pure))
 
     def dp_event(self) -> Any:
         from userdp.accounting import dp_accounting_backend
@@ -162,7 +155,16 @@ class _Losses:
     weight: Floats
 
 
-def _atoms(pure: Sequence[float], *, upwards: bool) -> _Losses:
+def _coarser(loss: Floats, weight: Floats, most: int, *, upwards: bool) -> tuple[Floats, Floats]:
+    """At most about ``most`` outcomes, each loss rounded one way."""
+    if len(loss) <= most:
+        return loss, weight
+    step = (loss[-1] - loss[0]) / most
+    cell = np.ceil(loss / step) if upwards else np.floor(loss / step)
+    return _pooled(cell * step, weight)
+
+
+def _atoms(pure: Sequence[float], *, upwards: bool, most: int) -> _Losses:
     """The outcomes of the queries; where they are too many, losses are rounded one way.
 
     Rounding every loss up moves mass to larger losses and so can only raise δ; down, lower it.
@@ -173,10 +175,8 @@ def _atoms(pure: Sequence[float], *, upwards: bool) -> _Losses:
         loss = np.concatenate([loss + value, loss - value])
         weight = np.concatenate([weight * likely, weight * (1 - likely)])
         loss, weight = _pooled(np.round(loss, 12), weight)
-        if len(loss) > _MOST_ATOMS:
-            step = (loss[-1] - loss[0]) / (_MOST_ATOMS // 2)
-            cell = np.ceil(loss / step) if upwards else np.floor(loss / step)
-            loss, weight = _pooled(cell * step, weight)
+        loss, weight = _coarser(loss, weight, _FINE_ATOMS, upwards=upwards)
+    loss, weight = _coarser(loss, weight, most, upwards=upwards)
     nudge = 1e-11 * len(pure)  # np.round moved each loss by at most 5e-13 per query
     return _Losses(loss + (nudge if upwards else -nudge), weight)
 
@@ -189,29 +189,31 @@ def _pooled(loss: Floats, weight: Floats) -> tuple[Floats, Floats]:
     return distinct, pooled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Directed:
-    """The Gaussian parts in one direction, at any real ε."""
+class _Product:
+    """Gaussian parts and pure queries together; what one ε costs is kept for the next."""
 
-    phases: tuple[Phase, ...]
-    direction: Direction
+    def __init__(self, phases: Sequence[Phase], pure: Sequence[float]) -> None:
+        self._ways = [OneWay(phases, way) for way in (Direction.REMOVE, Direction.ADD)]
+        most = _MOST_ATOMS if phases else _FINE_ATOMS
+        self._low = _atoms(pure, upwards=False, most=most)
+        self._high = _atoms(pure, upwards=True, most=most)
 
-    def mean(self, losses: _Losses, epsilon: float) -> tuple[float, float]:
-        """Lower and upper bound of Σ_o R₁(o) δ(ε - L_o)."""
-        pairs = [self._at(epsilon - loss) for loss in losses.loss]
-        return (
-            math.fsum(w * pair[0] for w, pair in zip(losses.weight, pairs, strict=True)),
-            math.fsum(w * pair[1] for w, pair in zip(losses.weight, pairs, strict=True)),
+    def delta(self, epsilon: float) -> Bracket:
+        """Certified δ(ε) of the product, the worse of both directions."""
+        lower = max(_mean(way, self._low, epsilon)[0] for way in self._ways)
+        upper = max(_mean(way, self._high, epsilon)[1] for way in self._ways)
+        return Bracket(
+            lower=min(lower * _DOWN, upper), upper=min(1.0, upper * _UP), accountant=ACCOUNTANT
         )
 
-    def _at(self, epsilon: float) -> tuple[float, float]:
-        if not self.phases:
-            value = max(0.0, -math.expm1(epsilon))
-            return value, value
-        if epsilon >= 0:
-            found = delta_bracket(self.phases, epsilon, direction=self.direction)
-            return found.lower, found.upper
-        other = Direction.ADD if self.direction is Direction.REMOVE else Direction.REMOVE
-        found = delta_bracket(self.phases, -epsilon, direction=other)
-        base, factor = -math.expm1(epsilon), math.exp(epsilon)
-        return base + factor * found.lower, base + factor * found.upper
+
+def _mean(way: OneWay, losses: _Losses, epsilon: float) -> tuple[float, float]:
+    """Lower and upper bound of Σ_o R₁(o) δ(ε - L_o)."""
+    if way.is_trivial:
+        value = float(losses.weight @ np.maximum(-np.expm1(epsilon - losses.loss), 0.0))
+        return value, value
+    pairs = [way.at(epsilon - loss) for loss in losses.loss]
+    return (
+        math.fsum(w * pair[0] for w, pair in zip(losses.weight, pairs, strict=True)),
+        math.fsum(w * pair[1] for w, pair in zip(losses.weight, pairs, strict=True)),
+    )
