@@ -33,6 +33,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ from userdp.training.losses import build_loss
 SCHEMA = "userdp.gpu/1"
 GPT2_SIZES = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20)}
 GROUPS = (1, 4, 16, 64)
+BY_COST = (Precision.BFLOAT16, Precision.FLOAT32)
 Result = dict[str, Any]
 
 
@@ -257,12 +259,16 @@ def decoder(group: int, args: argparse.Namespace, deadline: float) -> Result:
     units = cohort(sequences, group, length=length, vocabulary=vocabulary, device=args.device)
     rows = []
     share = (deadline - time.monotonic()) / 2
-    for precision in Precision:
+    skipped = []
+    for precision in BY_COST:
+        if rows and time.monotonic() > deadline:
+            skipped.append(str(precision))
+            continue
         until = time.monotonic() + share
         engines = ["auto", "reference"] if group > 1 else ["auto"]
         rows.append(compare(model, precision, units, engines, args, until, micro_batch=64))
     count = sum(p.numel() for p in model.parameters())
-    return {"parameters": count, "rows": rows}
+    return {"parameters": count, "rows": rows, "skipped": skipped}
 
 
 def lora(size: str, args: argparse.Namespace, deadline: float) -> Result:
@@ -279,8 +285,12 @@ def lora(size: str, args: argparse.Namespace, deadline: float) -> Result:
     model = model.to(args.device).train()
     rows = []
     share = (deadline - time.monotonic()) / 4
-    for precision in Precision:
+    skipped = []
+    for precision in BY_COST:
         for group in (1, 4):
+            if rows and time.monotonic() > deadline:
+                skipped.append(f"{precision}, G = {group}")
+                continue
             until = time.monotonic() + share
             units = cohort(
                 sequences, group, length=length, vocabulary=vocabulary, device=args.device
@@ -289,7 +299,7 @@ def lora(size: str, args: argparse.Namespace, deadline: float) -> Result:
                 compare(model, precision, units, ["auto"], args, until, micro_batch=micro_batch)
             )
     trained = sum(p.numel() for p in trainable_parameters(model).values())
-    return {"trained_parameters": trained, "rows": rows}
+    return {"trained_parameters": trained, "rows": rows, "skipped": skipped}
 
 
 def noise(args: argparse.Namespace, deadline: float) -> Result:
@@ -313,12 +323,12 @@ def parts(args: argparse.Namespace) -> dict[str, tuple[float, Callable[[float], 
     """Each part: its weight in the time that is left, and what does it before a deadline."""
     found: dict[str, tuple[float, Callable[[float], Result]]] = {}
     for precision in (Precision.FLOAT32, Precision.BFLOAT16):
-        found[f"exact_{precision}"] = (1, lambda end, p=precision: exact(p, args, end))  # type: ignore[misc]
+        found[f"exact_{precision}"] = (1, partial(exact, precision, args))
     for group in GROUPS:
-        found[f"decoder_g{group}"] = (2, lambda end, g=group: decoder(g, args, end))  # type: ignore[misc]
+        found[f"decoder_g{group}"] = (2, partial(decoder, group, args))
     for size in GPT2_SIZES:
-        found[f"lora_{size}"] = (2, lambda end, s=size: lora(s, args, end))  # type: ignore[misc]
-    found["noise"] = (0.5, lambda end: noise(args, end))
+        found[f"lora_{size}"] = (2, partial(lora, size, args))
+    found["noise"] = (0.5, partial(noise, args))
     return found
 
 
@@ -410,6 +420,8 @@ def markdown(document: Result) -> str:
     if "seconds" in (found := document["parts"].get("noise", {})):
         lines += [f"Noise over {found['numbers']:,} numbers: {found['seconds']:.3f} s.", ""]
     for name, part in document["parts"].items():
+        if part.get("skipped"):
+            lines += [f"{name}: no time left for {'; '.join(part['skipped'])}.", ""]
         if "error" in part:
             lines += [f"{name} did not run: {part['error']}", ""]
     return "\n".join(lines)
