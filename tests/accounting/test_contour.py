@@ -291,7 +291,7 @@ def test_calibration_returns_the_side_within_budget() -> None:
 
 
 @settings(
-    max_examples=25,
+    max_examples=8,
     phases=[Phase_.explicit, Phase_.generate],
     deadline=None,
     derandomize=True,
