@@ -15,7 +15,8 @@ Opacus gets the same model with Linear in place of Conv1D and an output layer of
 supports neither Conv1D nor tied tensors. fastDP and jax_privacy are not run here: the one needs a
 checkout, the other is for JAX models; their rows say so.
 
-The key ``full_step`` stands for `benchmarks.full_step`: a whole private step beside its clipping.
+The key ``full_step`` stands for `benchmarks.full_step`: a whole private step beside its clipping
+alone; ``--quick`` leaves it out unless it is named.
 """
 
 from __future__ import annotations
@@ -398,7 +399,7 @@ def main() -> None:
             20 / max(1, len(settings)),
         )
     whole: dict[str, Any] = {}
-    if args.only is None or "full_step" in args.only:
+    if "full_step" in args.only if args.only is not None else not args.quick:
         from benchmarks import full_step
 
         seconds = 10 if args.quick else args.seconds
