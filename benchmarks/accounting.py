@@ -4,7 +4,7 @@
 
 Three parts, each reported on its own:
 
-1. ε by both, on the table of issue 3 and on 30 seeded random settings. dp-accounting runs with
+1. ε by both, on the table of six settings and on 30 seeded random settings. dp-accounting runs with
    its defaults, one process for each call, capped at 120 s and 8 GB of address space. A capped
    call counts with what it used until then, so its speed-up is a lower bound; a call that fails
    counts in no ratio.
@@ -85,7 +85,7 @@ CALIBRATION_EPSILON = {TABLE[0].key: 2.5, TABLE[4].key: 50.0, TABLE[5].key: 8.0}
 
 
 def random_settings(count: int, seed: int) -> list[Setting]:
-    """Log-uniform settings over the ranges of issue 3, rounded to 6 digits; same for a seed."""
+    """Log-uniform settings over wide ranges, rounded to 6 digits; same for a seed."""
     rng = np.random.default_rng(seed)
 
     def draw(low: float, high: float) -> float:

@@ -90,8 +90,10 @@ def describe(mechanism: SampledMechanism) -> dict[str, Any]:
 
     from userdp.guarantees import PrivacyUnit
 
+    values = asdict(mechanism)  # type: ignore[call-overload]  # every concrete one is a dataclass
+    values.pop("measured_under", None)  # said by the adjacency
     return {
-        **asdict(mechanism),  # type: ignore[call-overload]  # every concrete one is a dataclass
+        **values,
         "group_size": getattr(mechanism, "group_size", 1),
         "unit": str(PrivacyUnit.USER),
         "adjacency": str(mechanism.adjacency),

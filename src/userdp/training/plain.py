@@ -19,6 +19,7 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, trainable_parameters
+from userdp.training.collate import require_whole_targets
 from userdp.training.config import PlainPlan
 from userdp.training.optimizer_checks import require_same_parameters
 from userdp.training.runs import OpenRun, RunFolder, open_run
@@ -55,6 +56,7 @@ def make_plain(
         public: public constants to note in config.json.
     """
     require_same_parameters(model, optimizer)
+    require_whole_targets(store)
     split = store.split(Split.TRAIN)
     if not len(split.counts):
         raise UseError("the store has no training users")

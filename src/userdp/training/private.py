@@ -43,7 +43,7 @@ from userdp.gradients.counts import noisy_count
 from userdp.gradients.engines.auto import clipped_sum
 from userdp.guarantees import ClipForm, require_count
 from userdp.plan import Plan
-from userdp.training.collate import Collator
+from userdp.training.collate import Collator, require_whole_targets
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
 from userdp.training.runs import OpenRun, RunFolder, open_run
@@ -100,6 +100,7 @@ def make_private(
     require_count("micro_batch", micro_batch)
     get_engine(engine)
     opened = store if isinstance(store, UserStore) else UserStore.open(Path(store))
+    require_whole_targets(opened)
     split = opened.split(Split.TRAIN)
     sampler = build_sampler(plan, split.counts, unsafe_seed=unsafe_seed)
     noise = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
