@@ -7,6 +7,7 @@ phi and Phi_c are the standard normal density and upper tail.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.special import erfcx, log_ndtr
@@ -85,7 +86,7 @@ def gaussian_epsilon(mu: float, delta: float) -> Bounds:
     )
 
 
-def _crossing(holds, high: float) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+def _crossing(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
     """(last epsilon known to hold, first known not to) for a property that holds below."""
     low = 0.0
     while holds(high):
