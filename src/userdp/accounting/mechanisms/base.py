@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour import Phase, delta_bracket, epsilon_bracket
-from userdp.guarantees import Adjacency, Sampling, require_delta, require_epsilon
+from userdp.guarantees import (
+    Adjacency,
+    Sampling,
+    require_count,
+    require_delta,
+    require_epsilon,
+    require_positive,
+)
 
 
 class Mechanism(ABC):
@@ -61,19 +69,32 @@ class MixtureMechanism(Mechanism):
         return dp_accounting_backend.mixture_event(self.phases())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SampledMechanism(MixtureMechanism):
-    """T identical steps, each on a random sample, with noise that can be calibrated."""
+    """T identical steps, each on a random sample, with noise that can be calibrated.
 
-    __slots__ = ()
+    Args:
+        noise_multiplier: σ, the noise's standard deviation divided by the clip norm; > 0.
+        steps: T, noisy updates released; at least 1.
+    """
 
     sampling: ClassVar[Sampling]
+
     noise_multiplier: float
     steps: int
 
-    @abstractmethod
+    def __post_init__(self) -> None:
+        require_positive("noise_multiplier", self.noise_multiplier)
+        require_count("steps", self.steps)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return Adjacency.ADD_OR_REMOVE
+
     def with_steps(self, steps: int) -> Self:
         """The same mechanism run for another number of steps."""
+        return replace(self, steps=steps)
 
-    @abstractmethod
     def with_noise_multiplier(self, noise_multiplier: float) -> Self:
         """The same mechanism with other noise."""
+        return replace(self, noise_multiplier=noise_multiplier)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from userdp.accounting.contour import Phase, hypergeometric_phase
 from userdp.accounting.mechanisms.base import SampledMechanism
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, Sampling, require_count, require_positive
+from userdp.guarantees import Sampling, require_count
 
 
 def _require_batch(name: str, size: int, population: int) -> None:
@@ -46,24 +46,11 @@ class FixedBatchExamples(SampledMechanism):
     batch_size: int
     population: int
     group_size: int
-    noise_multiplier: float
-    steps: int
 
     def __post_init__(self) -> None:
         _require_batch("batch_size", self.batch_size, self.population)
         require_count("group_size", self.group_size, at_most=10**6)
-        require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("steps", self.steps)
-
-    @property
-    def adjacency(self) -> Adjacency:
-        return Adjacency.ADD_OR_REMOVE
-
-    def with_steps(self, steps: int) -> Self:
-        return replace(self, steps=steps)
-
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
+        SampledMechanism.__post_init__(self)
 
     def phases(self) -> tuple[Phase, ...]:
         return (
@@ -98,23 +85,10 @@ class FixedBatchUsers(SampledMechanism):
 
     cohort_size: int
     population: int
-    noise_multiplier: float
-    steps: int
 
     def __post_init__(self) -> None:
         _require_batch("cohort_size", self.cohort_size, self.population)
-        require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("steps", self.steps)
-
-    @property
-    def adjacency(self) -> Adjacency:
-        return Adjacency.ADD_OR_REMOVE
-
-    def with_steps(self, steps: int) -> Self:
-        return replace(self, steps=steps)
-
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
+        SampledMechanism.__post_init__(self)
 
     def phases(self) -> tuple[Phase, ...]:
         return (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from userdp.accounting.contour import Phase, binomial_phase
 from userdp.accounting.mechanisms.base import SampledMechanism
@@ -12,7 +12,6 @@ from userdp.guarantees import (
     Adjacency,
     Sampling,
     require_count,
-    require_positive,
     require_probability,
 )
 
@@ -49,25 +48,16 @@ class PoissonUsers(SampledMechanism):
     sampling: ClassVar[Sampling] = Sampling.USERS
 
     sampling_probability: float
-    noise_multiplier: float
-    steps: int
     measured_under: Adjacency = Adjacency.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         require_probability("sampling_probability", self.sampling_probability)
-        require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("steps", self.steps)
+        SampledMechanism.__post_init__(self)
         _require_adjacency(self.measured_under)
 
     @property
     def adjacency(self) -> Adjacency:
         return self.measured_under
-
-    def with_steps(self, steps: int) -> Self:
-        return replace(self, steps=steps)
-
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
 
     def phases(self) -> tuple[Phase, ...]:
         return (
@@ -105,26 +95,17 @@ class PoissonExamples(SampledMechanism):
 
     sampling_probability: float
     group_size: int
-    noise_multiplier: float
-    steps: int
     measured_under: Adjacency = Adjacency.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         require_probability("sampling_probability", self.sampling_probability)
         require_count("group_size", self.group_size, at_most=10**6)
-        require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("steps", self.steps)
+        SampledMechanism.__post_init__(self)
         _require_adjacency(self.measured_under)
 
     @property
     def adjacency(self) -> Adjacency:
         return self.measured_under
-
-    def with_steps(self, steps: int) -> Self:
-        return replace(self, steps=steps)
-
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
 
     def phases(self) -> tuple[Phase, ...]:
         return (
