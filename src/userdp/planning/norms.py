@@ -1,0 +1,215 @@
+"""`GradientNorms`: how long gradients are, as plain numbers, and where the numbers come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from userdp.errors import UseError
+from userdp.guarantees import require_count, require_positive
+from userdp.planning.files import read_json, write_json
+
+SCHEMA = "userdp.norms/1"
+
+
+class NormSource(StrEnum):
+    """Whose gradients were measured, and so what the numbers cost.
+
+    ``PUBLIC``: public users. ``HELD_OUT``: private users who are never trained on and whom the
+    claim does not cover. ``DP_RELEASE``: private users, under DP; a line of the store's ledger.
+    ``NON_PRIVATE``: the private users themselves, exactly: no claim covers what is chosen by it.
+    """
+
+    PUBLIC = "public"
+    HELD_OUT = "held-out-users"
+    DP_RELEASE = "dp-release"
+    NON_PRIVATE = "non-private"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientNorms:
+    """Norms of gradients at the pre-trained weights (Charles et al. 2024, Equation 8).
+
+    Args:
+        model: which model, in words; not a path.
+        users: how many users were measured; the paper takes 128.
+        user_norms: L_ULS by group size: the statistic, over users, of the norm of the mean gradient
+            of min(G, n_u) of the user's examples. It must hold G = 1.
+        example_norm: L_ELS: the same statistic over single examples.
+        source: whose gradients these are.
+        statistic: ψ of Equation 8, in words.
+        quantiles: further statistics, operator-only, by name; not used for planning.
+        ledger_line: the id of the store ledger's query; for the source ``dp-release`` alone.
+        median_examples_per_user: of the users measured, if it was counted.
+        median_examples_source: whose median that is; by default that of the norms.
+
+    Raises:
+        UseError: a norm is not finite and positive, G = 1 is missing, or a ledger line is named
+            for another source than ``dp-release``.
+
+    Source: Charles et al. 2024, Section 6 and Appendix F.
+    """
+
+    model: str
+    users: int
+    user_norms: Mapping[int, float]
+    example_norm: float
+    source: NormSource
+    statistic: str = "median"
+    quantiles: Mapping[str, Any] | None = None
+    ledger_line: str | None = None
+    median_examples_per_user: int | None = None
+    median_examples_source: NormSource | None = None
+
+    def __post_init__(self) -> None:
+        require_count("users", self.users)
+        if not self.user_norms or 1 not in self.user_norms:
+            raise UseError(
+                "gradient norms must hold the group size 1: Estimate-and-Double starts there",
+                hint="measure them again with userdp probe",
+            )
+        for group_size in self.user_norms:
+            require_count("group size", group_size, at_most=10**6)
+        norms = {
+            size: require_positive(f"user norm at group size {size}", self.user_norms[size])
+            for size in sorted(self.user_norms)
+        }
+        object.__setattr__(self, "user_norms", MappingProxyType(norms))
+        require_positive("example_norm", self.example_norm)
+        if not isinstance(self.source, NormSource):
+            raise UseError(f"source must be one of {', '.join(NormSource)}, got {self.source!r}")
+        if (self.ledger_line is not None) != (self.source is NormSource.DP_RELEASE):
+            raise UseError(
+                "norms name a ledger line if, and only if, they are a DP release: what the release "
+                "cost is read there",
+                hint=f"source is {self.source}, ledger_line is {self.ledger_line!r}",
+            )
+        if self.median_examples_per_user is None:
+            if self.median_examples_source is not None:
+                raise UseError("a source of a median is given, and no median")
+        else:
+            require_count("median_examples_per_user", self.median_examples_per_user)
+            if self.median_examples_source is None:
+                object.__setattr__(self, "median_examples_source", self.source)
+            elif not isinstance(self.median_examples_source, NormSource):
+                raise UseError(
+                    f"median_examples_source must be one of {', '.join(NormSource)}, "
+                    f"got {self.median_examples_source!r}"
+                )
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """The group sizes measured, ascending."""
+        return tuple(self.user_norms)
+
+    @property
+    def largest_group_size(self) -> int:
+        """Beyond it nothing was measured."""
+        return self.group_sizes[-1]
+
+    def user_norm(self, group_size: int, *, extrapolate: bool = False) -> float:
+        """L_ULS(G): as measured, or on the straight line between neighbours in log G and log L.
+
+        Beyond the largest G measured, ``extrapolate`` keeps its norm: the mean of more gradients
+        is not longer, so that the noise is rather predicted too high than too low.
+
+        Raises:
+            UseError: G is beyond the largest measured, and ``extrapolate`` was not asked for.
+        """
+        require_count("group_size", group_size, at_most=10**6)
+        if group_size > self.largest_group_size:
+            if not extrapolate:
+                raise UseError(
+                    f"gradient norms were measured up to group size {self.largest_group_size}, and "
+                    f"{group_size} is asked for: nothing is known there",
+                    hint="measure larger group sizes with userdp probe, or allow extrapolation",
+                )
+            return self.user_norms[self.largest_group_size]
+        if group_size in self.user_norms:
+            return self.user_norms[group_size]
+        above = next(size for size in self.group_sizes if size > group_size)
+        below = next(size for size in reversed(self.group_sizes) if size < group_size)
+        low, high = math.log(self.user_norms[below]), math.log(self.user_norms[above])
+        share = math.log(group_size / below) / math.log(above / below)
+        return math.exp(low + share * (high - low))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON; what is None is left out."""
+        values: dict[str, Any] = {
+            "schema": SCHEMA,
+            "model": self.model,
+            "users": self.users,
+            "group_sizes": list(self.group_sizes),
+            "user_norms": {str(size): norm for size, norm in self.user_norms.items()},
+            "example_norm": self.example_norm,
+            "statistic": self.statistic,
+            "source": str(self.source),
+        }
+        if self.quantiles is not None:
+            values["quantiles"] = dict(self.quantiles)
+        if self.ledger_line is not None:
+            values["ledger_line"] = self.ledger_line
+        if self.median_examples_per_user is not None:
+            values["median_examples_per_user"] = self.median_examples_per_user
+            values["median_examples_source"] = str(self.median_examples_source)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; `UseError` for another schema, unknown or missing fields."""
+        if values.get("schema") != SCHEMA:
+            raise UseError(
+                f"these are no gradient norms of schema {SCHEMA}: they say "
+                f"{values.get('schema')!r}",
+                hint="measure them with userdp probe",
+            )
+        needed = {"model", "users", "group_sizes", "user_norms", "example_norm", "source"}
+        known = needed | {
+            "schema",
+            "statistic",
+            "quantiles",
+            "ledger_line",
+            "median_examples_per_user",
+            "median_examples_source",
+        }
+        unknown, missing = sorted(set(values) - known), sorted(needed - set(values))
+        if unknown or missing:
+            raise UseError(
+                f"the gradient norms' fields are off: unknown {unknown}, missing {missing}"
+            )
+        given = {k: v for k, v in values.items() if k not in ("schema", "group_sizes")}
+        try:
+            given["source"] = NormSource(given["source"])
+            if given.get("median_examples_source") is not None:
+                given["median_examples_source"] = NormSource(given["median_examples_source"])
+            given["user_norms"] = {int(k): float(v) for k, v in given["user_norms"].items()}
+            found = cls(**given)
+            sizes = [int(size) for size in values["group_sizes"]]
+        except UseError:
+            raise
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UseError(f"the gradient norms hold what is none: {error}") from None
+        if sorted(sizes) != list(found.group_sizes):
+            raise UseError(
+                f"the gradient norms name the group sizes {sizes} and hold norms for "
+                f"{list(found.group_sizes)}"
+            )
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all; readable by its owner alone where it is private."""
+        private = self.quantiles is not None or self.source in (
+            NormSource.HELD_OUT,
+            NormSource.NON_PRIVATE,
+        )
+        write_json(path, self.to_dict(), mode=0o600 if private else 0o644)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file of norms; `UseError` if it is none."""
+        return cls.from_dict(read_json(path, what="gradient norms"))
