@@ -5,7 +5,8 @@ import math
 import pytest
 
 from tests.plans import els_plan, uls_plan
-from userdp.accounting import PoissonExamples, PoissonUsers
+from userdp.accounting import Accountant, PoissonExamples, PoissonUsers
+from userdp.accounting.group_privacy import Conversion, group_guarantee
 from userdp.adaptive import AdaptiveClipping
 from userdp.errors import UseError
 from userdp.guarantees import ClipForm, LayerSplit
@@ -161,3 +162,56 @@ def test_clipping_in_words_says_all_that_differs_from_the_papers():
     assert "normalized" in words
     assert "by layer (dimension)" in words
     assert "quantile 0.4, count noise 9" in words
+
+
+@pytest.mark.parametrize("accountant", [Accountant.GROUP_PRIVACY, Accountant.GROUP_PRIVACY_VADHAN])
+def test_group_privacy_claims_what_the_lemma_makes_of_one_example(accountant):
+    """Chua et al., Proposition 1, applied by hand to the curve of a user with one example."""
+    plan = els_plan(noise_multiplier=None, target_epsilon=2.0, accountant=accountant)
+    assert plan.algorithm == "GP"
+    found = plan.guarantee()
+    assert str(found.accountant) == accountant
+    assert 1.999 < found.epsilon <= 2.0
+    single = PoissonUsers(
+        sampling_probability=plan.sampling_probability,
+        noise_multiplier=plan.noise_multiplier,
+        steps=plan.steps,
+    )
+    lemma = {"group-privacy": Conversion.BEST, "group-privacy-vadhan": Conversion.VADHAN}
+    lifted = group_guarantee(0.5, single.delta(0.5).upper, 4, lemma[accountant])
+    assert lifted.epsilon == 2.0
+    assert 0.99e-5 < lifted.delta <= 1.0001e-5
+
+
+def test_group_privacy_needs_more_noise_than_the_mixture_and_vadhan_the_most():
+    noise = [
+        els_plan(
+            noise_multiplier=None, target_epsilon=2.0, accountant=Accountant(name)
+        ).noise_multiplier
+        for name in ("contour", "group-privacy", "group-privacy-vadhan")
+    ]
+    assert noise == sorted(noise)
+    assert noise[1] > 1.04 * noise[0]
+
+
+def test_a_broken_group_privacy_that_forgets_the_group_is_caught():
+    """The twin keeps the example-level noise; the plan's own claim exceeds the budget."""
+    plan = els_plan(accountant=Accountant.GROUP_PRIVACY, noise_multiplier=None, target_epsilon=2.0)
+    single = els_plan(group_size=1, noise_multiplier=None, target_epsilon=2.0)
+    forgetful = dataclasses.replace(plan, noise_multiplier=single.noise_multiplier)
+    assert forgetful.guarantee().epsilon > 2 * plan.target_epsilon
+
+
+def test_group_privacy_is_part_of_the_digest_and_survives_json(tmp_path):
+    plan = els_plan(accountant=Accountant.GROUP_PRIVACY)
+    assert plan.to_dict()["schema"] == "userdp.plan/3"
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    assert plan.digest != els_plan().digest
+    assert els_plan().to_dict()["schema"] == "userdp.plan/1"
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "dp-accounting", "group-privacy"])
+def test_a_uls_plan_claims_by_our_accountant_alone(accountant):
+    with pytest.raises(UseError, match="cannot claim"):
+        dataclasses.replace(uls_plan(), accountant=Accountant(accountant))

@@ -10,7 +10,7 @@ from userdp.errors import UseError
 if TYPE_CHECKING:
     from userdp.accounting.mechanisms import SampledMechanism
 
-AccountantName = Literal["contour", "rdp", "group-privacy", "dp-accounting"]
+AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
 
 _NEEDS = {
     "users": ("sampling_probability", "steps"),

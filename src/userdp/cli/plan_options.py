@@ -31,6 +31,9 @@ class PlanOptions:
         delta: in (0, 1).
         target_epsilon: the budget; the least noise within it is used.
         noise_multiplier: in place of a budget: noise deviation divided by the clip norm.
+        accountant: contour (exact); or Group Privacy for --sampling examples, priced per example
+            and lifted to users by the best lemma (group-privacy) or Vadhan's
+            (group-privacy-vadhan): more noise for the same epsilon.
         unsafe_shuffle: shuffled batches in place of Poisson samples; no epsilon is claimed.
         clip_form: threshold (the default); normalized: also divides by the clip norm, so that the
             learning rate means the same at every clip norm; automatic: scales all gradients.
@@ -56,6 +59,7 @@ class PlanOptions:
         None
     )
     noise_multiplier: float | None = None
+    accountant: Literal["contour", "group-privacy", "group-privacy-vadhan"] | None = None
     unsafe_shuffle: bool = False
     clip_form: Literal["threshold", "normalized", "automatic"] | None = None
     clip_stability: float | None = None
@@ -96,6 +100,7 @@ def build_plan(options: PlanOptions) -> Plan:
 
 def _sampled_plan(options: PlanOptions) -> Plan:
     """The plan with its sampler and noise; clipping options come after."""
+    from userdp.accounting import Accountant
     from userdp.plan import Plan
 
     if options.sampling is None:
@@ -119,6 +124,12 @@ def _sampled_plan(options: PlanOptions) -> Plan:
     assert options.l2_clip_norm is not None
     assert options.delta is not None
     if by_user:
+        if options.accountant not in (None, "contour"):
+            raise UseError(
+                f"--accountant {options.accountant} says nothing with --sampling users: a user is "
+                "clipped as a whole, so there is no group to lift a claim to",
+                hint="use --sampling examples, or leave --accountant out",
+            )
         assert options.cohort_size is not None
         return Plan.for_users(
             population=options.population,
@@ -145,6 +156,7 @@ def _sampled_plan(options: PlanOptions) -> Plan:
         target_epsilon=options.target_epsilon,
         noise_multiplier=options.noise_multiplier,
         unsafe_shuffle=options.unsafe_shuffle,
+        accountant=Accountant(options.accountant or "contour"),
     )
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from userdp.accounting.calibration import calibrate
+from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
 from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers, SampledMechanism
 from userdp.adaptive import AdaptiveClipping, sum_noise_multiplier
 from userdp.errors import UseError
@@ -26,8 +26,17 @@ from userdp.guarantees import (
     require_probability,
 )
 
-SCHEMA = "userdp.plan/2"
-_FIRST_SCHEMA = "userdp.plan/1"
+_SCHEMAS = "userdp.plan/"
+SCHEMA = f"{_SCHEMAS}3"
+_SINCE = {
+    "clip_form": 2,
+    "clip_stability": 2,
+    "layer_split": 2,
+    "adaptive": 2,
+    "accountant": 3,
+}
+"""The first schema that knows a field; 1 knows all others."""
+_GROUP_PRIVACY = (Accountant.GROUP_PRIVACY, Accountant.GROUP_PRIVACY_VADHAN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +68,9 @@ class Plan:
         layer_split: clip each layer to its share of C, if given.
         adaptive: the clip norm follows a quantile of the norms, if given; the count it needs is
             part of what ``noise_multiplier`` accounts for (`userdp.adaptive`).
+        accountant: who prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
+            Group Privacy (Chua et al. 2024, Algorithm 1): the steps of ELS, accounted for single
+            examples and lifted to a user's G by a lemma, with more noise at the same ε.
 
     Raises:
         ValueError: a field is out of its range (NaN included).
@@ -79,6 +91,7 @@ class Plan:
     clip_stability: float = 0.01
     layer_split: LayerSplit | None = None
     adaptive: AdaptiveClipping | None = None
+    accountant: Accountant = Accountant.CONTOUR
 
     def __post_init__(self) -> None:
         if self.sampling not in (Sampling.USERS, Sampling.EXAMPLES):
@@ -99,6 +112,13 @@ class Plan:
             require_positive("item_clip_norm", self.item_clip_norm)
         if not 1e-6 <= self.clip_stability <= 1e6:
             raise UseError(f"clip_stability must be in [1e-6, 1e6], got {self.clip_stability!r}")
+        by_group = self.accountant in _GROUP_PRIVACY and self.sampling is Sampling.EXAMPLES
+        if not (by_group or self.accountant is Accountant.CONTOUR):
+            raise UseError(
+                f"a plan with sampling {self.sampling} cannot claim by the accountant "
+                f"{self.accountant}",
+                hint="group privacy lifts example-level sampling: use --sampling examples",
+            )
         if self.adaptive is not None:
             if self.clip_form is ClipForm.AUTOMATIC:
                 raise UseError(
@@ -150,8 +170,12 @@ class Plan:
         target_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         unsafe_shuffle: bool = False,
+        accountant: Accountant = Accountant.CONTOUR,
     ) -> Self:
-        """An ELS plan: p = ``batch_size / population``, a declared number of capped examples."""
+        """An ELS plan: p = ``batch_size / population``, a declared number of capped examples.
+
+        With a group-privacy ``accountant`` a Group Privacy plan: the same steps, another price.
+        """
         return cls(
             sampling=Sampling.EXAMPLES,
             steps=steps,
@@ -163,6 +187,7 @@ class Plan:
             target_delta=target_delta,
             target_epsilon=target_epsilon,
             unsafe_shuffle=unsafe_shuffle,
+            accountant=accountant,
         )._within_budget(noise_multiplier)
 
     def _within_budget(self, noise_multiplier: float | None) -> Self:
@@ -174,8 +199,11 @@ class Plan:
             )
         if self.target_epsilon is None:
             return self
-        found = calibrate(
-            self.mechanism, target_epsilon=self.target_epsilon, target_delta=self.target_delta
+        found = calibrate_by(
+            self.accountant,
+            self.mechanism,
+            target_epsilon=self.target_epsilon,
+            target_delta=self.target_delta,
         )
         return replace(self, noise_multiplier=found.noise_multiplier)
 
@@ -197,7 +225,9 @@ class Plan:
 
     @property
     def algorithm(self) -> str:
-        """``"ULS"`` or ``"ELS"``, as in Charles et al. 2024."""
+        """``"ULS"`` or ``"ELS"``, as in Charles et al. 2024; ``"GP"`` is Group Privacy."""
+        if self.accountant in _GROUP_PRIVACY:
+            return "GP"
         return "ULS" if self.sampling is Sampling.USERS else "ELS"
 
     @property
@@ -280,7 +310,7 @@ class Plan:
         elif steps == 0:
             epsilon, accountant = 0.0, "none"
         else:
-            bracket = self.mechanism.with_steps(steps).epsilon(delta)
+            bracket = epsilon_by(self.accountant, self.mechanism.with_steps(steps), delta)
             epsilon, accountant = bracket.upper, bracket.accountant
         return Guarantee(
             epsilon=epsilon,
@@ -296,23 +326,25 @@ class Plan:
 
         So a plan without newer options reads, and digests, as it always did.
         """
-        values = {"schema": SCHEMA, **asdict(self)}
-        if all(values[name] == default for name, default in _SINCE_2.items()):
-            values = {k: v for k, v in values.items() if k not in _SINCE_2}
-            values["schema"] = _FIRST_SCHEMA
+        given = asdict(self)
+        defaults = {field.name: field.default for field in fields(self)}
+        schema = max((v for k, v in _SINCE.items() if given[k] != defaults[k]), default=1)
+        values = {"schema": f"{_SCHEMAS}{schema}"}
+        values |= {k: v for k, v in given.items() if _SINCE.get(k, 1) <= schema}
         return {k: str(v) if isinstance(v, StrEnum) else v for k, v in values.items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`; `UseError` for another schema or unknown or missing fields."""
         known = {field.name for field in fields(cls)}
-        if values.get("schema") not in (SCHEMA, _FIRST_SCHEMA):
+        schemas = {f"{_SCHEMAS}{number}": number for number in (1, *_SINCE.values())}
+        schema = schemas.get(str(values.get("schema")))
+        if schema is None:
             raise UseError(
                 f"this is not a plan of schema {SCHEMA}, it says {values.get('schema')!r}",
                 hint="make the plan again with this version of userdp",
             )
-        if values["schema"] == _FIRST_SCHEMA:
-            known -= set(_SINCE_2)
+        known -= {name for name, since in _SINCE.items() if since > schema}
         given = {key: value for key, value in values.items() if key != "schema"}
         if set(given) != known:
             raise UseError(
@@ -327,6 +359,8 @@ class Plan:
                     given["layer_split"] = LayerSplit(given["layer_split"])
                 if given["adaptive"] is not None:
                     given["adaptive"] = AdaptiveClipping(**given["adaptive"])
+            if "accountant" in given:
+                given["accountant"] = Accountant(given["accountant"])
         except (ValueError, TypeError) as error:
             raise UseError(f"the plan says something this version does not know: {error}") from None
         return cls(**given)
@@ -351,14 +385,6 @@ class Plan:
         if not isinstance(values, dict):
             raise UseError(f"cannot read a plan from {path}: it holds no JSON object")
         return cls.from_dict(values)
-
-
-_SINCE_2 = {
-    field.name: field.default
-    for field in fields(Plan)
-    if field.name in ("clip_form", "clip_stability", "layer_split", "adaptive")
-}
-"""Fields that schema 1 does not have, and what such a plan means by that."""
 
 
 def _ratio(part_name: str, part: float, whole_name: str, whole: int) -> float:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from userdp.accounting import Accountant
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, Guarantee, round_up
+from userdp.guarantees import Adjacency, Guarantee, Sampling, round_up
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
@@ -184,7 +185,9 @@ def _mechanism_command(run: RunFacts) -> str | None:
     plan = run.plan
     if plan is None or not run.private or run.claim.steps == 0:
         return None
-    group = f" --group-size {plan.group_size}" if plan.algorithm == "ELS" else ""
+    group = f" --group-size {plan.group_size}" if plan.sampling is Sampling.EXAMPLES else ""
+    if plan.accountant is not Accountant.CONTOUR:
+        group += f" --accountant {plan.accountant}"
     return (
         f"userdp account --sampling {plan.sampling} "
         f"--sampling-probability {plan.sampling_probability!r}{group} "
