@@ -11,8 +11,9 @@ above what it holds after its imports. ``--clock cpu`` takes the processor time 
 machines that others use as well. ``--allocator keep`` tells glibc to keep freed memory, which takes
 the page faults of large buffers out of all methods alike.
 
-Opacus gets the same model with Linear in place of Conv1D and an output layer of its own: it
-supports neither Conv1D nor tied tensors. fastDP and jax_privacy are not run here: the one needs a
+Opacus (``pip install --no-deps opacus opt_einsum``: it would move torch) gets the same model with
+Linear in place of Conv1D and an output layer of its own: it supports neither Conv1D nor tied
+tensors. fastDP and jax_privacy are not run here: the one needs a
 checkout, the other is for JAX models; their rows say so.
 
 The key ``full_step`` stands for `benchmarks.full_step`: a whole private step beside its clipping
@@ -25,7 +26,6 @@ import argparse
 import copy
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -305,7 +306,8 @@ def peak_memory(setting: Setting, method: str, args: argparse.Namespace) -> floa
 
 def child(key: str, method: str, args: argparse.Namespace) -> None:
     setting = next(s for s in SETTINGS if s.key == key)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
     step = make(
         method,
         setting,
@@ -316,7 +318,13 @@ def child(key: str, method: str, args: argparse.Namespace) -> None:
     if args.device == "cuda":
         print(torch.cuda.max_memory_allocated())
     else:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+        print(memory("VmHWM") - before)
+
+
+def memory(name: str) -> int:
+    """Bytes of this process; `getrusage` would begin with the parent's peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
 
 def flat(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,10 @@ _COMMANDS = {
         f"{_ACCOUNT} --noise-multiplier 1",
     ),
     "calibrate": ("Find the least noise for a budget.", f"{_ACCOUNT} --target-epsilon 4"),
+    "probe": (
+        "Measure gradient norms for the planner (operator-only).",
+        "store --out norms.json",
+    ),
     "train": (
         "Fine-tune a model with user-level differential privacy.",
         "store --out run --plan plan.json",
@@ -32,6 +36,10 @@ _COMMANDS = {
     "evaluate": (
         "Measure loss and perplexity on held-out users (operator-only).",
         "run --store store",
+    ),
+    "generate": (
+        "Sample text or a synthetic data set from a run's model.",
+        "run --records 1000 --out synthetic.jsonl",
     ),
     "selftest": (
         "Check every gradient engine on this machine, device and model.",

@@ -1,0 +1,170 @@
+"""``userdp generate``: text, or a synthetic data set, sampled from a run's model."""
+
+from __future__ import annotations
+
+import json as json_library
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from userdp.cli.output import emit, stderr
+from userdp.cli.progress import StepBar
+from userdp.errors import UseError
+from userdp.guarantees import round_up
+
+if TYPE_CHECKING:
+    from userdp.training.generation import GeneratedText
+
+
+def generate(
+    run: Path,
+    /,
+    *,
+    out: Path | None = None,
+    records: int = 10,
+    prompt: Annotated[list[str] | None, Parameter(negative=())] = None,
+    max_tokens: int = 128,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    batch: int = 32,
+    seed: int | None = None,
+    check: Path | None = None,
+    check_tokens: int = 20,
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
+    """Sample text from a run's model: post-processing, so the run's own epsilon covers it.
+
+    With --out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp
+    prepare reads as any other. Nothing more is charged, however much is sampled.
+
+    Args:
+        run: the folder of a finished run.
+        out: a new JSON Lines file; without it the texts are printed.
+        records: how many texts.
+        prompt: a public text to go on from; several are taken in turn. Nobody's private text: it
+            would be carried into what no epsilon covers.
+        max_tokens: most tokens of a text.
+        temperature: 1 samples from the model as it is, less is more cautious.
+        top_p: keep the likeliest tokens of this total probability.
+        batch: texts in one pass.
+        seed: sample the same texts again.
+        check: a user store: tell its operator which texts hold long stretches of its training
+            text word for word, beside those of people the model never saw.
+        check_tokens: tokens of the shortest stretch that counts.
+        overwrite: replace the file at --out.
+        json: print one JSON object on stdout.
+    """
+    from userdp.ledger import claim
+
+    if out is not None:
+        _require_place(out, overwrite=overwrite)
+    found = claim(run / "ledger.jsonl")
+    from userdp.data.store import UserStore
+    from userdp.training.generation import GenerateConfig, TextGenerator
+
+    config = GenerateConfig(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        prompts=tuple(prompt or ()),
+        batch=batch,
+        seed=seed,
+    )
+    store = None if check is None else UserStore.open(check)
+    generator = TextGenerator(run, config)
+    texts: list[GeneratedText] = []
+    with StepBar() as bar:
+        bar.stage("sampling", records)
+        for text in generator.texts(records):
+            texts.append(text)
+            bar.at(len(texts))
+    result: dict[str, Any] = {
+        **found.guarantee.to_dict(),
+        "run": str(run),
+        "records": len(texts),
+        "ended": sum(text.ended for text in texts),
+        "out": None if out is None else str(out),
+    }
+    if out is None:
+        result["texts"] = [text.prompt + text.text for text in texts]
+    else:
+        _write(out, texts)
+    if store is not None:
+        from userdp.training.runs import RunFolder
+
+        checked = _check(store, texts, check_tokens)
+        RunFolder(run).log({"kind": "verbatim check", **checked})
+        result["operator_only"] = checked
+    emit(result, json=json, render=lambda console: _print(console, result))
+
+
+def _require_place(out: Path, *, overwrite: bool) -> None:
+    if out.is_dir():
+        raise UseError(f"{out} is a folder", hint=f"--out {out}/synthetic.jsonl")
+    if not out.parent.is_dir():
+        raise UseError(f"there is no folder {out.parent} to put the texts in")
+    if out.exists() and not overwrite:
+        raise UseError(f"{out} exists", hint="give --overwrite to replace it")
+
+
+def _write(out: Path, texts: list[GeneratedText]) -> None:
+    from userdp.training.files import write_file
+
+    lines = (json_library.dumps({"text": text.prompt + text.text}) + "\n" for text in texts)
+    write_file(out, "".join(lines).encode())
+
+
+def _check(store: Any, texts: list[GeneratedText], least: int) -> dict[str, Any]:
+    """Stretches that stand in the training text, and in that of people never trained on."""
+    from userdp.data.splits import Split
+    from userdp.data.verbatim import longest_copies
+
+    result: dict[str, Any] = {"least_tokens": least, "texts": len(texts)}
+    ids = [text.tokens for text in texts]
+    for name in (Split.TRAIN, Split.HELD_OUT_USERS):
+        part = store.split(name)
+        examples = int(part.counts.sum())
+        if not examples:
+            continue
+        with StepBar() as bar:
+            bar.stage("checking", examples)
+            lengths = longest_copies(part, ids, least=least, progress=bar.at)
+        result[str(name)] = {
+            "examples": examples,
+            "texts_with_a_copy": int((lengths > 0).sum()),
+            "longest_tokens": int(lengths.max(initial=0)),
+        }
+    return result
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    for text in result.get("texts", ()):
+        console.print(text, markup=False, soft_wrap=True)
+        console.rule(style="dim")
+    where = f" in {result['out']}" if result["out"] else ""
+    stderr.print(f"{result['records']} texts{where}. {_claim(result)}", soft_wrap=True)
+    checked = result.get("operator_only")
+    if checked is None:
+        return
+    for name in ("train", "held-out-users"):
+        if name in checked:
+            part = checked[name]
+            stderr.print(
+                f"operator-only: {part['texts_with_a_copy']} of {checked['texts']} texts hold a "
+                f"stretch of {checked['least_tokens']} tokens or more that stands in split {name} "
+                f"({part['examples']:,} examples); the longest has {part['longest_tokens']}.",
+                soft_wrap=True,
+            )
+
+
+def _claim(result: dict[str, Any]) -> str:
+    epsilon = float(result["epsilon"])
+    if epsilon == float("inf"):
+        return "No epsilon is claimed for this run, so none for its texts: they may repeat people."
+    return (
+        f"Post-processing of the run: together with it ({round_up(epsilon)}, {result['delta']:g})-"
+        f"DP per {result['unit']}, {result['adjacency']}; nothing more was charged."
+    )

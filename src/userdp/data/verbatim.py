@@ -1,0 +1,111 @@
+"""Long stretches of text that stand word for word in a store. Exact, so operator-only.
+
+A differentially private model may still write a sentence that a person wrote: because many people
+write it, or by chance. The check tells the operator before synthetic text is handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.hashing import mix64
+from userdp.data.store import StoreSplit
+from userdp.guarantees import require_count
+
+_BLOCK_EXAMPLES = 2**14
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers have inverses modulo 2**64
+_INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
+
+
+def longest_copies(
+    split: StoreSplit,
+    texts: Sequence[Sequence[int]],
+    *,
+    least: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> NDArray[np.int64]:
+    """How long a stretch of each text stands in the split: int64 (texts,), in tokens.
+
+    A stretch counts where each window of ``least`` tokens in it stands in some example, token by
+    token; windows are found by a rolling hash and compared in full, so there are no false ones.
+    0 where no window does. Memory follows the texts; time the split's tokens.
+
+    Args:
+        split: what is searched.
+        texts: token ids, of the split's own tokenizer.
+        least: tokens of the shortest stretch that counts, at least 2.
+        progress: is told the number of examples searched.
+    """
+    require_count("least", least, at_least=2)
+    flat = np.fromiter(chain.from_iterable(texts), dtype=np.uint64)
+    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    places = _window_places(offsets, least)
+    if not len(places):
+        return np.zeros(len(texts), dtype=np.int64)
+    hashes = _window_hashes(flat, least)[places]
+    order = np.argsort(hashes, kind="stable")
+    hashes, places = hashes[order], places[order]
+    found = np.zeros(len(flat), dtype=bool)
+    for tokens, starts in _blocks(split, least, progress):
+        if not len(starts):
+            continue
+        here, one_of_each = np.unique(_window_hashes(tokens, least)[starts], return_index=True)
+        first = np.searchsorted(hashes, here, side="left")
+        last = np.searchsorted(hashes, here, side="right")
+        for hit in np.flatnonzero(first < last):
+            place = starts[one_of_each[hit]]
+            window = tokens[place : place + least]
+            for one in places[first[hit] : last[hit]]:
+                if not found[one] and np.array_equal(flat[one : one + least], window):
+                    found[one] = True
+    return np.array(
+        [_longest_run(found[a:b], least) for a, b in pairwise(offsets)],
+        dtype=np.int64,
+    )
+
+
+def _blocks(
+    split: StoreSplit, least: int, progress: Callable[[int], None]
+) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+    """Tokens of some examples, and where windows begin in them."""
+    users = np.repeat(np.arange(len(split.counts)), split.counts)
+    first = np.repeat(np.cumsum(split.counts) - split.counts, split.counts)
+    examples = np.arange(len(users)) - first
+    for begin in range(0, len(users), _BLOCK_EXAMPLES):
+        here = slice(begin, begin + _BLOCK_EXAMPLES)
+        rows = split.gather(users[here], examples[here])
+        yield rows.tokens.astype(np.uint64), _window_places(rows.offsets, least)
+        progress(min(begin + _BLOCK_EXAMPLES, len(users)))
+
+
+def _window_places(offsets: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    """Where windows of ``least`` tokens begin that lie within one row."""
+    counts = np.maximum(np.diff(offsets) - least + 1, 0)
+    first = np.repeat(offsets[:-1] - (np.cumsum(counts) - counts), counts)
+    return first + np.arange(int(counts.sum()))
+
+
+def _window_hashes(tokens: NDArray[np.uint64], least: int) -> NDArray[np.uint64]:
+    """Of each window of ``least`` consecutive tokens: Σ h(t_{i+j}) b^j modulo 2**64."""
+    if len(tokens) < least:
+        return np.zeros(0, dtype=np.uint64)
+    powers = np.cumprod(np.full(len(tokens), _BASE))
+    sums = np.cumsum(mix64(tokens + np.uint64(1)) * powers)
+    windows = sums[least - 1 :].copy()
+    windows[1:] -= sums[:-least]
+    inverse = np.cumprod(np.full(len(windows), _INVERSE))
+    hashes: NDArray[np.uint64] = windows * inverse
+    return hashes
+
+
+def _longest_run(found: NDArray[np.bool_], least: int) -> int:
+    """The longest stretch of tokens of which each window was found."""
+    if not found.any():
+        return 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], found, [False]]).astype(np.int8)))
+    return int((edges[1::2] - edges[::2]).max()) + least - 1

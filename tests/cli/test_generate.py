@@ -1,0 +1,98 @@
+"""`userdp generate`: post-processing with the run's own claim, and what its operator is told."""
+
+import json
+
+import pytest
+
+from tests.cli.test_train import MODEL, PLAN, prepared, store, train  # noqa: F401
+from userdp.cli.app import run as userdp
+from userdp.ledger import claim
+from userdp.training.generation import GenerateConfig, TextGenerator
+
+
+@pytest.fixture
+def run(store, tmp_path, capsys):  # noqa: F811
+    assert train(store, tmp_path / "run", *PLAN, *MODEL) == 0
+    capsys.readouterr()
+    return tmp_path / "run"
+
+
+def generate(capsys, *arguments) -> tuple[int, dict, str]:
+    status = userdp(["generate", *map(str, arguments)])
+    said = capsys.readouterr()
+    return status, json.loads(said.out) if said.out.startswith("{") else {}, said.err
+
+
+def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys, tmp_path):
+    before = claim(run / "ledger.jsonl").guarantee
+    out = tmp_path / "synthetic.jsonl"
+    options = ["--records", 5, "--batch", 2, "--max-tokens", 4, "--prompt", "w1", "--json"]
+    status, said, _ = generate(capsys, run, "--out", out, *options)
+    assert status == 0
+    texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
+    assert len(texts) == said["records"] == 5
+    assert all(text.startswith("w1") for text in texts)
+    assert (said["epsilon"], said["delta"]) == (before.epsilon, before.delta)
+    assert claim(run / "ledger.jsonl").guarantee == before
+    status, _, error = generate(capsys, run, "--out", out, *options)
+    assert status == 2
+    assert "--overwrite" in error
+    assert userdp(["prepare", str(out), "--user-field", "text", "--out", str(tmp_path / "s")]) == 0
+
+
+def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_path):  # noqa: F811
+    plain = tmp_path / "plain"
+    options = ["--privacy", "none", "--steps", "300", "--batch-size", "8"]
+    assert train(store, plain, *options, "--learning-rate", "0.02", *MODEL) == 0
+    capsys.readouterr()
+    asked = ["--records", 20, "--max-tokens", 6, "--check", store.path, "--check-tokens", 5]
+    status, said, _ = generate(capsys, plain, *asked, "--prompt", "w3", "--json")
+    assert status == 0
+    assert said["epsilon"] == "inf"
+    learned = said["operator_only"]["train"]["texts_with_a_copy"]
+    _, said, _ = generate(capsys, run, *asked, "--prompt", "w3", "--json")
+    assert learned > said["operator_only"]["train"]["texts_with_a_copy"]
+    assert "verbatim check" in (run / "operator.jsonl").read_text()
+    assert "verbatim" not in (run / "ledger.jsonl").read_text()
+
+
+def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
+    prompts = ("w1", "w2 w3 w4", "w5 w6")
+    one = {"max_tokens": 4, "top_p": 1e-9}  # always the likeliest token
+    together = list(TextGenerator(run, GenerateConfig(prompts=prompts, **one)).texts(3))
+    alone = [
+        next(TextGenerator(run, GenerateConfig(prompts=(prompt,), **one)).texts(1))
+        for prompt in prompts
+    ]
+    assert together == alone
+
+
+def test_a_seed_repeats_and_its_absence_does_not(run):
+    def sampled(seed):
+        generator = TextGenerator(run, GenerateConfig(prompts=("w1",), max_tokens=6, seed=seed))
+        return [text.tokens for text in generator.texts(8)]
+
+    assert sampled(3) == sampled(3) != sampled(4)
+    assert sampled(None) != sampled(None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--temperature", "0"], "temperature"),
+        (["--top-p", "nan"], "top_p"),
+        (["--records", "0"], "count"),
+        (["--prompt", " ".join(f"w{n}" for n in range(20))], "context"),
+        (["--out", "nowhere/a.jsonl"], "no folder"),
+    ],
+)
+def test_bad_use_says_what_and_writes_nothing(run, capsys, options, says):
+    status, _, error = generate(capsys, run, *options)
+    assert status == 2
+    assert says in error
+
+
+def test_a_run_that_released_nothing_has_nothing_to_sample(tmp_path, capsys):
+    status, _, error = generate(capsys, tmp_path)
+    assert status == 2
+    assert "error:" in error
