@@ -7,7 +7,13 @@ after that is post-processing.
 
 from userdp.gradients.clipping import CLIP_MARGIN
 from userdp.gradients.engines import ENGINES, Engine, get_engine
-from userdp.gradients.losses import Loss, causal_lm_loss
+from userdp.gradients.losses import (
+    Loss,
+    MaskedLoss,
+    causal_lm_loss,
+    require_masked,
+    row_losses,
+)
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.noise import NoiseSource
 from userdp.gradients.reference import clipped_sum
@@ -22,11 +28,14 @@ __all__ = [
     "ClippedSum",
     "Engine",
     "Loss",
+    "MaskedLoss",
     "NoiseSource",
     "Units",
     "causal_lm_loss",
     "clipped_sum",
     "get_engine",
+    "require_masked",
     "require_uncoupled",
+    "row_losses",
     "trainable_parameters",
 ]

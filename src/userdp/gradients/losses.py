@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from userdp.errors import UseError
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """``loss(model, input_ids, lengths)`` → (rows,): one number per row, from that row alone.
 
 ``input_ids`` is (rows, width) and its contents beyond each row's length are arbitrary. The result
 is attached to the model's graph even where it is 0. Normalise by nothing that other rows decide.
+
+A loss that can also count marked tokens alone is a `MaskedLoss`.
 """
+
+
+class MaskedLoss(Protocol):
+    """A `Loss` that takes ``targets``: bool, (rows, width), which tokens count; None for all."""
+
+    def __call__(
+        self, model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None, /
+    ) -> Tensor: ...
+
+
+def row_losses(
+    loss: Loss, model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
+) -> Tensor:
+    """What ``loss`` says of each row, (rows,); ``targets`` is passed on where it is not None."""
+    if targets is None:
+        return loss(model, input_ids, lengths)
+    return cast(MaskedLoss, loss)(model, input_ids, lengths, targets)
+
+
+def require_masked(loss: Loss) -> None:
+    """Refuse a loss that would ignore a loss mask.
+
+    Raises:
+        UseError: ``loss`` does not take ``targets``.
+    """
+    try:
+        inspect.signature(loss).bind(None, None, None, None)
+    except TypeError:
+        raise UseError(
+            "the store marks which tokens the loss counts, and this loss takes no targets: it "
+            "would count the prompts too",
+            hint="give it a fourth argument `targets`, as causal_lm_loss has",
+        ) from None
+    except ValueError:  # a callable without a signature; it is called with targets, or fails
+        return
+
 
 _IGNORED = -100
 
 
-def causal_lm_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+def causal_lm_loss(
+    model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
+) -> Tensor:
     r"""Mean next-token cross-entropy of each row over that row's own target tokens.
 
-    .. math:: \ell_r = \frac{1}{n_r - 1} \sum_{t=1}^{n_r - 1} -\log p(x_{r,t} \mid x_{r,<t})
+    .. math:: \ell_r = \frac{1}{|T_r|} \sum_{t \in T_r} -\log p(x_{r,t} \mid x_{r,<t})
 
-    Guarantee: row r's loss is a function of the model and of row r's first ``lengths[r]`` tokens.
-    No denominator counts other rows' tokens or padding; positions arrive with shape
+    where T_r is all of row r but its first token, or those of them that ``targets`` marks.
+
+    Guarantee: row r's loss is a function of the model, of row r's first ``lengths[r]`` tokens and
+    of their marks. No denominator counts other rows' tokens or padding; positions arrive with shape
     (rows, length), so that no gradient is summed over rows inside the model; padding is masked,
     its loss is never formed into the sum (so a NaN there cannot spread).
 
@@ -34,10 +79,12 @@ def causal_lm_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tens
             ``attention_mask``, ``position_ids``, ``use_cache``; answers with ``.logits``.
         input_ids: int64, (rows, width); beyond a row's length, anything.
         lengths: int64, (rows,), in [0, width].
+        targets: bool, (rows, width), which tokens are predicted for the loss; all are read as
+            context. None: all. A row's first token is never one.
 
     Returns:
-        (rows,) in nats, float32 (float64 for a float64 model). A row of fewer than two tokens has
-        no target: its loss is 0 and its gradient zero.
+        (rows,) in nats, float32 (float64 for a float64 model). A row without a target, such as one
+        of fewer than two tokens, has loss 0 and gradient zero.
 
     The last token is a target only, so it is never fed in: with causal attention that changes
     nothing but the cost.
@@ -45,14 +92,17 @@ def causal_lm_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tens
     Source: the loss of one example in Charles et al. 2024, Section 2; Algorithms 1 and 2.
     """
     if input_ids.shape[1] < 2:
-        input_ids = F.pad(input_ids, (0, 2 - input_ids.shape[1]))
+        missing = (0, 2 - input_ids.shape[1])
+        input_ids = F.pad(input_ids, missing)
+        targets = None if targets is None else F.pad(targets, missing)
     rows, width = input_ids.shape
     positions = torch.arange(width - 1, device=input_ids.device).expand(rows, width - 1)
-    has_target = positions < (lengths - 1)[:, None]
+    real = positions < (lengths - 1)[:, None]
+    counted = real if targets is None else real & targets[:, 1:]
     # The first position always attends to itself: a softmax over nothing would be NaN.
-    attended = has_target | (positions == 0)
-    inputs = torch.where(has_target, input_ids[:, :-1], 0)
-    targets = torch.where(has_target, input_ids[:, 1:], _IGNORED)
+    attended = real | (positions == 0)
+    inputs = torch.where(real, input_ids[:, :-1], 0)
+    labels = torch.where(counted, input_ids[:, 1:], _IGNORED)
     logits = model(
         input_ids=inputs,
         attention_mask=attended.long(),
@@ -62,6 +112,7 @@ def causal_lm_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tens
     if logits.dtype != torch.float64:
         logits = logits.float()
     per_token = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="none"
+        logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED, reduction="none"
     )
-    return per_token.view(rows, width - 1).sum(1) / (lengths - 1).clamp(min=1)
+    counts = lengths - 1 if targets is None else counted.sum(1)
+    return per_token.view(rows, width - 1).sum(1) / counts.clamp(min=1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.clipping import clip_factors, require_clip_norm, squared_norm
-from userdp.gradients.losses import Loss
+from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -80,15 +80,22 @@ def clipped_sum(
     losses = torch.zeros(len(units), dtype=torch.float64)
     non_finite = 0
     for unit, (input_ids, lengths) in enumerate(units):
+        targets = units.targets_of(unit)
         if lengths.shape[0] == 0:
             continue
         if item_clip_norm is None:
             gradient, losses[unit] = _mean_gradient(
-                model, loss, tensors, input_ids, lengths, micro_batch=micro_batch
+                model, loss, tensors, input_ids, lengths, targets, micro_batch=micro_batch
             )
         else:
             gradient, losses[unit] = _mean_clipped_gradient(
-                model, loss, tensors, input_ids, lengths, item_clip_norm=item_clip_norm
+                model,
+                loss,
+                tensors,
+                input_ids,
+                lengths,
+                targets,
+                item_clip_norm=item_clip_norm,
             )
         squares = {
             name: torch.tensor(squared_norm([part]), dtype=torch.float64)
@@ -117,6 +124,7 @@ def _mean_gradient(
     parameters: list[nn.Parameter],
     input_ids: Tensor,
     lengths: Tensor,
+    targets: Tensor | None,
     *,
     micro_batch: int,
 ) -> tuple[list[Tensor], float]:
@@ -131,6 +139,7 @@ def _mean_gradient(
             parameters,
             input_ids[begin : begin + micro_batch],
             lengths[begin : begin + micro_batch],
+            None if targets is None else targets[begin : begin + micro_batch],
             weight=1 / rows,
         )
         mean_loss += losses
@@ -145,6 +154,7 @@ def _mean_clipped_gradient(
     parameters: list[nn.Parameter],
     input_ids: Tensor,
     lengths: Tensor,
+    targets: Tensor | None,
     *,
     item_clip_norm: float,
 ) -> tuple[list[Tensor], float]:
@@ -157,8 +167,9 @@ def _mean_clipped_gradient(
     mean_loss = 0.0
     for row in range(rows):
         here = slice(row, row + 1)
+        counted = None if targets is None else targets[here]
         part, row_loss = _gradient_of_sum(
-            model, loss, parameters, input_ids[here], lengths[here], weight=1.0
+            model, loss, parameters, input_ids[here], lengths[here], counted, weight=1.0
         )
         squares = torch.tensor(squared_norm(part), dtype=torch.float64)
         factor = float(clip_factors(squares, l2_clip_norm=item_clip_norm))
@@ -177,6 +188,7 @@ def _gradient_of_sum(
     parameters: list[nn.Parameter],
     input_ids: Tensor,
     lengths: Tensor,
+    targets: Tensor | None,
     *,
     weight: float,
 ) -> tuple[list[Tensor], float]:
@@ -184,7 +196,8 @@ def _gradient_of_sum(
     rows = lengths.shape[0]
     width = int(lengths.max())
     with torch.enable_grad():
-        losses = loss(model, input_ids[:, :width], lengths)
+        counted = None if targets is None else targets[:, :width]
+        losses = row_losses(loss, model, input_ids[:, :width], lengths, counted)
         if losses.shape != (rows,):
             raise UseError(
                 f"the loss must return one number per row, shape ({rows},), got "

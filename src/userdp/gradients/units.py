@@ -26,6 +26,9 @@ class Units:
         lengths: int64, (rows,); tokens of each row, in [0, width].
         offsets: int64, (units + 1,); starts at 0, never falls, ends at ``rows``. A unit without
             rows is allowed and contributes exactly zero.
+        targets: bool, (rows, width): which tokens the loss counts, or None for all. A row's first
+            token never counts, since nothing predicts it; what stands beyond a row's length is
+            never read.
 
     Raises:
         UseError: a shape, dtype or range is not as above.
@@ -38,6 +41,7 @@ class Units:
     input_ids: Tensor
     lengths: Tensor
     offsets: Tensor
+    targets: Tensor | None = None
 
     def __post_init__(self) -> None:
         fields = (
@@ -51,6 +55,13 @@ class Units:
                     f"{name} must be an int64 tensor with {dimensions} dimension(s), "
                     f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
                 )
+        if self.targets is not None and (
+            self.targets.dtype != torch.bool or self.targets.shape != self.input_ids.shape
+        ):
+            raise UseError(
+                f"targets must be a bool tensor of input_ids' shape {tuple(self.input_ids.shape)}, "
+                f"got {self.targets.dtype} of shape {tuple(self.targets.shape)}"
+            )
         rows, width = self.input_ids.shape
         if self.lengths.shape[0] != rows:
             raise UseError(f"{rows} rows of tokens came with {self.lengths.shape[0]} lengths")
@@ -88,6 +99,22 @@ class Units:
         width = int(lengths.max()) if end > begin else 0
         return self.input_ids[begin:end, :width], lengths
 
+    def targets_of(self, unit: int) -> Tensor | None:
+        """Unit ``unit``'s ``targets``, cut as `rows_of` cuts its tokens; None where all count."""
+        if self.targets is None:
+            return None
+        input_ids, _ = self.rows_of(unit)
+        begin = int(self.offsets[unit])
+        return self.targets[begin : begin + len(input_ids), : input_ids.shape[1]]
+
+    def target_counts(self) -> Tensor:
+        """int64, (rows,): the tokens that each row's loss is the mean of; 0 where there is none."""
+        if self.targets is None:
+            return (self.lengths - 1).clamp(min=0)
+        places = torch.arange(self.targets.shape[1], device=self.lengths.device)
+        counted = self.targets & (places > 0) & (places < self.lengths[:, None])
+        return counted.sum(1)
+
     def select(self, begin: int, end: int) -> Units:
         """Units ``begin:end`` as `Units` of their own."""
         if not 0 <= begin <= end <= len(self):
@@ -97,14 +124,16 @@ class Units:
             input_ids=self.input_ids[first:last],
             lengths=self.lengths[first:last],
             offsets=self.offsets[begin : end + 1] - first,
+            targets=None if self.targets is None else self.targets[first:last],
         )
 
     def to(self, device: torch.device | str) -> Units:
-        """The same units with tokens and lengths on ``device``; offsets stay where they are."""
+        """The same units with all but the offsets on ``device``; those stay where they are."""
         return Units(
             input_ids=self.input_ids.to(device),
             lengths=self.lengths.to(device),
             offsets=self.offsets,
+            targets=None if self.targets is None else self.targets.to(device),
         )
 
     @classmethod
@@ -122,6 +151,7 @@ class Units:
         tokens: NDArray[np.integer],
         row_offsets: NDArray[np.integer],
         unit_offsets: NDArray[np.integer],
+        targets: NDArray[np.bool_] | None = None,
     ) -> Units:
         """From ragged arrays, as a store gathers them.
 
@@ -129,6 +159,7 @@ class Units:
             tokens: (total tokens,); the rows one after another, any integer dtype.
             row_offsets: (rows + 1,); row r is ``tokens[row_offsets[r]:row_offsets[r + 1]]``.
             unit_offsets: (units + 1,); unit k is rows ``unit_offsets[k]:unit_offsets[k + 1]``.
+            targets: bool, parallel to ``tokens``, or None where every token counts.
         """
         bounds = np.asarray(row_offsets, dtype=np.int64)
         if not (
@@ -142,9 +173,17 @@ class Units:
         lengths = np.diff(bounds)
         width = int(lengths.max()) if lengths.size else 0
         input_ids = np.zeros((lengths.size, width), dtype=np.int64)
-        input_ids[np.arange(width) < lengths[:, None]] = tokens
+        held = np.arange(width) < lengths[:, None]
+        input_ids[held] = tokens
+        counted = None
+        if targets is not None:
+            if targets.shape != tokens.shape:
+                raise UseError(f"{len(tokens)} tokens came with {len(targets)} targets")
+            counted = np.zeros((lengths.size, width), dtype=np.bool_)
+            counted[held] = targets
         return cls(
             input_ids=torch.from_numpy(input_ids),
             lengths=torch.from_numpy(lengths),
             offsets=torch.from_numpy(np.array(unit_offsets, dtype=np.int64)),
+            targets=None if counted is None else torch.from_numpy(counted),
         )

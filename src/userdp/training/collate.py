@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from userdp.cohorts import Cohort
 from userdp.data.selection import FixedSelection, fixed_selection
-from userdp.data.store import StoreSplit, UserStore
-from userdp.errors import UseError
+from userdp.data.store import StoreSplit
 from userdp.gradients import Units
 from userdp.guarantees import Sampling
 from userdp.plan import Plan
@@ -35,18 +34,4 @@ class Collator:
         if self._selection is not None:
             examples = self._selection.map(cohort.users, examples)
         rows = self._split.gather(cohort.users, examples)
-        return Units.from_flat(rows.tokens, rows.offsets, cohort.offsets)
-
-
-def require_whole_targets(store: UserStore) -> None:
-    """Refuse a store whose loss mask training would silently ignore.
-
-    Raises:
-        UseError: the store marks which tokens the loss counts (conversations).
-    """
-    if store.meta.loss_mask:
-        raise UseError(
-            f"the store {store.path} marks which tokens the loss counts, and training counts "
-            "every token: the model would learn the prompts too",
-            hint="prepare it as plain text, with --source jsonl and a text field",
-        )
+        return Units.from_flat(rows.tokens, rows.offsets, cohort.offsets, rows.targets)

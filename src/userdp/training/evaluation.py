@@ -13,7 +13,7 @@ from torch import nn
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import Loss, Units, causal_lm_loss
+from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.guarantees import require_count
 
 
@@ -25,10 +25,10 @@ class Evaluation:
         split: which.
         loss: mean over all target tokens, in nats.
         perplexity: ``exp(loss)``.
-        user_loss: mean over users of each user's mean per token: everybody counts the same.
+        user_loss: mean over users of each user's mean per target token: everybody counts the same.
         users: users read.
         examples: examples read.
-        tokens: target tokens.
+        tokens: target tokens; with a loss mask, the marked ones alone.
     """
 
     split: str
@@ -64,9 +64,11 @@ def evaluate(
         most_users: reads the first so many users alone; all by default.
 
     Raises:
-        UseError: the split is empty.
+        UseError: the split is empty, or the store has a loss mask that ``loss`` would ignore.
     """
     require_count("batch", batch)
+    if store.meta.loss_mask:
+        require_masked(loss)
     part = store.split(split)
     counts = part.counts if most_users is None else part.counts[:most_users]
     if not counts.sum():
@@ -79,12 +81,15 @@ def evaluate(
     row_losses, targets = _row_losses(model, part, users, examples, loss=loss, batch=batch)
     sums = np.bincount(users, weights=row_losses * targets, minlength=len(counts))
     tokens = np.bincount(users, weights=targets, minlength=len(counts))
+    if not tokens.sum():
+        raise UseError(f"no example of split {split} has a target: there is no loss to measure")
     mean = float(sums.sum() / tokens.sum())
+    measured = tokens > 0
     return Evaluation(
         split=str(split),
         loss=mean,
         perplexity=math.exp(min(mean, 700.0)),
-        user_loss=float(np.mean(sums / tokens)),
+        user_loss=float(np.mean(sums[measured] / tokens[measured])),
         users=len(counts),
         examples=len(users),
         tokens=int(tokens.sum()),
@@ -112,9 +117,12 @@ def _row_losses(
         for begin in range(0, len(order), batch):
             here = order[begin : begin + batch]
             rows = part.gather(users[here], examples[here])
-            units = Units.from_flat(rows.tokens, rows.offsets, np.arange(len(here) + 1)).to(device)
-            losses[here] = loss(model, units.input_ids, units.lengths).double().cpu().numpy()
-            targets[here] = rows.lengths - 1
+            units = Units.from_flat(
+                rows.tokens, rows.offsets, np.arange(len(here) + 1), rows.targets
+            ).to(device)
+            found = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+            losses[here] = found.double().cpu().numpy()
+            targets[here] = units.target_counts().cpu().numpy()
     finally:
         model.train(was_training)
     return losses, targets

@@ -19,8 +19,10 @@ def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
         return causal_lm_loss
     device = next(model.parameters()).device.type
 
-    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    def loss(
+        model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None = None
+    ) -> Tensor:
         with torch.autocast(device, dtype=torch.bfloat16):
-            return causal_lm_loss(model, input_ids, lengths)
+            return causal_lm_loss(model, input_ids, lengths, targets)
 
     return loss

@@ -1,4 +1,4 @@
-"""Training without privacy: shuffled batches and the mean loss per token. No ε is claimed.
+"""Training without privacy: shuffled batches and the mean loss per target token. No ε is claimed.
 
 For pre-training on public text, and as what private training is compared with.
 """
@@ -18,8 +18,14 @@ from torch import nn
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import Loss, Units, causal_lm_loss, trainable_parameters
-from userdp.training.collate import require_whole_targets
+from userdp.gradients import (
+    Loss,
+    Units,
+    causal_lm_loss,
+    require_masked,
+    row_losses,
+    trainable_parameters,
+)
 from userdp.training.config import PlainPlan
 from userdp.training.optimizer_checks import require_same_parameters
 from userdp.training.runs import OpenRun, RunFolder, open_run
@@ -56,7 +62,8 @@ def make_plain(
         public: public constants to note in config.json.
     """
     require_same_parameters(model, optimizer)
-    require_whole_targets(store)
+    if store.meta.loss_mask:
+        require_masked(loss)
     split = store.split(Split.TRAIN)
     if not len(split.counts):
         raise UseError("the store has no training users")
@@ -136,17 +143,23 @@ class PlainRun:
         rows = self._rows(self.done)
         gathered = self._split.gather(self._users[rows], self._examples[rows])
         device = next(self._model.parameters()).device
-        units = Units.from_flat(gathered.tokens, gathered.offsets, np.arange(len(rows) + 1)).to(
-            device
-        )
-        targets = (units.lengths - 1).clamp(min=0)
+        units = Units.from_flat(
+            gathered.tokens, gathered.offsets, np.arange(len(rows) + 1), gathered.targets
+        ).to(device)
+        targets = units.target_counts()
         for parameter in trainable_parameters(self._model).values():
             parameter.grad = None
         total = 0.0
         for at in range(0, len(rows), self._micro_batch):
             here = slice(at, at + self._micro_batch)
             width = int(units.lengths[here].max())
-            losses = self._loss(self._model, units.input_ids[here, :width], units.lengths[here])
+            losses = row_losses(
+                self._loss,
+                self._model,
+                units.input_ids[here, :width],
+                units.lengths[here],
+                None if units.targets is None else units.targets[here, :width],
+            )
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]
             total += float(mean.detach())

@@ -36,6 +36,7 @@ from userdp.gradients import (
     Units,
     causal_lm_loss,
     get_engine,
+    require_masked,
     require_uncoupled,
     trainable_parameters,
 )
@@ -43,7 +44,7 @@ from userdp.gradients.counts import noisy_count
 from userdp.gradients.engines.auto import clipped_sum
 from userdp.guarantees import ClipForm, require_count
 from userdp.plan import Plan
-from userdp.training.collate import Collator, require_whole_targets
+from userdp.training.collate import Collator
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
 from userdp.training.runs import OpenRun, RunFolder, open_run
@@ -78,7 +79,8 @@ def make_private(
         store: the user store, or where it is; its training split is read.
         plan: sampler, clip, noise, denominator and number of steps.
         out: the run's folder; new, unless ``resume``.
-        loss: per-row loss that couples no two rows.
+        loss: per-row loss that couples no two rows; over a store with a loss mask (conversations)
+            it must take ``targets`` too, see `userdp.gradients.MaskedLoss`.
         micro_batch: most rows in one pass; memory, never privacy.
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
@@ -100,7 +102,8 @@ def make_private(
     require_count("micro_batch", micro_batch)
     get_engine(engine)
     opened = store if isinstance(store, UserStore) else UserStore.open(Path(store))
-    require_whole_targets(opened)
+    if opened.meta.loss_mask:
+        require_masked(loss)
     split = opened.split(Split.TRAIN)
     sampler = build_sampler(plan, split.counts, unsafe_seed=unsafe_seed)
     noise = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)

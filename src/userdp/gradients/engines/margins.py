@@ -12,7 +12,7 @@ from torch import nn
 
 from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
-from userdp.gradients.losses import Loss
+from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import require_uncoupled
 from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
@@ -64,7 +64,8 @@ def _autocast_dtypes(model: nn.Module, loss: Loss, units: Units) -> set[torch.dt
     handle = model.register_forward_pre_hook(look)
     try:
         with torch.no_grad():
-            loss(model, units.input_ids[:1], units.lengths[:1])
+            first = None if units.targets is None else units.targets[:1]
+            row_losses(loss, model, units.input_ids[:1], units.lengths[:1], first)
     finally:
         handle.remove()
     return found

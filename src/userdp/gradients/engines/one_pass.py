@@ -12,7 +12,7 @@ from userdp.gradients.engines.chunks import layout_of, passes, rows_per_pass
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.margins import aim
 from userdp.gradients.engines.tape import Tape, Workspace
-from userdp.gradients.losses import Loss
+from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -151,15 +151,16 @@ class _Pass:
         self._tape = Tape(parameters, layout, workspace, form=form)
         width = int(units.lengths.max())
         counts = units.offsets.diff().to(units.lengths.device)[self._units.unit_of_row]
+        targets = None if units.targets is None else units.targets[:, :width]
         with torch.enable_grad(), self._tape.watching(model):
-            row_losses = loss(model, units.input_ids[:, :width], units.lengths)
-            _require_rows(row_losses, layout.rows)
-            weights = (1 / counts.double()).to(row_losses.dtype)
-            weighted = row_losses if two_stage else row_losses * weights
+            losses = row_losses(loss, model, units.input_ids[:, :width], units.lengths, targets)
+            _require_rows(losses, layout.rows)
+            weights = (1 / counts.double()).to(losses.dtype)
+            weighted = losses if two_stage else losses * weights
             uncovered = self._tape.gradients(weighted.sum())
         if uncovered:
             raise NotCoveredError(list(uncovered))
-        mean = row_losses.detach().double() * weights.double()
+        mean = losses.detach().double() * weights.double()
         self.losses = torch.zeros(self._units.units, dtype=torch.float64)
         self.losses.index_add_(0, self._units.unit_of_row.cpu(), mean.cpu())
         self._weights = weights.double()

@@ -20,21 +20,22 @@ from userdp.gradients.models import trainable_parameters
 from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
-_Answers: TypeAlias = dict[tuple[tuple[str, torch.dtype], ...], bool]
+_Answers: TypeAlias = dict[tuple[bool, tuple[tuple[str, torch.dtype], ...]], bool]
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, _Answers]] = WeakKeyDictionary()
 
 
 def agrees_with_reference(model: nn.Module, loss: Loss, units: Units) -> bool:
     """Whether the book-keeping engine agrees with the reference on a few rows of ``units``.
 
-    Asked once for each model, loss and set of trainable parameters, in evaluation mode, with
-    formed and with Gram matrix norms; then remembered. It guards against what no rule can see: a
-    layer that is fed positions first and rows second, or one that mixes rows. The answer is a
-    property of the model's code, not of anybody's data. While no two units with a gradient have
-    been seen the answer is no, so that the reference engine computes.
+    Asked once for each model, loss (with a mask and without) and set of trainable parameters, in
+    evaluation mode, with formed and with Gram matrix norms; then remembered. It guards against
+    what no rule can see: a layer that is fed positions first and rows second, or one that mixes
+    rows. The answer is a property of the model's code, not of anybody's data. While no two
+    units with a gradient have been seen the answer is no, so that the reference engine computes.
     """
     parameters = trainable_parameters(model)
-    key = tuple((name, p.dtype) for name, p in parameters.items())
+    masked = units.targets is not None
+    key = (masked, tuple((name, p.dtype) for name, p in parameters.items()))
     known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
     if key not in known:
         probe = _probe(units)
@@ -67,11 +68,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _probe(units: Units) -> Units | None:
     """A unit of up to two rows and a unit of one, cut from the first that have a target."""
+    has_target = (units.target_counts() > 0).tolist()
     rows: list[int] = []
     sizes: list[int] = []
     for unit in range(len(units)):
         begin, end = int(units.offsets[unit]), int(units.offsets[unit + 1])
-        taken = [r for r in range(begin, end) if units.lengths[r] > 1][: 2 - len(sizes)]
+        taken = [r for r in range(begin, end) if has_target[r]][: 2 - len(sizes)]
         if taken:
             rows += taken
             sizes.append(len(taken))
@@ -80,6 +82,7 @@ def _probe(units: Units) -> Units | None:
                 input_ids=units.input_ids[rows],
                 lengths=units.lengths[rows],
                 offsets=torch.tensor([0, *sizes]).cumsum(0),
+                targets=None if units.targets is None else units.targets[rows],
             )
     return None
 

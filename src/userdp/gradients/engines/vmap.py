@@ -16,7 +16,7 @@ from userdp.gradients.engines.chunks import passes
 from userdp.gradients.engines.margins import aim, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
 from userdp.gradients.engines.uses import squares
-from userdp.gradients.losses import Loss
+from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -140,14 +140,20 @@ def _clipped_sum(
     losses = torch.zeros(len(units), dtype=torch.float64)
 
     def unit_loss(
-        values: dict[str, Tensor], input_ids: Tensor, lengths: Tensor, weights: Tensor
+        values: dict[str, Tensor],
+        input_ids: Tensor,
+        lengths: Tensor,
+        weights: Tensor,
+        targets: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        rows = loss(_With(model, values), input_ids, lengths)
+        rows = row_losses(loss, _With(model, values), input_ids, lengths, targets)
         total_loss = (rows * weights.to(rows.dtype)).sum()
         return total_loss, total_loss.detach()
 
     gradients: Callable[..., Any] = vmap(
-        grad(unit_loss, has_aux=True), in_dims=(None, 0, 0, 0), randomness="different"
+        grad(unit_loss, has_aux=True),
+        in_dims=(None, 0, 0, 0, None if units.targets is None else 0),
+        randomness="different",
     )
     alone: list[int] = []
     non_finite = 0
@@ -194,8 +200,8 @@ def _clipped_sum(
     )
 
 
-def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor]:
-    """(units, rows, width) tokens, (units, rows) lengths, and weights 1 / rows of each unit."""
+def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """(units, rows, width) tokens, (units, rows) lengths, each row's weight, targets."""
     counts = units.offsets.diff()
     most, width = int(counts.max()), int(units.lengths.max())
     device = units.lengths.device
@@ -205,4 +211,5 @@ def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor]:
     input_ids = units.input_ids[:, :width][index]
     lengths = torch.where(real, units.lengths[index], 0)
     weights = torch.where(real, 1 / counts.clamp(min=1).double()[:, None].to(device), 0.0)
-    return input_ids, lengths, weights
+    targets = None if units.targets is None else units.targets[:, :width][index]
+    return input_ids, lengths, weights, targets

@@ -1,0 +1,190 @@
+"""Loss masks: a row's loss is the mean over its own marked tokens, in every engine."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from userdp.errors import UseError
+from userdp.gradients import (
+    ENGINES,
+    Units,
+    causal_lm_loss,
+    clipped_sum,
+    get_engine,
+    require_masked,
+    trainable_parameters,
+)
+from userdp.gradients.clipping import squared_norm
+
+MakeModel = Callable[..., nn.Module]
+MakeRows = Callable[..., list[list[list[int]]]]
+Rows = list[list[list[int]]]
+
+
+def masked(rows: Rows, *, seed: int = 0, part: float = 0.5) -> Units:
+    """Units whose tokens are marked at random; some rows have no mark at all."""
+    draw = random.Random(seed)
+    flat = [row for unit in rows for row in unit]
+    marks = [[draw.random() < part for _ in row] for row in flat]
+    if marks:
+        marks[-1] = [False] * len(marks[-1])
+    return Units.from_flat(
+        np.array([t for row in flat for t in row], dtype=np.int64),
+        np.cumsum([0, *map(len, flat)]),
+        np.cumsum([0, *map(len, rows)]),
+        np.array([m for row in marks for m in row], dtype=np.bool_),
+    )
+
+
+def by_hand(model: nn.Module, row: Tensor, marks: Tensor) -> Tensor:
+    """Mean of -log p(token | the tokens before it) over marked tokens, the row alone."""
+    logits = model(input_ids=row[None]).logits[0]
+    surprises = [
+        -torch.log_softmax(logits[t - 1], -1)[row[t]] for t in range(1, len(row)) if marks[t]
+    ]
+    return torch.stack(surprises).mean() if surprises else logits.sum() * 0
+
+
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+def test_each_row_loses_the_mean_surprise_of_its_marked_tokens(
+    family: str, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model(family, torch.float64)
+    units = masked(make_rows([3, 1, 2]))
+    assert units.targets is not None
+    losses = causal_lm_loss(model, units.input_ids, units.lengths, units.targets)
+    expected = [
+        by_hand(model, row[:n], marks[:n])
+        for row, marks, n in zip(
+            units.input_ids, units.targets, units.lengths.tolist(), strict=True
+        )
+    ]
+    torch.testing.assert_close(losses, torch.stack(expected), rtol=1e-12, atol=1e-12)
+    assert losses[-1] == 0
+
+
+def test_marks_of_a_first_token_and_beyond_a_row_count_for_nothing(make_model: MakeModel) -> None:
+    model = make_model()
+    ids = torch.randint(0, 23, (3, 6), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([6, 3, 1])
+    marks = torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]).bool()
+    noisy = marks.clone()
+    noisy[:, 0] = True
+    noisy[1, 3:] = True
+    noisy[2, 1:] = True
+    one = causal_lm_loss(model, ids, lengths, marks)
+    two = causal_lm_loss(model, ids, lengths, noisy)
+    assert torch.equal(one, two)
+    units = Units(input_ids=ids, lengths=lengths, offsets=torch.tensor([0, 3]), targets=noisy)
+    assert units.target_counts().tolist() == [2, 1, 0]
+
+
+def test_all_tokens_marked_is_no_mask(make_model: MakeModel, make_rows: MakeRows) -> None:
+    model = make_model()
+    units = Units.from_rows(make_rows([2, 3]))
+    everything = torch.ones_like(units.input_ids, dtype=torch.bool)
+    assert torch.equal(
+        causal_lm_loss(model, units.input_ids, units.lengths),
+        causal_lm_loss(model, units.input_ids, units.lengths, everything),
+    )
+
+
+@pytest.mark.parametrize("item_clip_norm", [None, 0.4])
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_every_engine_gives_the_reference_sum_with_masks(
+    engine: str, item_clip_norm: float | None, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    model = make_model("gpt2-tied", torch.float64)
+    units = masked(make_rows([3, 1, 4, 2], seed=3))
+    options = {"item_clip_norm": item_clip_norm, "micro_batch": 6}
+    exact = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.5, **options)
+    found = get_engine(engine)(model, causal_lm_loss, units, l2_clip_norm=0.5, **options)
+    torch.testing.assert_close(found.norms, exact.norms, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.losses, exact.losses, rtol=1e-7, atol=1e-9)
+    apart = math.sqrt(squared_norm(found.value[n] - v for n, v in exact.value.items()))
+    assert apart <= 1e-4  # four contributions of 0.5, each aimed 1e-5 lower
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_invariant_3_marks_of_one_unit_move_the_sum_by_its_own_part_alone(
+    engine: str, make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    """A unit leaves, and what is left is the others' sum: nobody is normalised by its marks."""
+    model = make_model("gpt2-tied", torch.float64)
+    rows = make_rows([2, 3, 2], seed=4)
+    clip = 1e4  # never bites, so that any coupling would show
+    whole = masked(rows, seed=5)
+    engine_ = get_engine(engine)
+    everybody = engine_(model, causal_lm_loss, whole, l2_clip_norm=clip)
+    alone = [
+        engine_(model, causal_lm_loss, whole.select(k, k + 1), l2_clip_norm=clip) for k in range(3)
+    ]
+    for name, value in everybody.value.items():
+        parts = torch.stack([one.value[name] for one in alone]).sum(0)
+        torch.testing.assert_close(value, parts, rtol=1e-6, atol=1e-9)
+
+
+def test_invariant_3_twin_a_loss_over_the_targets_of_the_batch_is_caught(
+    make_model: MakeModel, make_rows: MakeRows
+) -> None:
+    """Normalised by everybody's targets, one user's marks scale the others' gradients."""
+    model = make_model("gpt2-tied", torch.float64)
+    rows = make_rows([1] * 9, seed=6, shortest=9, longest=9)
+    marks = torch.zeros(9, 9, dtype=torch.bool)
+    marks[:, 1] = True  # one target each, but the first has eight
+    marks[0, 1:] = True
+    units = Units.from_rows(rows)
+    clip = 2.0
+
+    def total(keep: slice, *, batch_wise: bool) -> list[Tensor]:
+        ids, lengths, counted = units.input_ids[keep], units.lengths[keep], marks[keep]
+        parameters = list(trainable_parameters(model).values())
+        sums = [torch.zeros_like(p) for p in parameters]
+        own = counted[:, 1:].sum(1)
+        for row in range(len(ids)):
+            here = slice(row, row + 1)
+            loss = causal_lm_loss(model, ids[here], lengths[here], counted[here]).sum()
+            if batch_wise:
+                loss = loss * own[row] / own.sum()
+            gradient = torch.autograd.grad(loss, parameters, allow_unused=True)
+            parts = [torch.zeros_like(p) if g is None else g for g, p in
+                     zip(gradient, parameters, strict=True)]  # fmt: skip
+            factor = min(1.0, clip / math.sqrt(squared_norm(parts)))
+            for into, part in zip(sums, parts, strict=True):
+                into.add_(part, alpha=factor)
+        return sums
+
+    def move(*, batch_wise: bool) -> float:
+        one = total(slice(None), batch_wise=batch_wise)
+        two = total(slice(1, None), batch_wise=batch_wise)
+        return math.sqrt(squared_norm(a - b for a, b in zip(one, two, strict=True)))
+
+    assert move(batch_wise=False) <= clip * (1 + 1e-9)
+    assert move(batch_wise=True) > 1.2 * clip
+
+
+def test_targets_of_another_shape_or_dtype_are_refused() -> None:
+    ids, lengths, offsets = torch.ones(2, 4).long(), torch.tensor([4, 2]), torch.tensor([0, 2])
+    for targets in (torch.ones(2, 3).bool(), torch.ones(2, 4)):
+        with pytest.raises(UseError, match="targets"):
+            Units(input_ids=ids, lengths=lengths, offsets=offsets, targets=targets)
+    with pytest.raises(UseError, match="targets"):
+        Units.from_flat(
+            np.arange(3), np.array([0, 3]), np.array([0, 1]), np.ones(2, dtype=np.bool_)
+        )
+
+
+def test_a_loss_that_takes_no_targets_is_refused() -> None:
+    def old(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return lengths.float()
+
+    with pytest.raises(UseError, match="takes no targets"):
+        require_masked(old)
+    require_masked(causal_lm_loss)

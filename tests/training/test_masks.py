@@ -1,0 +1,141 @@
+"""A store with a loss mask: private, plain and held-out losses count its marked tokens alone."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.corpora import ListSource
+from tests.plans import els_plan, uls_plan
+from tests.training.toy import WORDS, sgd, toy_model, write_tokenizer
+from userdp.data.prepare import prepare_store
+from userdp.data.records import TARGET, Record
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.errors import UseError
+from userdp.gradients import Units, causal_lm_loss
+from userdp.training import private as private_module
+from userdp.training.config import PlainPlan
+from userdp.training.evaluation import evaluate
+from userdp.training.plain import make_plain
+from userdp.training.private import make_private
+
+
+def chat(draw: random.Random) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+    """A question that does not count, and an answer that does."""
+    question, answer = (" ".join(draw.choices(WORDS, k=draw.randint(2, 4))) for _ in range(2))
+    text = f"{question} {answer}"
+    return text.encode(), ((len(question) + 1, 0), (len(text), TARGET))
+
+
+@pytest.fixture
+def store(tmp_path) -> UserStore:
+    draw = random.Random(0)
+    records = []
+    for user in range(12):
+        for _ in range(draw.randint(1, 4)):
+            text, pieces = chat(draw)
+            records.append(Record(f"user{user:02d}".encode(), text, len(records), pieces=pieces))
+    prepare_store(
+        ListSource(tuple(records), loss_mask=True),
+        tmp_path / "store",
+        tokenizer=StoreTokenizer.load(write_tokenizer(tmp_path / "tokenizer.json")),
+        seq_len=8,
+        held_out_users=0.2,
+        held_out_examples=0,
+    )
+    return UserStore.open(tmp_path / "store")
+
+
+def rows_of(store: UserStore, split: Split = Split.TRAIN):
+    part = store.split(split)
+    users = np.repeat(np.arange(len(part.counts)), part.counts)
+    return users, part.gather(users, np.concatenate([np.arange(n) for n in part.counts]))
+
+
+@pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
+def test_a_private_step_counts_the_marked_tokens_of_each_example_alone(
+    store, tmp_path, monkeypatch, make_plan
+):
+    seen: list[Units] = []
+    honest = private_module.clipped_sum
+
+    def watched(model, loss, units, **options):
+        seen.append(units)
+        return honest(model, loss, units, **options)
+
+    monkeypatch.setattr(private_module, "clipped_sum", watched)
+    model = toy_model(store)
+    plan = make_plan(
+        population=100, steps=2, **{"cohort_size" if make_plan is uls_plan else "batch_size": 100}
+    )
+    with make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private:
+        next(iter(private))
+    (units,) = seen
+    _, rows = rows_of(store)
+    ours = sorted(
+        (ids[:n].tolist(), marks[:n].tolist())
+        for ids, marks, n in zip(
+            units.input_ids, units.targets, units.lengths.tolist(), strict=True
+        )
+    )
+    bounds = list(zip(rows.offsets[:-1], rows.offsets[1:], strict=True))
+    theirs = sorted((rows.tokens[a:b].tolist(), rows.targets[a:b].tolist()) for a, b in bounds)
+    assert ours == theirs
+    assert any(not all(marks[1:]) for _, marks in ours)
+
+
+def test_held_out_loss_is_the_mean_over_marked_tokens(store):
+    model = toy_model(store).double()
+    found = evaluate(model, store, Split.HELD_OUT_USERS, batch=3)
+    users, rows = rows_of(store, Split.HELD_OUT_USERS)
+    sums, counts = np.zeros(users.max() + 1), np.zeros(users.max() + 1)
+    for row, user in enumerate(users):
+        here = slice(rows.offsets[row], rows.offsets[row + 1])
+        tokens = torch.from_numpy(rows.tokens[here].astype(np.int64))
+        log_p = torch.log_softmax(model(input_ids=tokens[None]).logits[0], -1)
+        for place in range(1, len(tokens)):
+            if rows.targets[here][place]:
+                sums[user] -= log_p[place - 1, tokens[place]].item()
+                counts[user] += 1
+    assert found.tokens == counts.sum()
+    assert found.loss == pytest.approx(sums.sum() / counts.sum(), rel=1e-9)
+    assert found.user_loss == pytest.approx(np.mean(sums / counts), rel=1e-9)
+
+
+def test_plain_training_counts_marked_tokens_whatever_the_micro_batch(store, tmp_path):
+    gradients = []
+    for micro_batch in (2, 100):
+        model = toy_model(store)
+        run = make_plain(
+            model, sgd(model), store, PlainPlan(steps=1, batch_size=100),
+            out=tmp_path / str(micro_batch), seed=0, micro_batch=micro_batch,
+        )  # fmt: skip
+        with run:
+            next(iter(run))
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+    model = toy_model(store)
+    _, rows = rows_of(store)
+    units = Units.from_flat(rows.tokens, rows.offsets, np.arange(len(rows) + 1), rows.targets)
+    counts = units.target_counts()
+    losses = causal_lm_loss(model, units.input_ids, units.lengths, units.targets)
+    ((losses * counts).sum() / counts.sum()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_that_would_ignore_the_mask_is_refused_and_nothing_is_charged(store, tmp_path):
+    def old(model, input_ids, lengths):
+        return causal_lm_loss(model, input_ids, lengths)
+
+    model = toy_model(store)
+    with pytest.raises(UseError, match="takes no targets"):
+        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run", loss=old)
+    assert not (tmp_path / "run").exists()
+    assert not (store.path / "ledger.jsonl").exists()
