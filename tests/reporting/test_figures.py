@@ -10,8 +10,10 @@ from types import ModuleType
 import pytest
 
 from userdp.reporting.figures import (
+    charles_conjecture_1,
     charles_figure_1,
     charles_figure_2,
+    charles_figure_3,
     charles_figure_9,
     ganesh_figure_1,
     ganesh_figure_2,
@@ -62,6 +64,17 @@ SMALL: list[tuple[ModuleType, dict[str, object]]] = [
     (charles_figure_1, {"noise_multipliers": (4.0,), "group_sizes": (1, 2)}),
     (charles_figure_2, {"epsilons": (4.0,), "group_sizes": (1, 32), "budgets": (16, 64)}),
     (charles_figure_9, {"epsilons": (4.0,), "cohort_sizes": (16,), "budgets": (8, 16, 64)}),
+    (
+        charles_figure_3,
+        {
+            "panels": {"epsilon": (1.0,), "budget": (16, 64)},
+            "learning_rates": (0.1, 0.2),
+            "clip_norms": (1.0, 2.0),
+            "trials": 2,
+            "steps": 4,
+        },
+    ),
+    (charles_conjecture_1, {"settings": 5}),
 ]
 
 
@@ -87,3 +100,12 @@ def test_a_budget_below_the_cohort_has_no_row() -> None:
 def test_an_empty_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no rows"):
         write_csv([], tmp_path / "figure.csv")
+
+
+def test_conjecture_1_holds_in_random_settings_and_a_broken_one_fails() -> None:
+    """Half of the noise that the conjecture gives ELS is seen to be too little."""
+    good = charles_conjecture_1.rows(settings=40)
+    assert {row["verdict"] for row in good} <= {"holds", "undecided"}
+    assert sum(row["verdict"] == "holds" for row in good) >= 38
+    broken = charles_conjecture_1.rows(settings=40, noise_factor=0.2)
+    assert sum(row["verdict"] == "fails" for row in broken) >= 20

@@ -10,7 +10,9 @@ from userdp.cli.output import emit, stderr
 Figure = Literal[
     "charles-figure-1",
     "charles-figure-2",
+    "charles-figure-3",
     "charles-figure-9",
+    "charles-conjecture-1",
     "ganesh-figure-1",
     "ganesh-figure-2",
 ]

@@ -1,0 +1,95 @@
+"""Charles et al. 2024, Conjecture 1, on 1,000 random settings: σ_ELS <= K·σ_ULS at equal p = q.
+
+T, p, K, σ_ULS and δ are drawn on logarithmic scales; ε is what ULS has at δ. The conjecture says
+that ELS with noise K·σ_ULS has at this ε no larger δ than ULS. Certified brackets decide.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from userdp.accounting.conjecture import Verdict, check_conjecture_1
+from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.reporting.figures.drawing import panels
+from userdp.reporting.figures.table import Row
+
+_LEAST_RATIO = 1e-12
+
+
+def rows(*, settings: int = 1000, seed: int = 0, noise_factor: float = 1.0) -> list[Row]:
+    """A row for each setting: both δ, each as a certified bracket, and the verdict.
+
+    Args:
+        settings: how many.
+        seed: of the draw.
+        noise_factor: ELS gets ``noise_factor * K * σ_ULS``; 1 is the conjecture.
+    """
+    draw = random.Random(seed)
+
+    def between(low: float, high: float) -> float:
+        return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+    found: list[Row] = []
+    for _ in range(settings):
+        steps, k = round(between(1, 10_000)), round(between(2, 256))
+        p, sigma, delta = between(1e-5, 0.9), between(0.3, 30), between(1e-12, 1e-2)
+        users = PoissonUsers(sampling_probability=p, noise_multiplier=sigma, steps=steps)
+        examples = PoissonExamples(
+            sampling_probability=p,
+            group_size=k,
+            noise_multiplier=noise_factor * k * sigma,
+            steps=steps,
+        )
+        epsilon = users.epsilon(delta).upper
+        (check,) = check_conjecture_1(examples.delta, users.delta, [epsilon])
+        found.append(
+            {
+                "steps": steps,
+                "sampling_probability": p,
+                "group_size": k,
+                "noise_multiplier_uls": sigma,
+                "epsilon": epsilon,
+                "delta_uls": check.users_delta.lower,
+                "delta_uls_upper": check.users_delta.upper,
+                "delta_els_lower": check.examples_delta.lower,
+                "delta_els": check.examples_delta.upper,
+                "verdict": str(check.verdict),
+            }
+        )
+    return found
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """δ of ELS over δ of ULS in every setting, as a PNG; the conjecture says at most 1."""
+    figure, (axis,) = panels(1, width=7, height=4.5)
+    counts = Counter(row["verdict"] for row in rows)
+    colors = {Verdict.HOLDS: "tab:blue", Verdict.FAILS: "tab:red", Verdict.UNDECIDED: "tab:orange"}
+    for verdict in Verdict:
+        part = [row for row in rows if row["verdict"] == verdict]
+        ratios = [_ratio(row) for row in part]
+        axis.scatter(
+            [row["group_size"] for row in part],
+            ratios,
+            s=8,
+            color=colors[verdict],
+            label=f"{verdict}: {counts[str(verdict)]}",
+        )
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlabel("K")
+    axis.set_ylabel(f"δ of ELS at Kσ / δ of ULS at σ (least {_LEAST_RATIO:g})")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    figure.suptitle(f"Conjecture 1 of Charles et al. 2024 in {len(rows)} settings", fontsize=10)
+    figure.savefig(path, dpi=150)
+
+
+def _ratio(row: Row) -> float:
+    if row["delta_uls"] <= 0:
+        return _LEAST_RATIO if row["delta_els"] <= 0 else 1.0
+    return max(float(row["delta_els"] / row["delta_uls"]), _LEAST_RATIO)

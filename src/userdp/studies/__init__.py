@@ -1,0 +1,1 @@
+"""Simulations of the papers: no store, no model, numpy alone."""

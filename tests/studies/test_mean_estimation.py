@@ -1,0 +1,133 @@
+"""The vectorised simulation against plain loops, closed forms and the paper's findings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from userdp.reporting.figures import charles_figure_3
+from userdp.studies.mean_estimation import (
+    Algorithm,
+    Population,
+    clipped_sums,
+    poisson_rows,
+    simulate,
+)
+
+SMALL = Population(dimensions=3, users=7, examples=4, trials=5)
+
+
+def plain_clipped_sum(theta, units, clip):
+    """One trial, one setting, unit by unit."""
+    total = np.zeros_like(theta)
+    for unit in units:
+        gradient = theta - unit
+        total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+    return total
+
+
+def test_clipped_sums_are_those_of_a_plain_loop():
+    draw = np.random.default_rng(1)
+    theta = draw.normal(size=(2, 3, 4)).astype(np.float32)
+    units = draw.normal(size=(2, 5, 3)).astype(np.float32)
+    valid = draw.random((2, 5)) < 0.6
+    clips = np.array([0.1, 0.5, 2.0, 50.0], dtype=np.float32)
+    found = clipped_sums(theta, units, valid, clips)
+    for trial in range(2):
+        for setting, clip in enumerate(clips):
+            expected = plain_clipped_sum(theta[trial, :, setting], units[trial][valid[trial]], clip)
+            assert found[trial, :, setting] == pytest.approx(expected, abs=1e-5)
+
+
+def run(algorithm, population, *, rate=1.0, clip=1e6, seed=3):
+    means, data = population.draw(0)
+    found = simulate(
+        algorithm,
+        means,
+        data,
+        learning_rates=np.array([rate]),
+        clip_norms=np.array([clip]),
+        seed=seed,
+    )
+    return found[:, 0], means, data
+
+
+@pytest.mark.parametrize("group_size", [None, 4])
+def test_without_noise_and_clipping_one_full_step_is_the_mean(group_size):
+    budget = SMALL.users * SMALL.examples
+    algorithm = Algorithm(group_size=group_size, budget=budget, noise_multiplier=0, steps=1)
+    found, means, data = run(algorithm, SMALL)
+    expected = ((data.mean((1, 2)) - means) ** 2).sum(1)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("group_size", "units"), [(None, 28), (4, 7)])
+def test_one_step_of_noise_has_the_mechanisms_variance(group_size, units):
+    """With gradients of almost nothing, ‖θ‖² is (σ C rate / units)² times a χ² of d degrees."""
+    population = Population(
+        dimensions=4, users=7, examples=4, trials=4000, between=1e-6, within=1e-6
+    )
+    algorithm = Algorithm(group_size=group_size, budget=28, noise_multiplier=50.0, steps=1)
+    means, data = population.draw(0)
+    centred = np.zeros_like(means)
+    found = simulate(
+        algorithm,
+        centred,
+        data - means[:, None, None],
+        learning_rates=np.array([2.0]),
+        clip_norms=np.array([3.0]),
+        seed=5,
+    )[:, 0]
+    scaled = found / (50.0 * 3.0 * 2.0 / units) ** 2
+    assert stats.kstest(scaled, stats.chi2(4).cdf).pvalue > 1e-3
+    assert stats.kstest(scaled / 1.1, stats.chi2(4).cdf).pvalue < 1e-3  # 5% less noise is seen
+
+
+def test_samples_are_poisson():
+    draw = np.random.default_rng(2)
+    index, valid = poisson_rows(draw, 20_000, 40, 10.0)
+    sizes = valid.sum(1)
+    assert sizes.mean() == pytest.approx(10.0, abs=0.1)
+    assert sizes.var() == pytest.approx(7.5, rel=0.05)  # 40 * 1/4 * 3/4
+    assert np.bincount(index[valid], minlength=40) == pytest.approx(np.full(40, 5000), rel=0.1)
+    for row, real in zip(index[:200], valid[:200], strict=True):
+        assert len(set(row[real])) == real.sum()
+    everything, valid = poisson_rows(draw, 2, 5, 5.0)
+    assert valid.all()
+    assert everything.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_a_user_s_group_holds_distinct_examples_of_its_own():
+    """K examples of which each is a unit vector of its own: the mean tells which were drawn."""
+    means = np.zeros((1, 4), dtype=np.float32)
+    data = np.broadcast_to(np.eye(4, dtype=np.float32), (1, 3, 4, 4))
+    algorithm = Algorithm(group_size=2, budget=6, noise_multiplier=0, steps=1)
+    for seed in range(20):
+        found = simulate(
+            algorithm,
+            means,
+            data,
+            learning_rates=np.array([1.0]),
+            clip_norms=np.array([1e6]),
+            seed=seed,
+        )
+        # Each of 3 users moves θ by two different quarters' mean; ‖θ‖² lies between these:
+        assert 0.25 - 1e-6 <= float(found[0, 0]) <= 0.5 + 1e-6
+
+
+def test_the_findings_of_figure_3_hold_in_small():
+    """ULS with G = 1 no worse than ELS; with much within-user noise larger groups win."""
+    found = charles_figure_3.rows(
+        panels={"within": (0.25, 4.0)},
+        group_sizes=(1, 16),
+        learning_rates=(0.02, 0.1, 0.5),
+        clip_norms=(0.5, 2.0, 8.0),
+        trials=16,
+        steps=64,
+    )
+    loss = {(row["series"], row["x"]): row["loss"] for row in found}
+    for x in (0.25, 4.0):
+        assert loss["ULS, G = 1", x] <= 1.1 * loss["ELS", x]
+    assert loss["ULS, G = 16", 4.0] < 0.8 * loss["ULS, G = 1", 4.0]
+    assert loss["ULS, G = 16", 0.25] > loss["ULS, G = 1", 0.25]
