@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from userdp.data.columns import in_columns
 from userdp.data.grouping import Grouping
 from userdp.data.records import Record
 from userdp.errors import FailureError, UseError
@@ -24,7 +25,7 @@ def test_records_come_out_as_they_went_in_sorted_by_user_bytes_and_order(rows, d
     mixed = list(records)
     draw.shuffle(mixed)
     with TemporaryDirectory() as folder, Grouping(Path(folder)) as grouping:
-        assert grouping.add(mixed) == len(records)
+        assert grouping.add(in_columns(mixed)) == len(records)
         got = [record for batch in grouping.batches(records=7) for record in batch]
     assert got == sorted(records, key=lambda record: (record.user, record.order))
 
@@ -38,7 +39,7 @@ def test_text_beyond_the_memory_limit_goes_to_disk(tmp_path):
     )
     got = []
     with Grouping(tmp_path, memory_limit="32MB") as grouping:
-        assert grouping.add(records) == len(sizes)
+        assert grouping.add(in_columns(records)) == len(sizes)
         for batch in grouping.batches():
             assert sum(len(record.text) for record in batch) < 2**24
             got += [(r.user, r.order, len(r.text), r.text[:1]) for r in batch]
@@ -55,5 +56,7 @@ def test_a_memory_limit_that_is_no_size_is_refused(tmp_path, limit):
 
 
 def test_a_limit_too_small_to_work_with_is_a_clear_failure(tmp_path):
-    with pytest.raises(FailureError, match="grouping"), Grouping(tmp_path, memory_limit="1KB") as g:
-        g.add([Record(b"u", b"x" * 10**6, n) for n in range(50)])
+    with Grouping(tmp_path, memory_limit="1KB") as grouping:
+        grouping.add(in_columns(Record(b"u%d" % n, b"x", n) for n in range(50_000)))
+        with pytest.raises(FailureError, match="grouping"):
+            grouping.sort()

@@ -237,14 +237,12 @@ def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_p
             super().__init__(*arguments, **options)
             draw.seed(0)
 
-    def drawn(user, record, *, held_out_user, fraction):
-        if held_out_user:
-            return Split.HELD_OUT_USERS
-        return Split.HELD_OUT_EXAMPLES if draw.random() < fraction and record else Split.TRAIN
+    def drawn(user, first, count, *, fraction):
+        return np.array([draw.random() < fraction and first + n > 0 for n in range(count)])
 
     draw = random.Random(0)
     monkeypatch.setattr(prepare_module, "Examples", OneGenerator)
-    monkeypatch.setattr(examples_module, "record_split", drawn)
+    monkeypatch.setattr(examples_module, "held_out_records", drawn)
     assert others_that_change(tmp_path)
 
 

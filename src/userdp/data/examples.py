@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from userdp.data import format as layout
 from userdp.data.body import Body
+from userdp.data.columns import Columns, objects
 from userdp.data.hashing import user_hash
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.splits import (
@@ -18,8 +20,8 @@ from userdp.data.splits import (
     Split,
     SplitRule,
     first_part,
+    held_out_records,
     is_held_out_user,
-    record_split,
 )
 from userdp.data.tokenize import StoreTokenizer
 
@@ -33,8 +35,40 @@ class Writer(Protocol):
     def loss_mask(self) -> bool: ...
 
 
+class Encoded(NamedTuple):
+    """Consecutive records with their tokens.
+
+    Args:
+        users: large_binary (records,).
+        held_out: bool (records,), by the source's own split.
+        tokens: flat, of the store's type.
+        sizes: int64 (records,), tokens of each.
+        targets: uint8, parallel to the tokens; None without a loss mask.
+    """
+
+    users: pa.LargeBinaryArray
+    held_out: NDArray[np.bool_]
+    tokens: NDArray[Any]
+    sizes: NDArray[np.int64]
+    targets: NDArray[np.uint8] | None
+
+    def part(self, begin: int, end: int) -> Encoded:
+        """Records ``begin`` to ``end``."""
+        first = int(self.sizes[:begin].sum())
+        tokens = slice(first, first + int(self.sizes[begin:end].sum()))
+        return Encoded(
+            self.users.slice(begin, end - begin),
+            self.held_out[begin:end],
+            self.tokens[tokens],
+            self.sizes[begin:end],
+            None if self.targets is None else self.targets[tokens],
+        )
+
+
 class Examples:
     """Takes records that come ordered by user, and writes each user's examples.
+
+    `encode` may run in another thread, ahead of `add`.
 
     Guarantee (invariant 11): what becomes of a record depends on its user's records, the
     tokenizer and a per-user hash. Memory is bounded by a batch, and by `FIRST_PART_LOOK` records
@@ -71,20 +105,44 @@ class Examples:
         self._tally = tally
         self._dtype = np.dtype(tokenizer.dtype)
         self._user: bytes | None = None
-        self._waiting: list[tuple[Record, list[int], list[int] | None]] = []
+        self._waiting: list[Encoded] = []
         self._held_back: list[_Piece] = []
 
-    def add(self, batch: list[Record]) -> None:
+    def encode(self, block: Columns) -> Encoded:
+        """Tokenize a block, for `add`."""
+        targets: NDArray[np.uint8] | None = None
+        if self._loss_mask:
+            both = [self._encode_pieces(record) for record in block]
+            sizes = np.array([len(ids) for ids, _ in both], dtype=np.int64)
+            tokens = np.array([i for ids, _ in both for i in ids], dtype=self._dtype)
+            targets = np.array([m for _, marks in both for m in marks], dtype=np.uint8)
+        else:
+            texts = objects(block.texts.cast(pa.large_string()))
+            tokens, sizes = self._tokenizer.encode_flat(texts)
+        return Encoded(block.users, block.held_out, tokens, sizes, targets)
+
+    def add(self, encoded: Encoded) -> None:
         """Take the next records in."""
-        encoded = zip(batch, *self._encode(batch), strict=True)
-        for user, run in groupby(encoded, key=lambda item: item[0].user):
-            if user != self._user:
-                self.flush()
-                self._begin(user)
-            if self._rule is SplitRule.FIRST_PART:
-                self._wait(list(run))
-            else:
-                self._take(list(run), held_out=0)
+        users = encoded.users
+        if not len(users):
+            return
+        other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
+        starts = np.append(0, np.flatnonzero(other.to_numpy(zero_copy_only=False)) + 1)
+        ends = np.append(starts[1:], len(users))
+        names = objects(users.take(pa.array(starts)))
+        if self._rule is SplitRule.FIRST_PART:
+            for user, begin, end in zip(names, starts.tolist(), ends.tolist(), strict=True):
+                self._enter(user)
+                self._wait(encoded.part(begin, end))
+            return
+        # Cutting looks at one record at a time, so all users' are cut by one call.
+        piece = self._cut(encoded)
+        held_out = encoded.held_out[piece.source]
+        bounds = np.searchsorted(piece.source, np.append(starts, len(users))).tolist()
+        for user, begin, end in zip(names, bounds[:-1], bounds[1:], strict=True):
+            self._enter(user)
+            if begin < end:
+                self._store(piece.part(begin, end), held_out[begin:end])
 
     def flush(self) -> None:
         """Write what is left of the last user."""
@@ -94,6 +152,11 @@ class Examples:
             self._write(Split.HELD_OUT_EXAMPLES, piece)
         self._held_back.clear()
 
+    def _enter(self, user: bytes) -> None:
+        if user != self._user:
+            self.flush()
+            self._begin(user)
+
     def _begin(self, user: bytes) -> None:
         self._user = user
         self._hash = user_hash(user)
@@ -102,35 +165,35 @@ class Examples:
         self._begun = False
         self._decided = False
 
-    def _wait(self, run: list[_Encoded]) -> None:
+    def _wait(self, run: Encoded) -> None:
         """Under ``FIRST_PART``: hold records back until the size of the part is known."""
         if self._decided:
             self._take(run, held_out=0)
             return
-        self._waiting += run
-        if len(self._waiting) >= FIRST_PART_LOOK:
+        self._waiting.append(run)
+        if sum(len(part.sizes) for part in self._waiting) >= FIRST_PART_LOOK:
             self._decide()
 
     def _decide(self) -> None:
-        run, self._waiting, self._decided = self._waiting, [], True
-        if len(run) == 1 and self._stored == 0:
+        run, self._waiting, self._decided = _joined(self._waiting), [], True
+        if len(run.sizes) == 1 and self._stored == 0:
             self._tally.drop(Drop.SINGLETON)
             return
         # Records that an append brings to a known user are trained on: the first part is there.
-        self._take(run, held_out=0 if self._stored else first_part(len(run)))
+        self._take(run, held_out=0 if self._stored else first_part(len(run.sizes)))
 
-    def _take(self, run: list[_Encoded], *, held_out: int) -> None:
+    def _take(self, run: Encoded, *, held_out: int) -> None:
         """Cut and write consecutive records of one user, the first ``held_out`` held out."""
-        sizes = np.array([len(ids) for _, ids, _ in run], dtype=np.int64)
-        tokens = np.fromiter(
-            chain.from_iterable(ids for _, ids, _ in run), self._dtype, int(sizes.sum())
-        )
-        piece = cut_records(tokens, sizes, self._seq_len)
-        if self._loss_mask:
-            marks = (m if m is not None else [1] * len(ids) for _, ids, m in run)
-            targets = np.fromiter(chain.from_iterable(marks), np.uint8, len(tokens))
-            piece.targets = targets[piece.kept]
-        self._count_short(piece, sizes)
+        piece = self._cut(run)
+        if piece.records:
+            self._store(piece, run.held_out[piece.source] | (piece.source < held_out))
+
+    def _cut(self, run: Encoded) -> _Piece:
+        """The examples of consecutive records, whoever's they are."""
+        piece = cut_records(run.tokens, run.sizes, self._seq_len)
+        if run.targets is not None:
+            piece.targets = run.targets if piece.kept is None else run.targets[piece.kept]
+        self._count_short(piece, run.sizes)
         if self._one_per_record:
             kept, before = piece.first_of_each(), piece.examples
             piece = kept
@@ -140,22 +203,31 @@ class Examples:
             lost = piece.drop_without_target()
             self._tally.drop_examples(ExampleDrop.NO_TARGET, before - piece.examples)
             self._tally.drop(Drop.NO_ANSWER, lost)
-        if piece.records == 0:
-            return
+        return piece
+
+    def _store(self, piece: _Piece, held_out: NDArray[np.bool_]) -> None:
+        """Write records of the present user, ``held_out`` of them held out by their source."""
         if not self._begun:
-            self._body.user(self._hash_owner())
+            self._body.user(self._name())
             self._begun = True
-        codes = self._splits([run[i][0] for i in piece.source.tolist()], piece.source < held_out)
+        first = self._stored
         self._stored += piece.records
         self._tally.store(piece.records)
-        for split, code in layout.SPLIT_CODES.items():
-            part = piece.only(codes == code)
-            if part.records and split is Split.HELD_OUT_EXAMPLES:
-                self._held_back.append(part)  # so that a user's training examples lie together
-            elif part.records:
-                self._write(split, part)
+        if self._held_out_user:
+            self._write(Split.HELD_OUT_USERS, piece)
+            return
+        by_hash = self._fractions[1] if self._rule is SplitRule.HASH else 0.0
+        held_out = held_out | held_out_records(self._hash, first, piece.records, fraction=by_hash)
+        if not held_out.any():
+            self._write(Split.TRAIN, piece)
+            return
+        train = piece.only(~held_out)
+        if train.records:
+            self._write(Split.TRAIN, train)
+        # Written last, so that a user's training examples lie together.
+        self._held_back.append(piece.only(held_out))
 
-    def _hash_owner(self) -> bytes:
+    def _name(self) -> bytes:
         assert self._user is not None
         return self._user
 
@@ -167,22 +239,6 @@ class Examples:
         if rest:
             self._tally.drop_examples(ExampleDrop.TOO_SHORT, rest)
 
-    def _splits(self, records: list[Record], first: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        """The code of each record's split."""
-        codes = np.empty(len(records), dtype=np.uint8)
-        by_hash = self._fractions[1] if self._rule is SplitRule.HASH else 0.0
-        for number, (record, held_out) in enumerate(zip(records, first.tolist(), strict=True)):
-            split = record_split(
-                self._hash,
-                self._stored + number,
-                held_out_user=self._held_out_user,
-                fraction=by_hash,
-            )
-            if (held_out or record.held_out) and split is Split.TRAIN:
-                split = Split.HELD_OUT_EXAMPLES
-            codes[number] = layout.SPLIT_CODES[split]
-        return codes
-
     def _write(self, split: Split, piece: _Piece) -> None:
         self._body.write(
             split,
@@ -191,14 +247,6 @@ class Examples:
             targets=piece.targets,
             records=piece.records,
         )
-
-    def _encode(self, batch: list[Record]) -> tuple[list[list[int]], list[list[int] | None]]:
-        """The tokens of each record, and which are targets where it has pieces."""
-        if not self._loss_mask:
-            texts = [record.text.decode() for record in batch]
-            return self._tokenizer.encode(texts), [None] * len(batch)
-        both = [self._encode_pieces(record) for record in batch]
-        return [ids for ids, _ in both], [marks for _, marks in both]
 
     def _encode_pieces(self, record: Record) -> tuple[list[int], list[int]]:
         text = record.text.decode()
@@ -216,7 +264,17 @@ class Examples:
         return ids, marks
 
 
-_Encoded = tuple[Record, list[int], list[int] | None]
+def _joined(parts: list[Encoded]) -> Encoded:
+    if len(parts) == 1:
+        return parts[0]
+    targets = [part.targets for part in parts if part.targets is not None]
+    return Encoded(
+        pa.concat_arrays([part.users for part in parts]),
+        np.concatenate([part.held_out for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate(targets) if targets else None,
+    )
 
 
 def _contents(text: str, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, str]]:
@@ -228,13 +286,13 @@ def _contents(text: str, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[in
 
 
 class _Piece:
-    """Examples of consecutive records of one user.
+    """Examples of consecutive records.
 
     Attributes:
         tokens, lengths, targets: as `Body.write` takes them.
         per_record: int64 (records,), examples of each record, at least 1.
         source: int64 (records,), the number of each record in the run that was cut.
-        kept: of the run's tokens, which are in an example.
+        kept: of the run's tokens, which are in an example; None: all.
     """
 
     def __init__(
@@ -243,11 +301,12 @@ class _Piece:
         lengths: NDArray[np.int64],
         per_record: NDArray[np.int64],
         source: NDArray[np.int64],
-        kept: NDArray[np.bool_],
+        kept: NDArray[np.bool_] | None,
         targets: NDArray[np.uint8] | None = None,
     ) -> None:
         self.tokens, self.lengths, self.targets = tokens, lengths, targets
         self.per_record, self.source, self.kept = per_record, source, kept
+        self._ends: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @property
     def records(self) -> int:
@@ -256,6 +315,21 @@ class _Piece:
     @property
     def examples(self) -> int:
         return len(self.lengths)
+
+    def part(self, begin: int, end: int) -> _Piece:
+        """Records ``begin`` to ``end``; nothing is copied."""
+        if self._ends is None:
+            ends = np.append(0, np.cumsum(self.per_record))
+            self._ends = ends, np.append(0, np.cumsum(self.lengths))[ends]
+        examples, tokens = (slice(at[begin], at[end]) for at in self._ends)
+        return _Piece(
+            self.tokens[tokens],
+            self.lengths[examples],
+            self.per_record[begin:end],
+            self.source[begin:end],
+            None,
+            None if self.targets is None else self.targets[tokens],
+        )
 
     def only(self, records: NDArray[np.bool_]) -> _Piece:
         """The examples of some of the records."""
@@ -291,7 +365,7 @@ class _Piece:
             self.lengths[examples],
             per_record[left],
             self.source[left],
-            self.kept,
+            None,
             None if self.targets is None else self.targets[tokens],
         )
 
@@ -304,12 +378,19 @@ def cut_records(tokens: NDArray[Any], sizes: NDArray[np.int64], seq_len: int) ->
     whole, rest = np.divmod(sizes, seq_len)
     last = rest >= layout.MIN_SEQ_LEN
     per_record = whole + last
-    used = np.where(last, sizes, whole * seq_len)
-    record = np.repeat(np.arange(len(sizes)), per_record)
-    lengths = np.full(len(record), seq_len, dtype=np.int64)
+    lengths = np.full(int(per_record.sum()), seq_len, dtype=np.int64)
     ends = np.cumsum(per_record)
     lengths[ends[last] - 1] = rest[last]
-    place = np.arange(len(tokens)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    kept = place < np.repeat(used, sizes)
+    kept = None
+    lost = np.cumsum(sizes)[rest == 1] - 1
+    if len(lost):
+        kept = np.ones(len(tokens), dtype=bool)
+        kept[lost] = False
     left = per_record > 0
-    return _Piece(tokens[kept], lengths, per_record[left], np.flatnonzero(left), kept)
+    return _Piece(
+        tokens if kept is None else tokens[kept],
+        lengths,
+        per_record[left],
+        np.flatnonzero(left),
+        kept,
+    )

@@ -1,59 +1,59 @@
 """Bring each user's records together in bounded memory, on one machine: DuckDB, out of core.
 
-Texts wait in one plain file; DuckDB sorts where they lie, by (user bytes, order). Its sort of short
-rows stays within the memory limit at any number of rows; with the texts inside it does not
-(measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 200 MB).
+Texts wait in one plain file (the spool); DuckDB sorts where they lie, by (user bytes, order). Its
+sort of short rows stays within the memory limit at any number of rows; with the texts inside it
+does not (measured with DuckDB 2.0: 400 MB of 1 kB texts fail under a limit of 200 MB).
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
-import struct
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from userdp.data.records import Record
+from userdp.data.columns import BLOCK_BYTES, Columns, bytes_of, large_binary, offsets_of
 from userdp.errors import FailureError, UseError
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"[1-9]\d{0,8}(\.\d+)?\s?[KMGT]i?B", re.IGNORECASE)
-_BATCH_RECORDS = 2**15
-_BATCH_BYTES = 2**23
 _SCHEMA = pa.schema(
     [
         ("user", pa.large_binary()),
         ("place", pa.int64()),
         ("start", pa.int64()),
         ("size", pa.int64()),
-        ("marks", pa.int64()),
+        ("marks", pa.int64()),  # 1 for held out, plus twice the bytes of the pieces after the text
     ]
 )
-_CREATE = (
-    'CREATE TABLE records ("user" BLOB, place BIGINT, start BIGINT, size BIGINT, marks BIGINT)'
-)
 _SORTED = 'SELECT "user", place, start, size, marks FROM records ORDER BY "user", place'
-_Row = tuple[bytes, int, int, int, int]
-_AHEAD_FROM = 2**31
-_FETCH = 2**13
+_FETCH = 2**15
+_MAPPED_MOST = 2**30
+_MAPPED_AT_ONCE = 2**16
+"""Linux maps up to so many bytes around one that is touched."""
 
 
 class Grouping:
     """Records in, the same records out ordered by (user bytes, order).
 
-    A context manager; `add` is called once. Peak memory is about ``memory_limit`` plus one batch
-    of records, whatever their number; the rest lies in ``folder``.
+    A context manager; `add` is called once, then `batches`. Peak memory is about ``memory_limit``
+    plus some blocks of records, whatever their number (and up to 1 GB of the spool that the
+    system may take back at any time); the rest lies in ``folder``.
 
     A record's owners do not come through: who they are is settled before (`ownership`).
 
     Args:
-        folder: for the working files, about the size of the text uncompressed; whoever made it
-            removes it.
+        folder: for the working files, about the size of the text uncompressed and 100 bytes per
+            record; whoever made it removes it.
         memory_limit: in DuckDB's words, e.g. "1GB".
 
     Raises:
@@ -68,9 +68,11 @@ class Grouping:
                 hint="a number and one of KB, MB, GB, TB",
             )
         folder.mkdir(parents=True, exist_ok=True)
+        self._rows, self._sorted = folder / "rows.arrow", folder / "sorted.arrow"
+        self._spool = folder / "texts"
         try:
             self._database = duckdb.connect(
-                str(folder / "records.duckdb"),
+                ":memory:",
                 config={
                     "memory_limit": memory_limit,
                     "temp_directory": str(folder / "spill"),
@@ -79,81 +81,76 @@ class Grouping:
                 },
             )
             self._database.execute("SET enable_progress_bar = false")
-            self._database.execute(_CREATE)
+            self._database.execute("SET arrow_large_buffer_size = true")
         except duckdb.Error as error:
             raise _failure(error) from error
-        self._texts = (folder / "texts").open("w+b", buffering=2**20)
 
-    def add(self, records: Iterable[Record]) -> int:
-        """Take in all of ``records``; return how many they were."""
-        added = end = size = 0
-        batch: list[_Row] = []
-        for record in records:
-            user, text = record.user, record.text
-            marks = int(record.held_out)
-            if record.pieces is not None:
-                pieces = struct.pack(f"<{2 * len(record.pieces)}q", *chain(*record.pieces))
-                marks += 2 * len(pieces)
-            batch.append((user, record.order, end, len(text), marks))
-            self._texts.write(text)
-            if record.pieces is not None:
-                self._texts.write(pieces)
-            end += len(text) + marks // 2
-            size += len(user)
-            if len(batch) == _BATCH_RECORDS or size >= _BATCH_BYTES:
-                added += self._insert(batch)
-                batch, size = [], 0
-        return added + self._insert(batch)
+    def add(self, blocks: Iterable[Columns]) -> int:
+        """Take in all records of ``blocks``; return how many they were."""
+        added = end = 0
+        with (
+            self._spool.open("wb", buffering=2**20) as texts,
+            pa.OSFile(str(self._rows), "wb") as file,
+            pa.ipc.new_stream(file, _SCHEMA) as rows,
+        ):
+            for block in blocks:
+                if len(block):
+                    batch, content = _rows_of(block, end)
+                    texts.write(content.data)
+                    rows.write_batch(batch)
+                    end += len(content)
+                    added += len(block)
+        return added
 
-    def _insert(self, batch: list[_Row]) -> int:
-        if not batch:
-            return 0
-        columns = [
-            pa.array(column, kind)
-            for column, kind in zip(zip(*batch, strict=True), _SCHEMA.types, strict=True)
-        ]
+    def sort(self) -> None:
+        """Sort where the texts lie; `batches` does it if nobody did."""
+        partial = self._sorted.with_name("sorted.partial")
         try:
-            self._database.register("batch", pa.Table.from_arrays(columns, schema=_SCHEMA))
-            self._database.execute("INSERT INTO records SELECT * FROM batch")
-            self._database.unregister("batch")
-        except duckdb.Error as error:
+            with pa.OSFile(str(self._rows)) as file:
+                self._database.register("records", pa.ipc.open_stream(file))
+                found = self._database.sql(_SORTED).to_arrow_reader(_FETCH)
+                with (
+                    pa.OSFile(str(partial), "wb") as out,
+                    pa.ipc.new_stream(out, _SCHEMA) as sink,
+                ):
+                    for batch in found:
+                        sink.write_batch(batch)
+                self._database.unregister("records")
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise _failure(error) from error
-        return len(batch)
+        self._database.close()  # what it holds in memory is not needed any more
+        partial.rename(self._sorted)
+        self._rows.unlink()
 
-    def batches(self, *, records: int = 1024, size: int = _BATCH_BYTES) -> Iterator[list[Record]]:
+    def batches(self, *, records: int = 4096, size: int = BLOCK_BYTES) -> Iterator[Columns]:
         """All records by (user bytes, order).
 
         Args:
             records: at most this many at a time,
             size: and no more once their texts have this many bytes.
         """
-        self._texts.flush()
-        file = self._texts.fileno()
-        ahead = os.fstat(file).st_size > _AHEAD_FROM
-        try:
-            result = self._database.execute(_SORTED)
-            batch: list[Record] = []
-            held = 0
-            while rows := result.fetchmany(max(records, _FETCH)):
-                if ahead:  # the disk may answer many at a time
-                    for _, _, start, length, marks in rows:
-                        os.posix_fadvise(file, start, length + marks // 2, os.POSIX_FADV_WILLNEED)
-                for user, place, start, length, marks in rows:
-                    if marks <= 1:
-                        text = _read(file, start, length)
-                        batch.append(Record(user, text, place, marks == 1))
-                    else:
-                        both = _read(file, start, length + marks // 2)
-                        text, pieces = both[:length], _pieces(both[length:])
-                        batch.append(Record(user, text, place, marks % 2 == 1, pieces))
-                    held += length
-                    if len(batch) == records or held >= size:
-                        yield batch
-                        batch, held = [], 0
-            if batch:
-                yield batch
-        except duckdb.Error as error:
-            raise _failure(error) from error
+        if not self._sorted.exists():
+            self.sort()
+        spool = _Spool(self._spool)
+        with pa.OSFile(str(self._sorted)) as file:
+            for batch in pa.ipc.open_stream(file):
+                users, (place, start, length, marks) = batch.column(0), _numbers(batch)
+                spool.expect(start, length + marks // 2)
+                ends = np.cumsum(length)
+                begin = 0
+                while begin < len(batch):
+                    full = np.searchsorted(ends, ends[begin] - length[begin] + size) + 1
+                    end = min(begin + records, int(full), len(batch))
+                    part = slice(begin, end)
+                    extra = marks[part] // 2
+                    yield Columns(
+                        users.slice(begin, end - begin),
+                        spool.texts(start[part], length[part]),
+                        place[part],
+                        marks[part] % 2 == 1,
+                        spool.texts(start[part] + length[part], extra) if extra.any() else None,
+                    )
+                    begin = end
 
     def __enter__(self) -> Grouping:
         return self
@@ -164,31 +161,76 @@ class Grouping:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self._database.close()
-            self._texts.close()
-        except (duckdb.Error, OSError) as problem:  # what was buffered meets a full disk here
-            if error is None:
-                raise _failure(problem) from problem
+        self._database.close()
 
 
-def _pieces(content: bytes) -> tuple[tuple[int, int], ...]:
-    numbers = struct.unpack(f"<{len(content) // 8}q", content)
-    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+def _rows_of(block: Columns, end: int) -> tuple[pa.RecordBatch, NDArray[np.uint8]]:
+    """The rows to sort, and what the spool gets, of which it holds ``end`` bytes so far."""
+    sizes = np.diff(offsets_of(block.texts))
+    marks = block.held_out.astype(np.int64)
+    content = block.texts
+    if block.pieces is not None:  # each record's behind its text
+        marks += 2 * np.diff(offsets_of(block.pieces))
+        content = pc.binary_join_element_wise(
+            block.texts, block.pieces, pa.scalar(b"", pa.large_binary())
+        )
+    offsets = offsets_of(content)
+    starts = offsets[:-1] + (end - offsets[0])
+    columns = [block.users, *map(pa.array, (block.orders, starts, sizes, marks))]
+    batch = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    return batch, bytes_of(content)[offsets[0] : offsets[-1]]
 
 
-def _read(file: int, start: int, size: int) -> bytes:
-    """All ``size`` bytes from ``start``: one call of `os.pread` may give fewer."""
-    text = os.pread(file, size, start)
-    while len(text) < size:
-        more = os.pread(file, size - len(text), start + len(text))
-        if not more:
+def _numbers(batch: pa.RecordBatch) -> list[NDArray[np.int64]]:
+    return [column.to_numpy(zero_copy_only=True) for column in batch.columns[1:]]
+
+
+class _Spool:
+    """The texts, mapped into memory; what was read is let go of now and then.
+
+    Mapped pages count as ours (RSS) though the system may take them back; so no more than
+    `_MAPPED_MOST` of them are kept mapped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._size = os.fstat(self._file.fileno()).st_size
+        # Of a spool that memory cannot hold, the disk may answer many reads at a time.
+        self._ahead = self._size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        self._read = 0
+        if self._size:
+            self._map = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+            buffer: Any = pa.py_buffer(self._map)
+            self._values = pa.Array.from_buffers(pa.uint8(), self._size, [None, buffer])
+        else:
+            self._values = pa.array([], pa.uint8())
+
+    def expect(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """What will be read soon; `FailureError` if it is not all there."""
+        if len(starts) and int((starts + sizes).max()) > self._size:
             raise FailureError("a working file of the grouping stage was cut short")
-        text += more
-    return text
+        if self._ahead:
+            number = self._file.fileno()
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+                os.posix_fadvise(number, start, size, os.POSIX_FADV_WILLNEED)
+
+    def texts(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.LargeBinaryArray:
+        """A copy of the bytes from each start on."""
+        self._read += len(starts) * _MAPPED_AT_ONCE + int(sizes.sum())
+        if self._read > _MAPPED_MOST and self._size > _MAPPED_MOST:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._read = 0
+        lists = pa.LargeListViewArray.from_arrays(
+            pa.array(starts), pa.array(sizes), self._values
+        ).flatten()
+        flat = lists.buffers()[1]
+        values = pa.py_buffer(b"") if flat is None else flat.slice(lists.offset, len(lists))
+        offsets = np.zeros(len(starts) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        return large_binary(offsets, values)
 
 
-def _failure(error: duckdb.Error | OSError) -> FailureError:
+def _failure(error: duckdb.Error | pa.ArrowException | OSError) -> FailureError:
     first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return FailureError(
         f"grouping records by user failed: {first_line}",

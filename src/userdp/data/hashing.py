@@ -7,7 +7,7 @@ a user's id can compute it. It protects nobody, and nothing in the privacy claim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -36,6 +36,18 @@ def uniform(user: bytes, purpose: bytes, index: int = 0) -> float:
     """
     digest = blake2b(user + index.to_bytes(8, "little"), digest_size=8, person=purpose).digest()
     return (int.from_bytes(digest, "little") >> 11) / 2.0**53
+
+
+def uniforms(user: bytes, purpose: bytes, indices: Iterable[int]) -> NDArray[np.float64]:
+    """`uniform` of each of ``indices``: float64 (indices,)."""
+    state = blake2b(user, digest_size=8, person=purpose)
+    digests = []
+    for index in indices:
+        one = state.copy()
+        one.update(index.to_bytes(8, "little"))
+        digests.append(one.digest())
+    numbers = np.frombuffer(b"".join(digests), dtype="<u8")
+    return (numbers >> np.uint64(11)) / 2.0**53
 
 
 def content_hash(text: bytes) -> bytes:

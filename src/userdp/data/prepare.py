@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.data.ahead import ahead
 from userdp.data.append import StoreAppender
+from userdp.data.columns import Columns, in_columns
 from userdp.data.examples import Examples, Writer
 from userdp.data.grouping import MEMORY_LIMIT, Grouping
 from userdp.data.meta import StoreMeta
@@ -22,6 +24,7 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
+from userdp.data.sources.base import BlockSource
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
@@ -198,10 +201,9 @@ class _Stages:
     def run(self, writer: Writer, scratch: Path) -> None:
         with Grouping(scratch, memory_limit=self.memory_limit) as grouping:
             self.progress.stage("reading", self.source.size)
-            kept = grouping.add(self._records())
+            kept = grouping.add(self._blocks())
             self.progress.stage("grouping", None)
-            batches = grouping.batches()
-            first = next(batches, None)
+            grouping.sort()
             self.progress.stage("tokenizing", kept)
             examples = Examples(
                 writer,
@@ -213,11 +215,11 @@ class _Stages:
                 tally=self.tally,
             )
             done = 0
-            while first is not None:
-                examples.add(first)
-                done += len(first)
+            # One block is tokenized while the one before it is cut and written.
+            for block, encoded in ahead(examples.encode, grouping.batches()):
+                examples.add(encoded)
+                done += len(block)
                 self.progress.at(done)
-                first = next(batches, None)
             examples.flush()
         if self.tally.records_stored == 0:
             raise UseError(_nothing(self.tally), hint="check --user-field, --text-field and PATH")
@@ -229,6 +231,18 @@ class _Stages:
             "split": str(self.rule),
             **self.source.facts(),
         }
+
+    def _blocks(self) -> Iterator[Columns]:
+        """The records to store, one owner each."""
+        source = self.source
+        if self.bound is not None or source.public or not isinstance(source, BlockSource):
+            yield from in_columns(self._records())
+            return
+        for block in source.blocks(self.tally, self.progress):
+            if isinstance(block, Columns):
+                yield block
+            else:
+                yield from in_columns(self.first_owner(block))
 
     def _records(self) -> Iterable[Record]:
         records: Iterable[Record] = self.source.records(self.tally, self.progress)

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from userdp.data.hashing import uniform
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.hashing import uniform, uniforms
 from userdp.errors import UseError
 
 
@@ -90,3 +93,20 @@ def record_split(user: bytes, record: int, *, held_out_user: bool, fraction: flo
     if record > 0 and uniform(user, b"held-out record", record) < fraction:
         return Split.HELD_OUT_EXAMPLES
     return Split.TRAIN
+
+
+def held_out_records(user: bytes, first: int, count: int, *, fraction: float) -> NDArray[np.bool_]:
+    """Which of a training user's records ``first``, ``first + 1``, ... `record_split` holds out.
+
+    Args:
+        user: a `hashing.user_hash`.
+        first: number of the first record among the user's stored ones.
+        count: of records; the result is bool (count,).
+        fraction: of records to hold out.
+    """
+    if fraction == 0:
+        return np.zeros(count, dtype=bool)
+    held_out = uniforms(user, b"held-out record", range(first, first + count)) < fraction
+    if first == 0:
+        held_out[:1] = False
+    return held_out

@@ -12,8 +12,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from userdp.data.format import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
@@ -148,6 +152,25 @@ class StoreTokenizer:
                 tokens[-1] += encoding.ids
             tokens[-1] += end
         return tokens
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """What `encode` gives, flat: tokens as ``dtype``, and int64 (texts,) how many of each."""
+        if max(map(len, texts), default=0) > LONG_TEXT:
+            ids, added = self.encode(texts), 0
+        else:
+            encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            added = 0 if self.end_of_text_id is None else 1
+        sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = np.fromiter(chain.from_iterable(ids), self.dtype, int(sizes.sum()))
+        if not added:
+            return flat, sizes
+        sizes += 1
+        tokens = np.full(int(sizes.sum()), self.end_of_text_id, dtype=self.dtype)
+        texts_own = np.ones(len(tokens), dtype=bool)
+        texts_own[np.cumsum(sizes) - 1] = False
+        tokens[texts_own] = flat
+        return tokens, sizes
 
 
 def _short(text: str) -> Iterator[str]:

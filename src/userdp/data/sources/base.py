@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from userdp.data.columns import Columns
 from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally
 from userdp.errors import UseError
@@ -93,6 +94,14 @@ class Source(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What the store should say of its origin; no text, no user ids, no paths."""
+
+
+@runtime_checkable
+class BlockSource(Source, Protocol):
+    """A source that gives its records in blocks too, at a fraction of the cost of single ones."""
+
+    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns | list[Record]]:
+        """The records of `records`, in their order, counted alike; columns have one owner each."""
 
 
 class SourceModule(Protocol):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.rows import TableSource
+from userdp.data.sources.table import TableSource
 from userdp.data.sources.web import build_web
 
 

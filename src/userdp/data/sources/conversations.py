@@ -23,7 +23,8 @@ from userdp.data.chat import ChatTemplate, Message
 from userdp.data.records import Drop, Record
 from userdp.data.sources import jsonl, parquet
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.rows import Row, TableSource, owners_of
+from userdp.data.sources.rows import Row, owners_of
+from userdp.data.sources.table import TableSource
 
 
 def build(paths: list[str], options: SourceOptions) -> TableSource:

@@ -31,7 +31,8 @@ from userdp.data.sources.paths import (
     unzipped,
     words,
 )
-from userdp.data.sources.rows import Row, TableSource, plain_parser
+from userdp.data.sources.rows import Row, plain_parser
+from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")

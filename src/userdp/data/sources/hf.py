@@ -15,14 +15,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
+from userdp.data.sources.arrow import batch_rows, require_type
 from userdp.data.sources.base import SourceOptions, require_no_max_users
-from userdp.data.sources.parquet import batch_rows, require_type
-from userdp.data.sources.rows import Row, TableSource, plain_parser
+from userdp.data.sources.rows import Block, Row, plain_parser
+from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
 
 _BATCH = 1024
@@ -63,6 +67,15 @@ class HubRows:
 
     def rows(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Row | Drop]:
         """The rows of all data sets; see `Rows.rows`."""
+        for batch in self._batches(progress, fields):
+            yield from batch_rows(batch)
+
+    def blocks(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Block]:
+        """The same in blocks; see `BlockRows.blocks`."""
+        for batch in self._batches(progress, fields):
+            yield Block(batch, partial(batch_rows, batch))
+
+    def _batches(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         done = 0
         for name in self.names:
             data = self._open(name)
@@ -76,8 +89,7 @@ class HubRows:
                     )
                 for column in names:
                     require_type(column, batch.schema.field(column).type, where=name)
-                for part in batch.select(names).to_batches():
-                    yield from batch_rows(part)
+                yield from batch.select(names).to_batches()
                 done += batch.num_rows
                 progress.at(done)
 

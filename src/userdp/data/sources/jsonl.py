@@ -19,12 +19,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from userdp.data.ahead import ahead
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions, require_no_max_users
+from userdp.data.sources.native_json import NativeLines, whole_lines
 from userdp.data.sources.paths import (
     READ_ERRORS,
     expand,
@@ -33,10 +37,10 @@ from userdp.data.sources.paths import (
     unzipped,
     whole,
 )
-from userdp.data.sources.rows import Row, TableSource, plain_parser
+from userdp.data.sources.rows import Block, Row, plain_parser
+from userdp.data.sources.table import TableSource
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
-_REPORT_EVERY = 1024
 
 
 def build(paths: list[str], options: SourceOptions) -> TableSource:
@@ -85,16 +89,30 @@ class JsonRows:
 
     def rows(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Row | Drop]:
         """The object of each line; see `Rows.rows`."""
-        done = number = 0
+        for number, lines in enumerate(self._lines(progress)):
+            yield from _rows(lines, first=number == 0)
+
+    def blocks(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Block]:
+        """The same in blocks; see `BlockRows.blocks`."""
+        parse = NativeLines(fields)
+        for number, (lines, batch) in enumerate(ahead(parse, self._lines(progress), workers=2)):
+            yield Block(batch, partial(_rows, lines, first=number == 0))
+
+    def _lines(self, progress: Progress) -> Iterator[bytes]:
+        """All files in blocks of whole lines."""
+        done = 0
         for path in self.paths:
-            with open_text(path, what="JSON Lines") as raw, unzipped(raw) as lines:
-                for line in whole(path, lines):
-                    yield _parse(line, first=number == 0)
-                    number += 1
-                    if number % _REPORT_EVERY == 0:
-                        progress.at(done + raw.tell())
+            with open_text(path, what="JSON Lines") as raw, unzipped(raw) as content:
+                for lines in whole(path, whole_lines(content)):
+                    yield lines
+                    progress.at(done + raw.tell())
             done += path.stat().st_size
             progress.at(done)
+
+
+def _rows(lines: bytes, *, first: bool) -> Iterator[Row | Drop]:
+    for number, line in enumerate(BytesIO(lines)):  # cut at \n alone, unlike splitlines
+        yield _parse(line, first=first and number == 0)
 
 
 def _parse(line: bytes, *, first: bool) -> Row | Drop:

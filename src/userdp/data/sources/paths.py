@@ -91,7 +91,7 @@ def unzipped(raw: IO[bytes]) -> IO[bytes]:
 
 
 def whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """``lines`` of ``path``; `UseError` where the file cannot be read to its end."""
+    """``lines``, or blocks of them, of ``path``; `UseError` where it cannot be read to its end."""
     try:
         yield from lines
     except READ_ERRORS as error:

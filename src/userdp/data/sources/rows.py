@@ -1,18 +1,19 @@
-"""Tables (JSON Lines, CSV, Parquet, data sets): rows from a reader, records from a parser."""
+"""Rows of tables (JSON Lines, CSV, Parquet, data sets), and what makes records of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import SourceOptions
 from userdp.errors import UseError
 
-_FIELDS_SHOWN = 20
 Row = dict[str, Any]
 
 
@@ -27,6 +28,26 @@ class Rows(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What the store should say of it."""
+
+
+class Block(NamedTuple):
+    """Some rows of a reader that can give them as columns.
+
+    Args:
+        batch: the columns that matter; None where rows must be read singly.
+        rows: the same rows, as `Rows.rows` yields them.
+    """
+
+    batch: pa.RecordBatch | None
+    rows: Callable[[], Iterable[Row | Drop]]
+
+
+@runtime_checkable
+class BlockRows(Rows, Protocol):
+    """A reader that gives rows in blocks too."""
+
+    def blocks(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Block]:
+        """The rows of `Rows.rows`, in their order."""
 
 
 class Parser(Protocol):
@@ -47,83 +68,6 @@ class Parser(Protocol):
 
     def record(self, row: Row, order: int) -> Record | Drop:
         """The record of a row, or why it is none."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TableSource(PrivateSource):
-    """Records from the rows of a table.
-
-    Args:
-        kind: see `Source`.
-        reader: of the rows.
-        parser: of a row.
-        several_owners, loss_mask: see `Source`.
-    """
-
-    kind: str
-    reader: Rows
-    parser: Parser
-    several_owners: bool = False
-    loss_mask: bool = False
-
-    @property
-    def size(self) -> int | None:
-        """The reader's."""
-        return self.reader.size
-
-    def facts(self) -> dict[str, Any]:
-        """The fields, and what the reader says of itself."""
-        return {"fields": list(self.parser.fields), **self.reader.facts()}
-
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The records of all rows; see `Source.records`."""
-        seen = _Seen(self.parser.required)
-        for order, row in enumerate(self.reader.rows(progress, self.parser.fields)):
-            tally.read()
-            if isinstance(row, Drop):
-                tally.drop(row)
-                continue
-            seen.add(row)
-            record = self.parser.record(row, order)
-            if isinstance(record, Drop):
-                tally.drop(record)
-            else:
-                yield record
-        seen.require(tally)
-
-
-class _Seen:
-    """Which fields were seen, for the message when none is the right one."""
-
-    def __init__(self, required: tuple[tuple[str, ...], ...]) -> None:
-        self._missing = list(required)
-        self._names: dict[str, None] = {}
-        self._rows = 0
-
-    def add(self, row: Row) -> None:
-        self._rows += 1
-        if self._missing:
-            self._missing = [group for group in self._missing if not any(f in row for f in group)]
-        if self._rows <= _FIELDS_SHOWN:
-            self._names.update(dict.fromkeys(row))
-
-    def require(self, tally: Tally) -> None:
-        if tally.records_read and not self._rows:
-            raise UseError(
-                f"none of {tally.records_read} lines is a JSON object",
-                hint="expected one object per line; a JSON array must be split into lines",
-            )
-        if self._rows and self._missing:
-            wanted = " or ".join(repr(name) for name in self._missing[0])
-            raise UseError(
-                f"no record has the field {wanted}; fields there: {self._shown()}",
-                hint="name the right ones with --user-field and --text-field",
-            )
-
-    def _shown(self) -> str:
-        names = list(self._names)
-        more = ", …" if len(names) > _FIELDS_SHOWN else ""
-        return ", ".join(repr(str(name)[:40]) for name in names[:_FIELDS_SHOWN]) + more or "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,8 @@ from userdp.data.records import Drop
 from userdp.data.sources import jsonl, parquet
 from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.paths import expand
-from userdp.data.sources.rows import PlainParser, TableSource, plain_parser
+from userdp.data.sources.rows import PlainParser, plain_parser
+from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
 
 

@@ -1,0 +1,33 @@
+"""Work on items ahead of whoever takes the results, in threads and in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def ahead(
+    function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1
+) -> Iterator[tuple[Item, Result]]:
+    """Each item with ``function`` of it, in order.
+
+    ``items`` is advanced in the caller's thread; ``function`` runs in ``workers`` others on at
+    most ``workers`` items beyond the one that was taken last. An error of either comes out where
+    its item stands.
+    """
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for item in items:
+            waiting.append((item, pool.submit(function, item)))
+            del item
+            if len(waiting) > workers:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        while waiting:
+            done, future = waiting.popleft()
+            yield done, future.result()
