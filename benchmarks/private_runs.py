@@ -1,0 +1,127 @@
+"""Private runs of a study, one after another: each row is on the disk as it ends, and none twice.
+
+A run goes through `userdp.training.loop.train`, so that sampling, noise and ledger are those of
+``userdp train``; its ε is recomputed from its ledger. Seeds are the operating system's, so that
+repetitions are independent; there is no way to repeat one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.plan import Plan
+from userdp.training.config import TrainConfig
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One run: what tells it from the others, its plan and its configuration."""
+
+    key: Mapping[str, Any]
+    plan: Plan
+    config: TrainConfig
+
+
+def name_of(key: Mapping[str, Any]) -> str:
+    """The key as text; equal for equal keys only."""
+    return json.dumps(dict(key), sort_keys=True)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows so far; a last line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Write one line and wait for the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def missing(jobs: Iterable[Job], rows: Sequence[Row]) -> list[Job]:
+    """The jobs without a row."""
+    have = {name_of(row["key"]) for row in rows}
+    return [job for job in jobs if name_of(job.key) not in have]
+
+
+def run_all(
+    jobs: Sequence[Job], *, store: Path, work: Path, results: Path, most_users: int | None
+) -> None:
+    """Run what is missing; rows go to ``results``, one line each.
+
+    Args:
+        jobs: in the order to run them in.
+        store: the user store.
+        work: a folder for the run that is under way; emptied after each.
+        results: JSON lines.
+        most_users: held-out users to evaluate on.
+    """
+    left = missing(jobs, read_rows(results))
+    begin = time.monotonic()
+    for number, job in enumerate(left):
+        append_row(results, run_one(job, store=store, work=work, most_users=most_users))
+        spent = time.monotonic() - begin
+        rest = spent / (number + 1) * (len(left) - number - 1)
+        print(
+            f"{number + 1}/{len(left)} {name_of(job.key)}: {spent:.0f} s, about {rest:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def run_one(job: Job, *, store: Path, work: Path, most_users: int | None) -> Row:
+    """Train, evaluate on held-out users, and read ε from the ledger."""
+    from userdp.data.splits import Split
+    from userdp.data.store import UserStore
+    from userdp.ledger import claim
+    from userdp.training.evaluate_run import evaluate_run
+    from userdp.training.loop import train
+
+    out = work / "run"
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.monotonic()
+    opened = UserStore.open(store)
+    train(opened, job.plan, job.config, out=out, tensorboard=False)
+    trained = time.monotonic() - begin
+    found = evaluate_run(out, opened, Split.HELD_OUT_USERS, most_users=most_users)
+    guarantee = claim(out / "ledger.jsonl").guarantee
+    gradients = sum(
+        line["rows"]
+        for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())
+        if line["kind"] == "step"
+    )
+    shutil.rmtree(out)
+    return {
+        "key": dict(job.key),
+        "loss": found["model"]["loss"],
+        "user_loss": found["model"]["user_loss"],
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "accountant": guarantee.accountant,
+        "noise_multiplier": job.plan.noise_multiplier,
+        "l2_clip_norm": job.plan.l2_clip_norm,
+        "gradients": gradients,
+        "seconds": round(trained, 2),
+        "seconds_in_all": round(time.monotonic() - begin, 2),
+    }

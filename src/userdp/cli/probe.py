@@ -1,0 +1,110 @@
+"""``userdp probe``: gradient norms for the planner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from userdp.cli.output import emit, stderr
+from userdp.cli.progress import StepBar
+
+if TYPE_CHECKING:
+    from userdp.planning.norms import GradientNorms
+
+_MEANING = {
+    "public": "measured on people whom you declare public: planning with it costs nothing.",
+    "held-out-users": (
+        "measured exactly on held-out users: operator-only, and no claim covers these users."
+    ),
+    "non-private": (
+        "measured exactly on the training users: what is planned with it is not covered by the "
+        "claim, and the report says so."
+    ),
+}
+
+
+def probe(
+    store: Path,
+    /,
+    *,
+    out: Path,
+    model: str = "bundled",
+    source: Literal["held-out-users", "public", "non-private"] = "held-out-users",
+    users: int = 128,
+    max_group_size: int = 16,
+    lora_rank: int | None = None,
+    lora_alpha: float | None = None,
+    lora_targets: tuple[str, ...] = (),
+    seed: int | None = None,
+    json: bool = False,
+) -> None:
+    """Measure the gradient norms that userdp plan needs, at the weights training begins with.
+
+    For G = 1, 2, 4, … the median over users of the norm of the mean gradient of at most G of a
+    user's examples (Charles et al. 2024, Equation 8), and the median norm over examples.
+
+    Args:
+        store: a user store made by userdp prepare.
+        out: the file of norms (norms.json) to write.
+        model: "bundled", a folder of a Hugging Face causal language model, or its name on the hub.
+        source: held-out-users (users the store never trains on), public (the store's training
+            users are public people), or non-private (its training users, exactly).
+        users: how many users to draw.
+        max_group_size: the largest G.
+        lora_rank: as for userdp train: the norms of the adapters' gradients.
+        lora_alpha: as for userdp train.
+        lora_targets: as for userdp train.
+        seed: of the users and examples drawn; drawn by the operating system by default.
+        json: print one JSON object on stdout.
+    """
+    if source == "non-private":
+        stderr.print(
+            "[bold yellow]warning:[/] --source non-private: the norms are exact numbers of the "
+            "training users; no epsilon covers what is chosen by them.",
+            soft_wrap=True,
+        )
+    from userdp.data.store import UserStore
+    from userdp.planning.norms import NormSource
+    from userdp.training.config import TrainConfig
+    from userdp.training.probe import probe_store
+
+    config = TrainConfig(
+        model=model, lora_rank=lora_rank, lora_alpha=lora_alpha, lora_targets=lora_targets
+    )
+    with StepBar() as bar:
+        norms = probe_store(
+            UserStore.open(store),
+            config,
+            source=NormSource(source),
+            users=users,
+            max_group_size=max_group_size,
+            seed=seed,
+            progress=bar,
+        )
+    norms.save(out)
+    result: dict[str, Any] = {
+        **norms.to_dict(),
+        "out": str(out),
+        "operator_only": source != "public",
+    }
+    emit(result, json=json, render=lambda console: _print(console, norms, out))
+
+
+def _print(console: Console, norms: GradientNorms, out: Path) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("examples per user (G)", justify="right")
+    table.add_column("norm", justify="right")
+    table.add_column("to G = 1", justify="right")
+    for size, norm in norms.user_norms.items():
+        table.add_row(str(size), f"{norm:.4g}", f"{norm / norms.user_norms[1]:.3f}")
+    table.add_row("one example", f"{norms.example_norm:.4g}", "")
+    console.print(table)
+    console.print(
+        f"{norms.statistic} over {norms.users} users, {_MEANING[str(norms.source)]}\n"
+        f"Written to {out}",
+        soft_wrap=True,
+        markup=False,
+    )

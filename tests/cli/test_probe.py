@@ -1,0 +1,112 @@
+"""`userdp probe` from outside: what is measured, on whom, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.toy import cycles, toy_model, toy_store
+from userdp.cli.app import run as userdp
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.gradients import Units, causal_lm_loss
+from userdp.planning.norms import GradientNorms, NormSource
+from userdp.training.models import save_model
+from userdp.training.probe import power_grid, probe_store
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A store, and a model that reads it."""
+    place = tmp_path_factory.mktemp("probe")
+    store = toy_store(place, cycles(60), held_out=0.3)
+    save_model(toy_model(store), place / "model", tokenizer=store.tokenizer_path)
+    return place
+
+
+def probe(folder: Path, out: Path, *options: str) -> int:
+    store, model = str(folder / "store"), str(folder / "model")
+    return userdp(["probe", store, "--model", model, "--out", str(out), *options])
+
+
+def plain_medians(folder: Path, split: Split, grid: tuple[int, ...]) -> list[float]:
+    """Over all users of a split, all of whose examples count at the largest G."""
+    store = UserStore.open(folder / "store")
+    part = store.split(split)
+    model = toy_model(store)
+    norms = []
+    for user, count in enumerate(part.counts):
+        rows = part.gather(np.full(count, user), np.arange(count))
+        units = Units.from_flat(rows.tokens, rows.offsets, np.array([0, count]))
+        model.zero_grad()
+        causal_lm_loss(model, units.input_ids, units.lengths).mean().backward()
+        squares = [p.grad.double().square().sum() for p in model.parameters()]
+        norms.append(float(torch.stack(squares).sum().sqrt()))
+    return [float(np.median(norms)) for _ in grid]
+
+
+@pytest.mark.parametrize("source", ["held-out-users", "public", "non-private"])
+def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, capsys, source) -> None:
+    out = tmp_path / "norms.json"
+    assert probe(folder, out, "--source", source, "--max-group-size", "64", "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    norms = GradientNorms.load(out)
+    split = Split.HELD_OUT_USERS if source == "held-out-users" else Split.TRAIN
+    (expected,) = plain_medians(folder, split, (64,))
+    assert norms.user_norm(64) == pytest.approx(expected, rel=1e-5)
+    assert norms.users == len(UserStore.open(folder / "store").split(split).counts)
+    assert str(norms.source) == source
+    assert printed["user_norms"]["64"] == norms.user_norm(64)
+    assert printed["operator_only"] == (source != "public")
+    mode = stat.S_IMODE(out.stat().st_mode)
+    assert mode == (0o644 if source == "public" else 0o600)
+
+
+def test_means_over_more_examples_are_shorter(folder) -> None:
+    from userdp.training.config import TrainConfig
+
+    store = UserStore.open(folder / "store")
+    config = TrainConfig(model=str(folder / "model"))
+    norms = probe_store(store, config, source=NormSource.PUBLIC, max_group_size=8, seed=1)
+    assert list(norms.user_norms) == [1, 2, 4, 8]
+    assert norms.user_norm(8) < norms.user_norm(1)
+    again = probe_store(store, config, source=NormSource.PUBLIC, max_group_size=8, seed=1)
+    assert again == norms
+    few = probe_store(store, config, source=NormSource.PUBLIC, max_group_size=8, seed=1, users=5)
+    assert few.users == 5
+    with pytest.raises(UseError, match="exactly"):
+        probe_store(store, config, source=NormSource.DP_RELEASE)
+
+
+def test_the_grid_ends_at_the_largest_group() -> None:
+    assert power_grid(1) == (1,)
+    assert power_grid(64) == (1, 2, 4, 8, 16, 32, 64)
+
+
+def test_a_store_without_held_out_users_is_refused_with_the_way_out(tmp_path, capsys) -> None:
+    store = toy_store(tmp_path / "none", cycles(5), held_out=0.0)
+    save_model(toy_model(store), tmp_path / "model", tokenizer=store.tokenizer_path)
+    model = ["--model", str(tmp_path / "model")]
+    out = tmp_path / "norms.json"
+    assert userdp(["probe", str(store.path), *model, "--out", str(out)]) == 2
+    assert "--source public" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("options", [["--users", "0"], ["--max-group-size", "0"]])
+def test_bad_numbers_leave_no_file(folder, tmp_path, capsys, options) -> None:
+    assert probe(folder, tmp_path / "norms.json", *options) == 2
+    assert not (tmp_path / "norms.json").exists()
+
+
+def test_what_the_norms_are_is_said(folder, tmp_path, capsys) -> None:
+    assert probe(folder, tmp_path / "norms.json", "--source", "non-private") == 0
+    found = capsys.readouterr()
+    assert "not covered by the claim" in found.out
+    assert "non-private" in found.err
