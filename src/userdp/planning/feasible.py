@@ -1,0 +1,174 @@
+"""Which budgets are refused, and the nearest ones that are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from userdp.accounting import PoissonUsers
+from userdp.errors import UseError
+from userdp.planning.noise import OutOfReach
+from userdp.planning.uls import UlsCell, UlsProblem
+
+MOST_NOISE = 0.1
+"""The most noise per coordinate of the mean gradient, in units of the norm of one example's.
+
+Beyond it even a step in which every gradient points the same way has, in that one direction, a
+signal of less than ten standard deviations of the noise; real gradients agree far less.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nearest:
+    """The nearest budgets that meet the noise limit, each with all else fixed.
+
+    Args:
+        epsilon: the least ε, a little rounded up; None if none up to 1000 is enough.
+        budget: the least gradients per step found, and its configuration.
+        steps: the most steps found, and their configuration.
+    """
+
+    epsilon: float | None
+    budget: tuple[int, UlsCell] | None
+    steps: tuple[int, UlsCell] | None
+
+
+def noise_to_signal(cell_noise_std: float, example_norm: float) -> float:
+    """Noise on each coordinate of the mean gradient, in units of the norm of one gradient."""
+    return cell_noise_std / example_norm
+
+
+def require_usable(problem: UlsProblem) -> None:
+    """Refuse a compute budget that no cohort can use up.
+
+    Raises:
+        UseError: B exceeds population times the largest group size.
+    """
+    largest = problem.norms.largest_group_size
+    most = problem.population * largest
+    if problem.budget > most and not problem.extrapolate:
+        raise UseError(
+            f"a budget of {problem.budget:g} gradients a step is more than all "
+            f"{problem.population} users give with the largest group size measured, {largest}: "
+            f"{most} gradients",
+            hint=f"give --budget {most} or less, or measure larger group sizes with userdp probe",
+        )
+
+
+def refusal(problem: UlsProblem, *, least: UlsCell | None, limit: float) -> UseError:
+    """The error for a budget whose least noise is over the limit (or that no noise meets).
+
+    Args:
+        problem: the budget.
+        least: the configuration of least noise, or None if no noise is enough.
+        limit: see `MOST_NOISE`.
+    """
+    epsilon, delta = problem.table.target_epsilon, problem.table.target_delta
+    asked = (
+        f"epsilon = {epsilon:g} for training (delta = {delta:g}) at B = {problem.budget:g} "
+        f"gradients a step and T = {problem.steps} steps"
+    )
+    if least is None:
+        what = f"{asked} is out of reach: no noise multiplier up to 1e6 is enough"
+    else:
+        ratio = noise_to_signal(least.noise_std, problem.norms.example_norm)
+        what = (
+            f"{asked} needs σ = {least.noise_multiplier:.4g} with M = {least.cohort_size:.5g} "
+            f"users a step: noise of {ratio:.3g} times an example's gradient norm on every "
+            f"coordinate, and the limit is {limit:g}; such a model would learn next to nothing"
+        )
+    found = nearest(problem, group_size=1 if least is None else least.group_size, limit=limit)
+    ways = []
+    if found.budget is not None:
+        size, cell = found.budget
+        ways.append(
+            f"--budget {size} (M = {cell.cohort_size:.5g} users a step, σ = "
+            f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
+        )
+    if found.epsilon is not None:
+        ways.append(f"epsilon {found.epsilon:g} for training at this budget")
+    if found.steps is not None:
+        count, cell = found.steps
+        ways.append(f"--steps {count} (σ = {cell.noise_multiplier:.4g})")
+    if ways:
+        hint = "the nearest that would do: " + "; or ".join(ways)
+    else:
+        hint = (
+            f"no budget, epsilon up to 1000 or number of steps meets it with "
+            f"{problem.population} users: more users are needed"
+        )
+    return UseError(what, hint=hint)
+
+
+def nearest(problem: UlsProblem, *, group_size: int, limit: float) -> Nearest:
+    """The nearest feasible ε, B and T, trying group sizes 1 and ``group_size``."""
+    sizes = sorted({1, group_size})
+    target = limit * problem.norms.example_norm
+
+    def best(other: UlsProblem) -> UlsCell | None:
+        try:
+            cells = [other.cell(size) for size in sizes if size <= other.largest_group_size]
+        except OutOfReach:
+            return None
+        least = min(cells, key=lambda cell: cell.noise_std)
+        return least if least.noise_std <= target else None
+
+    def of_budget(budget: int) -> UlsCell | None:
+        return best(replace(problem, budget=float(budget)))
+
+    def of_steps(steps: int) -> UlsCell | None:
+        return best(replace(problem, steps=steps))
+
+    most = problem.population * max(sizes)
+    budget = _first(of_budget, math.ceil(problem.budget), most)
+    steps = _first(lambda left: of_steps(problem.steps - left), 0, problem.steps - 1)
+    return Nearest(
+        epsilon=_least_epsilon(problem, sizes, target),
+        budget=budget,
+        steps=None if steps is None else (problem.steps - steps[0], steps[1]),
+    )
+
+
+def _least_epsilon(problem: UlsProblem, sizes: list[int], target: float) -> float | None:
+    """The ε of noise that just meets the limit, a little rounded up."""
+    found = []
+    for size in sizes:
+        cohort = problem.cohort_size(size)
+        sigma = target * cohort / problem.norms.user_norm(size, extrapolate=True)
+        mechanism = PoissonUsers(
+            sampling_probability=min(cohort / problem.population, 1.0),
+            noise_multiplier=sigma,
+            steps=problem.steps,
+        )
+        found.append(mechanism.epsilon(problem.table.target_delta).upper)
+    least = min(found)
+    if not 0 < least <= 1000:
+        return None
+    unit = 10.0 ** (math.floor(math.log10(least)) - 2)
+    return math.ceil(least / unit * 1.0001) * unit
+
+
+def _first(
+    meets: Callable[[int], UlsCell | None], low: int, high: int
+) -> tuple[int, UlsCell] | None:
+    """A number in (low, high] that meets the limit, near the least one (it ends within 2%)."""
+    if low >= high:
+        return None
+    step, at = max(1, low), low
+    while True:
+        at = min(at + step, high)
+        cell = meets(at)
+        if cell is not None:
+            break
+        if at == high:
+            return None
+        low, step = at, step * 2
+    while at - low > max(1, at // 50):
+        middle = (low + at) // 2
+        between = meets(middle)
+        if between is None:
+            low = middle
+        else:
+            at, cell = middle, between
+    return at, cell

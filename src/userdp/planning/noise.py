@@ -1,0 +1,90 @@
+"""σ for many settings of one budget: each calibrated once, from its nearest neighbour on."""
+
+from __future__ import annotations
+
+import math
+
+from userdp.accounting import PoissonExamples, PoissonUsers, SampledMechanism, calibrate
+from userdp.errors import UseError
+from userdp.guarantees import require_delta, require_positive
+
+TOLERANCE = 1e-5
+"""σ exceeds the least possible by this factor, less one, at most."""
+
+
+class OutOfReach(UseError):
+    """No noise keeps a setting within the budget."""
+
+
+class NoiseTable:
+    """The least noise multipliers within one (ε, δ), remembered.
+
+    Guarantee: every σ returned keeps its mechanism within the budget, and exceeds the least such σ
+    by a factor of about 1 + `TOLERANCE` at most.
+
+    σ does not fall as the sampling probability grows, all else fixed: the draw with q is a mixture
+    of the draw with q' > q and of none, and the hockey-stick divergence is jointly convex. The
+    searches in `userdp.planning.uls` leave cells out by that, and by nothing unproven.
+
+    Args:
+        target_epsilon: of training alone, > 0.
+        target_delta: in (0, 1).
+
+    Attributes:
+        calibrations: how many were computed.
+    """
+
+    def __init__(self, *, target_epsilon: float, target_delta: float) -> None:
+        self.target_epsilon = require_positive("target_epsilon", target_epsilon)
+        self.target_delta = require_delta(target_delta)
+        self.calibrations = 0
+        self._found: dict[tuple[int, int, float], float] = {}
+
+    def users(self, sampling_probability: float, steps: int) -> float:
+        """σ_ULS: T steps that draw each user with probability q (Charles et al. 2024, Eq. 3)."""
+        return self._get(1, steps, sampling_probability)
+
+    def examples(self, sampling_probability: float, group_size: int, steps: int) -> float:
+        """σ_ELS: T steps that draw each of a user's G examples with probability p (Eq. 2)."""
+        return self._get(group_size, steps, sampling_probability)
+
+    def _get(self, group_size: int, steps: int, sampling_probability: float) -> float:
+        key = group_size, steps, sampling_probability
+        if key not in self._found:
+            start = self._nearest(key)
+            mechanism: SampledMechanism
+            if group_size == 1:
+                mechanism = PoissonUsers(
+                    sampling_probability=sampling_probability, noise_multiplier=start, steps=steps
+                )
+            else:
+                mechanism = PoissonExamples(
+                    sampling_probability=sampling_probability,
+                    group_size=group_size,
+                    noise_multiplier=start,
+                    steps=steps,
+                )
+            try:
+                found = calibrate(
+                    mechanism,
+                    target_epsilon=self.target_epsilon,
+                    target_delta=self.target_delta,
+                    tolerance=TOLERANCE,
+                )
+            except UseError as error:
+                raise OutOfReach(error.message, hint=error.hint) from error
+            self.calibrations += 1
+            self._found[key] = found.noise_multiplier
+        return self._found[key]
+
+    def _nearest(self, key: tuple[int, int, float]) -> float:
+        """A σ to start from: that of the setting with the nearest G p √T."""
+        if not self._found:
+            return 1.0
+
+        def place(other: tuple[int, int, float]) -> float:
+            group_size, steps, probability = other
+            return math.log(group_size * probability * math.sqrt(steps))
+
+        here = place(key)
+        return self._found[min(self._found, key=lambda other: abs(place(other) - here))]

@@ -1,0 +1,295 @@
+"""`propose`: from a request to a proposal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from userdp.errors import UseError
+from userdp.guarantees import Sampling, require_count, require_positive
+from userdp.plan import Plan
+from userdp.planning.budget import PrivacyBudget
+from userdp.planning.choice import Choice, choose, describe
+from userdp.planning.els import ElsCell, ElsProblem, median_group_size, sweep
+from userdp.planning.feasible import MOST_NOISE, noise_to_signal, refusal, require_usable
+from userdp.planning.noise import NoiseTable, OutOfReach
+from userdp.planning.norms import GradientNorms
+from userdp.planning.proposal import Candidates, Constant, Origin, Proposal
+from userdp.planning.uls import UlsCell, UlsProblem, estimate_and_double, optimum
+
+_STEP_FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
+_NEAR = 1.1  # of the least averaged noise, when T is chosen
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is asked of the planner.
+
+    Args:
+        privacy: total (ε, δ), and the DP releases that the constants below were taken from.
+        compute: B, gradients per step.
+        steps: T.
+        norms: gradient norms, as numbers.
+        population: nominal number of users.
+        population_examples: nominal number of examples of all of them, before any cap; without
+            it every user is taken to hold as many as the cap.
+        median_examples: median of examples per user; ELS cannot be chosen without.
+        l2_clip_norm: by default L_ULS(G) or L_ELS (Charles et al. 2024, Section 3).
+        algorithm: "uls" or "els" to fix it; None to take the one of less noise.
+        choose_steps: T may change at the same B T: the most steps for which the noise averaged
+            over all updates is within 10% of the least.
+        extrapolate: allow group sizes beyond the largest measured.
+        most_noise: the limit beyond which a budget is refused, see `MOST_NOISE`.
+    """
+
+    privacy: PrivacyBudget
+    compute: float
+    steps: int
+    norms: GradientNorms
+    population: Constant
+    population_examples: Constant | None = None
+    median_examples: Constant | None = None
+    l2_clip_norm: float | None = None
+    algorithm: str | None = None
+    choose_steps: bool = False
+    extrapolate: bool = False
+    most_noise: float = MOST_NOISE
+
+    def __post_init__(self) -> None:
+        require_count("steps", self.steps, at_most=10**9)
+        require_positive("most_noise", self.most_noise)
+        if self.l2_clip_norm is not None:
+            require_positive("l2_clip_norm", self.l2_clip_norm)
+        if self.algorithm not in (None, "uls", "els"):
+            raise UseError(f"algorithm must be 'uls' or 'els', got {self.algorithm!r}")
+        if self.algorithm == "els" and self.median_examples is None:
+            raise UseError(
+                "ELS needs the median of examples per user for its group size, and none is known",
+                hint="give --median-examples, or release it: userdp stats STORE --epsilon E",
+            )
+        count = self.population.value
+        if count is None or not 1 <= count <= 10**12:
+            raise UseError(
+                f"the population must be a number of users of at least 1, got {count!r}",
+                hint="give --population",
+            )
+
+
+def propose(request: Request) -> Proposal:
+    """The best plan within a privacy and a compute budget, what it will do, and why.
+
+    Guarantee: as `Proposal`. Nothing is read but the request.
+
+    Raises:
+        UseError: the budget cannot be met or used; the hint names the nearest that can.
+    """
+    table = NoiseTable(
+        target_epsilon=request.privacy.training_epsilon,
+        target_delta=request.privacy.training_delta,
+    )
+    problem = UlsProblem(
+        table=table,
+        norms=request.norms,
+        budget=request.compute,
+        steps=request.steps,
+        population=_whole(request.population),
+        extrapolate=request.extrapolate,
+    )
+    require_usable(problem)
+    notes: list[str] = []
+    try:
+        others = _other_steps(problem)
+        if request.choose_steps:
+            problem, note = _with_chosen_steps(problem, others)
+            notes.append(note)
+        best = optimum(problem)
+        els_problem, els_cells, els_choice = _els(request, problem, table)
+    except OutOfReach:
+        raise refusal(problem, least=None, limit=request.most_noise) from None
+    chosen = _choose(request, best.cell, els_choice)
+    if noise_to_signal(chosen.cell.noise_std, request.norms.example_norm) > request.most_noise:
+        raise refusal(problem, least=best.cell, limit=request.most_noise)
+    candidates = Candidates(
+        optimum=best,
+        doubling=estimate_and_double(problem),
+        literal=estimate_and_double(problem, literal=True),
+        steps=others,
+        els=els_cells,
+        els_choice=els_choice,
+    )
+    plan, clip = _plan(request, problem, chosen.cell)
+    guarantee = plan.guarantee()
+    if not guarantee.epsilon <= request.privacy.training_epsilon:
+        raise AssertionError("the plan's own epsilon exceeds its share")
+    notes += _notes(problem, best.cell, els_problem, chosen)
+    return Proposal(
+        plan=plan,
+        budget=request.privacy,
+        compute=problem.budget,
+        prediction={
+            "algorithm": plan.algorithm,
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "accountant": guarantee.accountant,
+            "noise_std_per_gradient": plan.noise_std / plan.denominator,
+            "noise_to_signal": noise_to_signal(chosen.cell.noise_std, request.norms.example_norm),
+            "gradients_per_step": chosen.cell.compute,
+            "gradients": chosen.cell.compute * plan.steps,
+            "noise_ratio_els_to_uls": chosen.ratio,
+        },
+        reason=chosen.reason,
+        constants=_constants(request, clip, chosen.cell),
+        norms=request.norms,
+        candidates=candidates,
+        notes=tuple(notes),
+        calibrations=table.calibrations,
+    )
+
+
+def _whole(constant: Constant) -> int:
+    assert constant.value is not None
+    return int(constant.value)
+
+
+def _other_steps(problem: UlsProblem) -> tuple[UlsCell, ...]:
+    """The optimum for T from an eighth to eight times as many steps, each at the same B T."""
+    total = problem.budget * problem.steps
+    counts = sorted({round(problem.steps * factor) for factor in _STEP_FACTORS} - {0})
+    most = problem.population * problem.norms.largest_group_size
+    found = []
+    for steps in counts:
+        budget = total / steps
+        if steps == problem.steps:
+            budget = problem.budget
+        if budget >= 1 and (budget <= most or problem.extrapolate):
+            found.append(optimum(replace(problem, steps=steps, budget=budget)).cell)
+    return tuple(found)
+
+
+def _with_chosen_steps(problem: UlsProblem, others: tuple[UlsCell, ...]) -> tuple[UlsProblem, str]:
+    least = min(cell.averaged_noise_std for cell in others)
+    taken = max(
+        (cell for cell in others if cell.averaged_noise_std <= _NEAR * least),
+        key=lambda cell: cell.steps,
+    )
+    changed = replace(
+        problem, steps=taken.steps, budget=problem.budget * problem.steps / taken.steps
+    )
+    note = (
+        f"T = {taken.steps} in place of {problem.steps}: the most steps at the same compute whose "
+        f"noise, averaged over all updates, is within 10% of the least found ({least:.4g})"
+    )
+    return changed, note
+
+
+def _els(
+    request: Request, problem: UlsProblem, table: NoiseTable
+) -> tuple[ElsProblem, tuple[ElsCell, ...], ElsCell | None]:
+    examples = request.population_examples
+    els = ElsProblem(
+        table=table,
+        budget=problem.budget,
+        steps=problem.steps,
+        population=problem.population,
+        population_examples=None if examples is None else _whole(examples),
+        example_norm=request.norms.example_norm,
+    )
+    sizes = set(_powers(max(problem.norms.largest_group_size, 1)))
+    chosen = None
+    if request.median_examples is not None:
+        median = median_group_size(_whole(request.median_examples))
+        sizes |= {median, *(_powers(2 * median))}
+        chosen = els.cell(median)
+    return els, sweep(els, sorted(sizes)), chosen
+
+
+def _powers(most: int) -> Iterable[int]:
+    return (2**power for power in range(most.bit_length()))
+
+
+def _choose(request: Request, uls: UlsCell, els: ElsCell | None) -> Choice:
+    if request.algorithm == "uls":
+        return Choice(cell=uls, ratio=None, reason=f"ULS, as asked for: {describe(uls)}.")
+    if request.algorithm == "els":
+        if els is None:
+            raise UseError(
+                f"a batch of {request.compute:g} examples is more than all users have together "
+                "after the cap of the median rule, so that no sampling probability realises it",
+                hint="lower --budget, or declare more examples with --population-examples",
+            )
+        words = describe(els, example_norm=request.norms.example_norm)
+        return Choice(cell=els, ratio=None, reason=f"ELS, as asked for: {words}.")
+    if request.median_examples is None:
+        why = (
+            "ELS was not considered: its group size is the median of examples per user, which is "
+            "neither declared nor released."
+        )
+    else:
+        why = "ELS was not considered: B is more than all examples after the cap."
+    return choose(uls, els, example_norm=request.norms.example_norm, why_no_els=why)
+
+
+def _plan(request: Request, problem: UlsProblem, cell: UlsCell | ElsCell) -> tuple[Plan, float]:
+    """The frozen plan of a configuration, and its clip norm."""
+    if isinstance(cell, UlsCell):
+        clip, population, sampling = cell.user_norm, problem.population, Sampling.USERS
+    else:
+        clip, population = request.norms.example_norm, cell.population
+        sampling = Sampling.EXAMPLES
+    clip = clip if request.l2_clip_norm is None else request.l2_clip_norm
+    return Plan(
+        sampling=sampling,
+        steps=cell.steps,
+        group_size=cell.group_size,
+        sampling_probability=cell.sampling_probability,
+        noise_multiplier=cell.noise_multiplier,
+        l2_clip_norm=clip,
+        population=population,
+        target_delta=problem.table.target_delta,
+        target_epsilon=problem.table.target_epsilon,
+    ), clip
+
+
+def _constants(request: Request, clip: float, cell: UlsCell | ElsCell) -> tuple[Constant, ...]:
+    """Where each number that the choice rests on comes from."""
+    norms = request.norms
+    origin = Origin(str(norms.source))
+    declared = request.l2_clip_norm is not None
+    found = [
+        request.population,
+        request.population_examples,
+        request.median_examples,
+        Constant(name="gradient norms", value=None, origin=origin, query_id=norms.ledger_line),
+        Constant(
+            name="l2 clip norm",
+            value=clip,
+            origin=Origin.DECLARED if declared else origin,
+            query_id=None if declared else norms.ledger_line,
+        ),
+        Constant(name="delta", value=request.privacy.delta, origin=Origin.DECLARED),
+    ]
+    return tuple(constant for constant in found if constant is not None)
+
+
+def _notes(problem: UlsProblem, best: UlsCell, els: ElsProblem, chosen: Choice) -> list[str]:
+    notes = []
+    if best.compute < problem.budget * (1 - 1e-9):
+        notes.append(
+            f"the optimum uses {best.compute:.5g} of {problem.budget:g} gradients a step: its "
+            f"cohort is all {problem.population} users"
+        )
+    if best.group_size == problem.norms.largest_group_size and problem.budget > best.group_size:
+        notes.append(
+            f"the best group size is the largest measured, {best.group_size}: larger ones may be "
+            "better still; measure them with userdp probe"
+        )
+    if isinstance(chosen.cell, ElsCell) and els.population_examples is None:
+        notes.append(
+            f"the number of examples after the cap was taken to be users times group size "
+            f"({chosen.cell.population}): where users hold fewer, batches are smaller than B; "
+            "declare --population-examples"
+        )
+    if not math.isclose(problem.budget, round(problem.budget)):
+        notes.append(f"B = {problem.budget:.6g} gradients a step, in expectation")
+    return notes

@@ -1,0 +1,200 @@
+"""`Proposal`: a plan, what it is predicted to do, why it was chosen and what it was chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from userdp.errors import UseError
+from userdp.plan import Plan
+from userdp.planning.budget import PrivacyBudget
+from userdp.planning.els import ElsCell
+from userdp.planning.files import read_json, write_json
+from userdp.planning.norms import GradientNorms
+from userdp.planning.uls import Doubling, Optimum, UlsCell
+
+SCHEMA = "userdp.proposal/1"
+
+
+class Origin(StrEnum):
+    """Where a constant of a plan comes from.
+
+    ``DECLARED``: the operator's own constant, the same on neighbouring data sets. ``PUBLIC``:
+    measured on public users. ``HELD_OUT``: on private users whom the claim does not cover.
+    ``DP_RELEASE``: a line in the store's ledger. ``NON_PRIVATE``: an exact number of the private
+    data; nothing that was chosen by it is covered by the claim.
+    """
+
+    DECLARED = "declared"
+    PUBLIC = "public"
+    HELD_OUT = "held-out-users"
+    DP_RELEASE = "dp-release"
+    NON_PRIVATE = "non-private"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constant:
+    """A public constant, and where it comes from.
+
+    Args:
+        name: "population", "population examples", "median examples per user", "gradient norms",
+            "l2 clip norm" or "delta".
+        value: the number; None for the norms, which are several.
+        origin: where it comes from.
+        query_id: the ledger's line, for a DP release.
+    """
+
+    name: str
+    value: float | None
+    origin: Origin
+    query_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "origin": str(self.origin),
+            "query_id": self.query_id,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates:
+    """Every configuration computed.
+
+    Args:
+        optimum: problem (10), over all group sizes.
+        doubling: Algorithm 3, on the noise of the mean gradient (Equation 6).
+        literal: Algorithm 3 on noise multipliers, as it is printed.
+        steps: the optimum for other T at the same compute B T, by T; that of T itself included.
+        els: the sweep over group sizes, ascending.
+        els_choice: the one of the median rule, if a median is known.
+    """
+
+    optimum: Optimum
+    doubling: Doubling
+    literal: Doubling
+    steps: tuple[UlsCell, ...]
+    els: tuple[ElsCell, ...]
+    els_choice: ElsCell | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "uls_optimum": {
+                **self.optimum.cell.to_dict(),
+                "cells_computed": len(self.optimum.evaluated),
+                "group_sizes": self.optimum.candidates,
+            },
+            "uls_estimate_and_double": self.doubling.cell.to_dict(),
+            "uls_estimate_and_double_literal": self.literal.cell.to_dict(),
+            "uls_other_steps": [
+                {**cell.to_dict(), "averaged_noise_std": cell.averaged_noise_std}
+                for cell in self.steps
+            ],
+            "uls": [cell.to_dict() for cell in self.optimum.evaluated],
+            "els": [cell.to_dict() for cell in self.els],
+            "els_median_rule": None if self.els_choice is None else self.els_choice.to_dict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """What `userdp plan` answers.
+
+    Guarantee: ``plan.guarantee()`` is within the training share of ``budget``; with the releases
+    that its parameters were taken from, everything is within (``budget.epsilon``,
+    ``budget.delta``). Constants of origin ``non-private`` are covered by none of it.
+
+    Args:
+        plan: frozen; what `userdp train --plan` runs.
+        budget: the total and its split.
+        compute: B asked for, gradients per step.
+        prediction: what the plan is expected to do, by name.
+        reason: why this one, in words.
+        constants: where each constant comes from.
+        norms: the gradient norms behind it; what of them is operator-only is left out of the file.
+        candidates: every configuration computed.
+        notes: what else the operator should know.
+        calibrations: how many σ were computed.
+    """
+
+    plan: Plan
+    budget: PrivacyBudget
+    compute: float
+    prediction: Mapping[str, Any]
+    reason: str
+    constants: tuple[Constant, ...]
+    norms: GradientNorms
+    candidates: Candidates
+    notes: tuple[str, ...] = ()
+    calibrations: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def basis(self) -> str:
+        """What the plan was chosen from, in words; kept with the run and shown in its report."""
+        return basis_of(self.constants)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        norms = self.norms.to_dict()
+        norms.pop("quantiles", None)
+        return {
+            "schema": SCHEMA,
+            "plan": self.plan.to_dict(),
+            "basis": self.basis,
+            "reason": self.reason,
+            "prediction": dict(self.prediction),
+            "budget": self.budget.to_dict(),
+            "compute": self.compute,
+            "constants": [constant.to_dict() for constant in self.constants],
+            "norms": norms,
+            "candidates": self.candidates.to_dict(),
+            "notes": list(self.notes),
+            "calibrations": self.calibrations,
+            **self.extra,
+        }
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all; its owner's alone where it holds private numbers."""
+        private = any(c.origin in (Origin.NON_PRIVATE, Origin.HELD_OUT) for c in self.constants)
+        write_json(path, self.to_dict(), mode=0o600 if private else 0o644)
+
+
+def basis_of(constants: tuple[Constant, ...]) -> str:
+    """What constants were taken from, in words, the worst first."""
+
+    def names(origin: Origin) -> str:
+        return ", ".join(c.name for c in constants if c.origin is origin)
+
+    for origin, words in (
+        (Origin.NON_PRIVATE, "non-private statistics"),
+        (Origin.HELD_OUT, "statistics of held-out users"),
+        (Origin.DP_RELEASE, "DP releases in the store's ledger"),
+    ):
+        if names(origin):
+            return f"{words}: {names(origin)}"
+    return "declared constants and public statistics"
+
+
+def load_plan(path: Path) -> tuple[Plan, str | None]:
+    """The plan in a file that `userdp plan` or `Plan.save` wrote, and what it was chosen from.
+
+    Raises:
+        UseError: the file holds neither.
+    """
+    values = read_json(path, what="a plan")
+    if values.get("schema") != SCHEMA:
+        return Plan.from_dict(values), None
+    plan, basis = values.get("plan"), values.get("basis")
+    if not isinstance(plan, dict) or not isinstance(basis, str):
+        raise UseError(
+            f"{path} is a proposal without its plan or its basis",
+            hint="make it again with userdp plan",
+        )
+    return Plan.from_dict(plan), basis
