@@ -83,6 +83,13 @@ def test_each_answer_is_a_line_of_the_ledger_and_adds_to_the_claim(store):
     assert [answer.name for answer in got] == ["users", "examples", "median"]
     charges = StoreLedger(store.path).charges()
     assert [charge.run_id for charge in charges] == [answer.query_id for answer in got]
+    assert [(charge.query_name, charge.answer) for charge in charges] == [
+        (answer.name, answer.value) for answer in got
+    ]
+    with pytest.raises(UseError, match="already"):
+        StoreLedger(store.path).answer(got[0].query_id, value=1)
+    with pytest.raises(UseError, match="no query"):
+        StoreLedger(store.path).answer("other", value=1)
     total = claim(store.path).guarantee
     assert total.epsilon == pytest.approx(0.6, rel=1e-12)
     assert total.delta == 0.0
@@ -101,11 +108,13 @@ def test_an_answer_is_charged_even_if_it_is_never_drawn(store, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         release_function(store, epsilon=0.3, names=("users",))
     assert claim(store.path).guarantee.epsilon == pytest.approx(0.3)
+    assert [charge.answer for charge in StoreLedger(store.path).charges()] == [None]
 
 
 def test_an_answer_drawn_before_its_line_is_caught(store, monkeypatch):
     """The twin: a ledger that does not write leaves no charge."""
-    monkeypatch.setattr(StoreLedger, "query", lambda *arguments, **options: None)
+    for name in ("query", "answer"):
+        monkeypatch.setattr(StoreLedger, name, lambda *arguments, **options: None)
     release_function(store, epsilon=0.3, names=("users",))
     assert StoreLedger(store.path).charges() == []
 

@@ -2,12 +2,13 @@
 
 A run *reserves* its whole plan when it starts and *settles* when it ends. A run that never
 settles stays charged in full. A DP statistic (`userdp.queries`) is a line of its own,
-written before its answer is drawn. The file is ``ledger.jsonl`` in the store's folder.
+written before its answer is drawn; the answer follows on another. The file is ``ledger.jsonl`` in
+the store's folder.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class Charge:
         steps: charged; 0 for a query.
         settled: what it costs is final.
         query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
+        query_name: what was asked.
+        answer: what was released; None if a crash came between the charge and its answer.
     """
 
     run_id: str
@@ -37,6 +40,8 @@ class Charge:
     steps: int
     settled: bool
     query_epsilon: float | None = None
+    query_name: str | None = None
+    answer: int | None = None
 
 
 class StoreLedger:
@@ -74,6 +79,19 @@ class StoreLedger:
         self._append(
             {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
         )
+
+    def answer(self, query_id: str, *, value: int) -> None:
+        """Keep the answer of a charged query: it is a DP release, so it may stand here.
+
+        Raises:
+            UseError: the query was never charged, or has its answer.
+        """
+        charged = {charge.run_id: charge for charge in self.charges()}
+        if query_id not in charged or charged[query_id].query_epsilon is None:
+            raise UseError(f"{query_id} is no query charged in {self.path}")
+        if charged[query_id].answer is not None:
+            raise UseError(f"query {query_id} has its answer in {self.path} already")
+        self._append({"kind": "answer", "run_id": query_id, "value": int(value)})
 
     def _append(self, entry: dict[str, Any]) -> None:
         head = [] if self.path.exists() else [{"kind": "store", "schema": SCHEMA}]
@@ -115,8 +133,15 @@ def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
         elif entry["kind"] == "query":
             query = PureQuery(pure_epsilon=entry["pure_epsilon"])
             charges[run_id] = Charge(
-                run_id=run_id, plan=None, steps=0, settled=True, query_epsilon=query.pure_epsilon
+                run_id=run_id,
+                plan=None,
+                steps=0,
+                settled=True,
+                query_epsilon=query.pure_epsilon,
+                query_name=entry["name"],
             )
+        elif entry["kind"] == "answer":
+            charges[run_id] = replace(charges[run_id], answer=entry["value"])
         else:
             raise UseError(f"{path} holds a line of unknown kind {entry['kind']!r}")
     return list(charges.values())

@@ -48,7 +48,8 @@ def release(
 
     Guarantee: all answers together are (``epsilon``, 0)-DP per user, add-or-remove: each takes an
     equal share, and basic composition adds them. Each share is a line in the store's ledger, on
-    the disk before its answer is drawn; a crash between the two leaves it charged.
+    the disk before its answer is drawn; a crash between the two leaves it charged. The answer
+    follows there, where `userdp plan` finds it.
 
     Args:
         store: whose training users are counted; each user is in one row.
@@ -80,5 +81,6 @@ def release(
         query_id = f"query-{secrets.token_hex(8)}"
         ledger.query(query_id, name=statistic.name, pure_epsilon=share)
         value = draw(statistic, counts, epsilon=share, most_examples=most_examples)
+        ledger.answer(query_id, value=value)
         answers.append(Release(name=statistic.name, value=value, epsilon=share, query_id=query_id))
     return answers
