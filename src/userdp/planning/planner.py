@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -99,29 +100,26 @@ def propose(request: Request) -> Proposal:
     require_usable(problem)
     notes: list[str] = []
     try:
-        others = _other_steps(problem)
         if request.choose_steps:
-            problem, note = _with_chosen_steps(problem, others)
+            problem, note = _with_chosen_steps(problem, _other_steps(problem))
             notes.append(note)
         best = optimum(problem)
-        els_problem, els_cells, els_choice = _els(request, problem, table)
+        els_problem, els_choice = _els(request, problem)
     except OutOfReach:
         raise refusal(problem, least=None, limit=request.most_noise) from None
     chosen = _choose(request, best.cell, els_choice)
-    if noise_to_signal(chosen.cell.noise_std, request.norms.example_norm) > request.most_noise:
-        raise refusal(problem, least=best.cell, limit=request.most_noise)
+    _require_signal(request, problem, best.cell, chosen.cell)
     candidates = Candidates(
         optimum=best,
         doubling=estimate_and_double(problem),
         literal=estimate_and_double(problem, literal=True),
-        steps=others,
-        els=els_cells,
+        steps=_other_steps(problem),
+        els=_sweep(request, els_problem, problem.norms.largest_group_size),
         els_choice=els_choice,
     )
     plan, clip = _plan(request, problem, chosen.cell)
     guarantee = plan.guarantee()
-    if not guarantee.epsilon <= request.privacy.training_epsilon:
-        raise AssertionError("the plan's own epsilon exceeds its share")
+    assert guarantee.epsilon <= request.privacy.training_epsilon
     notes += _notes(problem, best.cell, els_problem, chosen)
     return Proposal(
         plan=plan,
@@ -163,7 +161,8 @@ def _other_steps(problem: UlsProblem) -> tuple[UlsCell, ...]:
         if steps == problem.steps:
             budget = problem.budget
         if budget >= 1 and (budget <= most or problem.extrapolate):
-            found.append(optimum(replace(problem, steps=steps, budget=budget)).cell)
+            with contextlib.suppress(OutOfReach):
+                found.append(optimum(replace(problem, steps=steps, budget=budget)).cell)
     return tuple(found)
 
 
@@ -183,25 +182,47 @@ def _with_chosen_steps(problem: UlsProblem, others: tuple[UlsCell, ...]) -> tupl
     return changed, note
 
 
-def _els(
-    request: Request, problem: UlsProblem, table: NoiseTable
-) -> tuple[ElsProblem, tuple[ElsCell, ...], ElsCell | None]:
+def _els(request: Request, problem: UlsProblem) -> tuple[ElsProblem, ElsCell | None]:
+    """ELS at the same compute, and its configuration by the median rule."""
     examples = request.population_examples
     els = ElsProblem(
-        table=table,
+        table=problem.table,
         budget=problem.budget,
         steps=problem.steps,
         population=problem.population,
         population_examples=None if examples is None else _whole(examples),
         example_norm=request.norms.example_norm,
     )
-    sizes = set(_powers(max(problem.norms.largest_group_size, 1)))
-    chosen = None
+    median = request.median_examples
+    return els, None if median is None else els.cell(median_group_size(_whole(median)))
+
+
+def _sweep(request: Request, els: ElsProblem, largest: int) -> tuple[ElsCell, ...]:
+    """Powers of two up to the largest group size measured or twice the median, and the median."""
+    sizes = set(_powers(largest))
     if request.median_examples is not None:
-        median = median_group_size(_whole(request.median_examples))
-        sizes |= {median, *(_powers(2 * median))}
-        chosen = els.cell(median)
-    return els, sweep(els, sorted(sizes)), chosen
+        median = _whole(request.median_examples)
+        sizes |= {median, *_powers(min(2 * median, 10**6))}
+    return sweep(els, sorted(sizes))
+
+
+def _require_signal(
+    request: Request, problem: UlsProblem, uls: UlsCell, chosen: UlsCell | ElsCell
+) -> None:
+    """Refuse what would learn next to nothing, with the nearest budgets that would do."""
+    unit, limit = request.norms.example_norm, request.most_noise
+    noise = noise_to_signal(chosen.noise_std, unit)
+    if noise <= limit:
+        return
+    if isinstance(chosen, ElsCell) and noise_to_signal(uls.noise_std, unit) <= limit:
+        raise UseError(
+            f"ELS at B = {chosen.batch_size:g} gradients a step needs σ = "
+            f"{chosen.noise_multiplier:.4g}: noise of {noise:.3g} times an example's gradient norm "
+            f"on every coordinate, and the limit is {limit:g}",
+            hint=f"leave --algorithm out: ULS has {noise_to_signal(uls.noise_std, unit):.3g}, with "
+            f"M = {uls.cohort_size:.5g} users a step and G = {uls.group_size}",
+        )
+    raise refusal(problem, least=uls, limit=limit)
 
 
 def _powers(most: int) -> Iterable[int]:
