@@ -51,7 +51,7 @@ def train(
         config: see TrainConfig.
         json: print one JSON object on stdout.
     """
-    chosen = _choose_plan(plan, privacy, options, out, resume=resume)
+    chosen, plan_basis = _choose_plan(plan, privacy, options, out, resume=resume)
     settings = _choose_config(config, out, resume=resume)
     if isinstance(chosen, PlainPlan):
         stderr.print(
@@ -77,6 +77,7 @@ def train(
             resume=resume,
             progress=bar,
             tensorboard=not no_tensorboard,
+            plan_basis=plan_basis,
         )
     result = describe(out, chosen, seconds=done.seconds)
     emit(result, json=json, render=lambda console: _print(console, result))
@@ -106,18 +107,21 @@ def _choose_plan(
     out: Path,
     *,
     resume: bool,
-) -> Plan | PlainPlan:
-    """The plan of a file, of options, or of the run that is resumed."""
+) -> tuple[Plan | PlainPlan, str | None]:
+    """The plan of a file, of options, or of the run that is resumed; and its basis, if it is known.
+
+    Whether a file is from userdp plan or from `Plan.save` is told by its schema.
+    """
     if path is not None:
         if options is not None or privacy == "none":
             raise UseError("--plan says it all: leave the other options of a plan out")
-        from userdp.plan import Plan
+        from userdp.planning.proposal import load_plan
 
-        return Plan.load(path)
+        return load_plan(path)
     if resume and options is None:
-        return _kept_plan(out)
+        return _kept_plan(out), None
     options = options or PlanOptions()
-    return build_plain_plan(options) if privacy == "none" else build_plan(options)
+    return (build_plain_plan(options) if privacy == "none" else build_plan(options)), None
 
 
 def _kept_plan(out: Path) -> Plan | PlainPlan:

@@ -51,10 +51,34 @@ def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
         found.append(_CAP)
     if len(runs) > 1:
         found.append(_SEVERAL)
+    found += [_basis(basis) for basis in _uncovered_bases(runs)]
     if any(run.plan is not None and not run.claim.complete for run in runs):
         found.append(_INTERRUPTED)
     order = list(Grade)
     return tuple(sorted(found, key=lambda assumption: order.index(assumption.grade)))
+
+
+def _uncovered_bases(runs: Sequence[RunFacts]) -> list[str]:
+    """What plans were chosen from that no claim here covers, each once."""
+    bases = {run.settings.get("plan_basis", "") for run in runs}
+    return sorted(b for b in bases if b.startswith(("non-private", "statistics of held-out")))
+
+
+def _basis(basis: str) -> Assumption:
+    return Assumption(
+        key="plan-basis",
+        title="What the plan was chosen from is not covered",
+        grade=Grade.CRITICAL,
+        statement=f"Parameters of the plan were chosen from {basis}.",
+        otherwise=(
+            "They are exact numbers of people's text, without noise: what the plan tells of them "
+            "comes on top of ε, for the people they were taken from."
+        ),
+        ensured=(
+            "Nobody. Plan from public or declared numbers, or from `userdp stats --epsilon`, to be "
+            "rid of it."
+        ),
+    )
 
 
 _ALWAYS = (

@@ -42,6 +42,7 @@ _ALLOWED = (
     "averaging_decay",
     "steps",
     "batch_size",
+    "plan_basis",
 )
 """Settings that a public page may show: all fixed before the run, none of them a path or a count.
 
@@ -187,4 +188,4 @@ def _settings(path: Path) -> dict[str, str]:
 def _shown(key: str, value: str | float) -> str:
     if key == "model":
         return PurePath(str(value)).name or "unknown"  # a folder's place is nobody's business
-    return f"{value:.6g}" if isinstance(value, float) else str(value)[:80]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]

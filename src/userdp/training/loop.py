@@ -60,6 +60,7 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
     tensorboard: bool = True,
+    plan_basis: str | None = None,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
 ) -> TrainResult:
@@ -77,6 +78,7 @@ def train(
         resume: go on with an interrupted run: its remaining steps, from its last checkpoint.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
+        plan_basis: what the plan was chosen from, in words; kept in config.json for the report.
         unsafe_seed: FOR TESTS ONLY, see `make_private`.
         unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
 
@@ -101,6 +103,7 @@ def train(
         out=out,
         resume=resume,
         identity=identity,
+        plan_basis=plan_basis,
         unsafe_seed=unsafe_seed,
         unsafe_noise_seed=unsafe_noise_seed,
     ) as run:
@@ -149,10 +152,13 @@ def _open(
     out: Path,
     resume: bool,
     identity: Mapping[str, str],
+    plan_basis: str | None,
     unsafe_seed: int | None,
     unsafe_noise_seed: int | None,
 ) -> PrivateRun | PlainRun:
     public: dict[str, Any] = {"train": config.to_dict(), "seq_len": store.meta.seq_len}
+    if plan_basis is not None:
+        public["plan_basis"] = plan_basis
     if isinstance(plan, PlainPlan):
         return make_plain(
             model,
