@@ -29,6 +29,11 @@ _COMMANDS = {
         "Measure gradient norms for the planner (operator-only).",
         "store --out norms.json",
     ),
+    "plan": (
+        "Choose group size, cohort size and noise, and ELS or ULS, for a budget.",
+        "store --budget 64 --steps 50 --epsilon 4 --norms norms.json --population 1000 "
+        "--out plan.json",
+    ),
     "train": (
         "Fine-tune a model with user-level differential privacy.",
         "store --out run --plan plan.json",
