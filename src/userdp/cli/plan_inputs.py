@@ -1,0 +1,178 @@
+"""What `userdp plan` takes its constants from: flags, the store's ledger, the norms file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from userdp.errors import UseError
+
+if TYPE_CHECKING:
+    from userdp.ledger.store import Charge
+    from userdp.planning.budget import Release
+    from userdp.planning.norms import GradientNorms
+    from userdp.planning.proposal import Constant
+
+_STATISTICS = {
+    "population": ("users",),
+    "population examples": ("examples",),
+    "median examples per user": ("median", "p50"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """The constants of a request, and the DP releases that they were taken from."""
+
+    population: Constant
+    population_examples: Constant | None
+    median_examples: Constant | None
+    delta: float
+    releases: tuple[Release, ...]
+
+
+def gather(
+    store: Path,
+    norms: GradientNorms,
+    *,
+    population: int | None,
+    population_examples: int | None,
+    median_examples: int | None,
+    delta: float | None,
+    epsilon: float,
+    query_share: float | None,
+    exact_counts: bool,
+) -> Inputs:
+    """Each constant from its flag; else from the ledger's newest answer; else from the norms.
+
+    A flag makes the ledger's answer unused, and unused answers cost this plan nothing.
+
+    Raises:
+        UseError: no population is known, or no δ can be fixed.
+    """
+    from userdp.ledger import StoreLedger
+    from userdp.planning.budget import Release, delta_for
+    from userdp.planning.proposal import Constant, Origin
+
+    charges = StoreLedger(store).charges()
+    declared = {
+        "population": population,
+        "population examples": population_examples,
+        "median examples per user": median_examples,
+    }
+    if exact_counts:
+        given = [name for name, value in declared.items() if value is not None]
+        if given:
+            raise UseError(
+                f"--unsafe-exact-counts reads the private counts, and the {given[0]} is declared",
+                hint="leave one of the two out",
+            )
+        declared = _exact(store)
+    origin = Origin.NON_PRIVATE if exact_counts else Origin.DECLARED
+    found: dict[str, Constant] = {}
+    releases: list[Release] = []
+    for name, value in declared.items():
+        if value is not None:
+            found[name] = Constant(name=name, value=_count(name, value), origin=origin)
+            continue
+        charge = _newest(charges, _STATISTICS[name])
+        if charge is None:
+            continue
+        assert charge.query_epsilon is not None
+        assert charge.answer is not None
+        found[name] = Constant(
+            name=name,
+            value=_count(f"DP {name}", charge.answer),
+            origin=Origin.DP_RELEASE,
+            query_id=charge.run_id,
+        )
+        releases.append(
+            Release(
+                name=charge.query_name or name,
+                query_id=charge.run_id,
+                epsilon=charge.query_epsilon,
+                value=charge.answer,
+            )
+        )
+    if norms.ledger_line is not None:
+        releases.append(_of_norms(store, charges, norms.ledger_line))
+    median = "median examples per user"
+    if median not in found and norms.median_examples_per_user is not None:
+        found[median] = Constant(
+            name=median,
+            value=norms.median_examples_per_user,
+            origin=Origin(str(norms.median_examples_source)),
+            query_id=norms.ledger_line if norms.median_examples_source == "dp-release" else None,
+        )
+    if "population" not in found:
+        share = 0.05 if query_share is None else query_share
+        raise UseError(
+            "the plan needs a population: the sampling probability and every denominator are "
+            "made of it, and the store's own count is private",
+            hint="declare a nominal number of users with --population, or release it under DP "
+            f"first, as a share of the budget: userdp stats {store} --epsilon {share * epsilon:g}",
+        )
+    if delta is None:
+        counts = [found.get("population examples"), found["population"]]
+        known = [c for c in counts if c is not None and c.origin is Origin.DECLARED]
+        if not known:
+            raise UseError(
+                "delta is n^-1.1 only for a declared n: it must be fixed before any private look",
+                hint="give --delta, or declare --population",
+            )
+        assert known[0].value is not None
+        delta = delta_for(int(known[0].value))
+    return Inputs(
+        population=found["population"],
+        population_examples=found.get("population examples"),
+        median_examples=found.get(median),
+        delta=delta,
+        releases=tuple(releases),
+    )
+
+
+def _count(name: str, value: int) -> int:
+    if not 1 <= value <= 10**12:
+        raise UseError(
+            f"the {name} must be a whole number from 1 to 1000000000000, got {value!r}",
+            hint="declare it with its flag, see `userdp plan --help`",
+        )
+    return value
+
+
+def _newest(charges: list[Charge], names: tuple[str, ...]) -> Charge | None:
+    """The last answer to one of these statistics."""
+    answers = [c for c in charges if c.query_name in names and c.answer is not None]
+    return answers[-1] if answers else None
+
+
+def _of_norms(store: Path, charges: list[Charge], line: str) -> Release:
+    """What a DP release of gradient norms cost, from its line."""
+    from userdp.planning.budget import Release
+
+    for charge in charges:
+        if charge.run_id == line and charge.query_epsilon is not None:
+            return Release(name="gradient norms", query_id=line, epsilon=charge.query_epsilon)
+    raise UseError(
+        f"the norms name the ledger line {line}, and the ledger of {store} has no such query: what "
+        "they cost is unknown",
+        hint="use the norms with the store that they were released from",
+    )
+
+
+def _exact(store: Path) -> dict[str, int | None]:
+    """The private counts of the training split themselves."""
+    import statistics
+
+    from userdp.data.splits import Split
+    from userdp.data.store import UserStore
+
+    counts = UserStore.open(store).split(Split.TRAIN).counts
+    if not len(counts):
+        raise UseError(f"the store {store} has no training users")
+    return {
+        "population": len(counts),
+        "population examples": int(counts.sum()),
+        "median examples per user": int(statistics.median_low(counts.tolist())),
+    }
