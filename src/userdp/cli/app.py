@@ -29,6 +29,10 @@ _COMMANDS = {
         "Measure gradient norms for the planner (operator-only).",
         "store --out norms.json",
     ),
+    "score": (
+        "Score examples by perplexity, for train --selection (operator-only).",
+        "store --out scores.arrow",
+    ),
     "plan": (
         "Choose group size, cohort size and noise, and ELS or ULS, for a budget.",
         "store --budget 64 --steps 50 --epsilon 4 --norms norms.json --population 1000 "

@@ -28,6 +28,7 @@ def train(
     out: Path,
     plan: Path | None = None,
     privacy: Literal["user", "none"] = "user",
+    scores: Path | None = None,
     resume: bool = False,
     no_tensorboard: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
@@ -45,6 +46,7 @@ def train(
         plan: a plan file; or give the plan's numbers as options.
         privacy: user (the default), or none: shuffled batches, no claim, and the store's own claim
             becomes infinite.
+        scores: the file of userdp score, for --selection highest-perplexity or lowest-perplexity.
         resume: go on with the interrupted run in --out: its remaining steps, on fresh cohorts.
         no_tensorboard: write no curves, even where TensorBoard is installed.
         options: see PlanOptions.
@@ -74,6 +76,7 @@ def train(
             chosen,
             settings,
             out=out,
+            scores=scores,
             resume=resume,
             progress=bar,
             tensorboard=not no_tensorboard,

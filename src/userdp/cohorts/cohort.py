@@ -39,6 +39,15 @@ class Cohort:
         """How many examples were drawn."""
         return len(self.users)
 
+    def part(self, begin: int, end: int) -> Cohort:
+        """Units ``begin:end`` as a cohort of their own."""
+        first, last = self.offsets[begin], self.offsets[end]
+        return Cohort(
+            users=self.users[first:last],
+            examples=self.examples[first:last],
+            offsets=self.offsets[begin : end + 1] - first,
+        )
+
 
 class Sampler(ABC):
     """Draws one cohort per step, independently of all other steps and of what the data says."""

@@ -9,6 +9,7 @@ Operator-only: scores are exact functions of private records.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def write_scores(
                 column = pa.array(block, pa.float32())
                 file.write_batch(pa.record_batch([column], schema=schema))
                 written += len(block)
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
         examples = int(store.split(split).counts.sum())
         if written != examples:
             raise UseError(f"{written} scores came for the {examples} examples of {split}")

@@ -26,7 +26,6 @@ Source: Chua et al. 2024, Sections 4.1 and 5.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -35,28 +34,14 @@ from numpy.typing import ArrayLike, NDArray
 from userdp.data.hashing import mix64
 from userdp.data.selection import FixedSelection, fixed_selection
 from userdp.data.store import StoreSplit, TokenRows
+from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.guarantees import require_count
 
 _BLOCK = 2**21
 
 
-class Strategy(StrEnum):
-    """See the module."""
-
-    RANDOM = "random"
-    LONGEST = "longest"
-    SHORTEST = "shortest"
-    HIGHEST_PERPLEXITY = "highest-perplexity"
-    LOWEST_PERPLEXITY = "lowest-perplexity"
-    RANDOM_CHUNK = "random-chunk"
-    RESAMPLED = "resampled"
-
-
-_SCORED = (Strategy.HIGHEST_PERPLEXITY, Strategy.LOWEST_PERPLEXITY)
-_BY_LENGTH = (Strategy.LONGEST, Strategy.SHORTEST)
 _GREATEST = (Strategy.LONGEST, Strategy.HIGHEST_PERPLEXITY)
-_PER_STEP_ONLY = (Strategy.RANDOM_CHUNK, Strategy.RESAMPLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +123,7 @@ def select_once(
 
     Source: Charles et al. 2024, Algorithm 1 (the cap); Chua et al. 2024, Section 4.1.
     """
-    if strategy in _PER_STEP_ONLY:
+    if strategy.per_step_only:
         raise UseError(
             f"the selection {strategy} draws anew at each step, and example-level sampling fixes "
             "each user's examples once",
@@ -259,14 +244,14 @@ def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _require_scores(
     split: StoreSplit, strategy: Strategy, scores: NDArray[np.float32] | None
 ) -> NDArray[np.float32] | None:
-    if strategy not in _SCORED:
+    if not strategy.scored:
         return None
     examples = int(split.counts.sum())
     if scores is None or scores.shape != (examples,):
         got = "none" if scores is None else f"shape {scores.shape}"
         raise UseError(
             f"the selection {strategy} needs a score for each of {examples} examples, got {got}",
-            hint="write them with `userdp.data.scores.write_scores`",
+            hint="userdp score STORE --out scores.arrow, then --scores scores.arrow",
         )
     return scores
 

@@ -89,5 +89,6 @@ _SETTINGS = {
     "seq_len": "most tokens of an example",
     "learning_rate": "its peak",
     "lora_rank": "of the adapters trained in place of all weights",
+    "selection": "which of a user's examples train, where there are more than G",
     "averaging": "of the weights released; free post-processing",
 }

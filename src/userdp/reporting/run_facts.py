@@ -40,6 +40,7 @@ _ALLOWED = (
     "dropout",
     "averaging",
     "averaging_decay",
+    "selection",
     "steps",
     "batch_size",
     "plan_basis",

@@ -2,36 +2,102 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
 from userdp.cohorts import Cohort
-from userdp.data.selection import FixedSelection, fixed_selection
+from userdp.cohorts.poisson import secret_generator
+from userdp.data.selection import FixedSelection
+from userdp.data.selections import RankedSelection, Selector, build_selector, select_once
 from userdp.data.store import StoreSplit
+from userdp.data.strategy import Strategy
 from userdp.gradients import Units
 from userdp.guarantees import Sampling
 from userdp.plan import Plan
 
 
 class Collator:
-    """Gathers a cohort's rows.
+    """Chooses among the examples of a cohort's users, and gathers their rows.
 
-    Guarantee (invariant 11): which examples a user's ranks stand for depends on that user's
-    number of examples and hash alone, and stays the same for the whole run.
+    Guarantee (invariants 3 and 11): which examples of a user train depends on that user's examples
+    and scores, the user's hash, and randomness that no data decides; at most ``group_size`` of a
+    user in a step (ULS) or in the whole run (ELS). So no strategy moves a step's sensitivity.
+
+    Under ELS (Charles et al. 2024, Algorithm 1: each user's examples are capped once) and for the
+    strategies that rank, a cohort names ranks in a selection that stays the same for the whole
+    run. Under ULS with ``random`` it names the examples themselves. ``random-chunk`` and
+    ``resampled`` draw anew here: the cohort then names each drawn user once.
 
     Args:
         split: where the rows are.
-        plan: under ELS a cohort names ranks below ``group_size`` (Charles et al. 2024, Algorithm
-            1: each user's examples are capped once), under ULS the examples themselves.
+        plan: sampling and ``group_size``.
+        strategy: see `userdp.data.selections`.
+        scores: float32 (examples,), for the perplexity strategies.
+        seq_len: the store's, for ``random-chunk``.
+        unsafe_seed: fixes what is drawn here; for tests only.
+
+    Attributes:
+        counts: int64 (users,), how many a sampler may draw of each user.
+
+    Raises:
+        UseError: ELS with a strategy that draws at each step, or scores are missing.
     """
 
-    def __init__(self, split: StoreSplit, plan: Plan) -> None:
+    def __init__(
+        self,
+        split: StoreSplit,
+        plan: Plan,
+        *,
+        strategy: Strategy = Strategy.RANDOM,
+        scores: NDArray[np.float32] | None = None,
+        seq_len: int | None = None,
+        unsafe_seed: int | None = None,
+    ) -> None:
         self._split = split
-        self._selection: FixedSelection | None = None
-        if plan.sampling is Sampling.EXAMPLES:
-            _, self._selection = fixed_selection(split, plan.group_size)
+        self._group_size = plan.group_size
+        self._selection: FixedSelection | RankedSelection | None = None
+        self._selector: Selector | None = None
+        self.counts = split.counts
+        by_user = plan.sampling is Sampling.USERS
+        if by_user and strategy.per_step_only:
+            self._selector = build_selector(
+                split, plan.group_size, strategy=strategy, seq_len=seq_len
+            )
+            self._generator = secret_generator(None if unsafe_seed is None else unsafe_seed + 1)
+            self.counts = np.ones_like(split.counts)
+        elif not by_user or strategy is not Strategy.RANDOM:
+            capped, self._selection = select_once(
+                split, plan.group_size, strategy=strategy, scores=scores
+            )
+            self.counts = capped
 
     def __call__(self, cohort: Cohort) -> Units:
         """The cohort's rows, one unit per drawn user (ULS) or example (ELS)."""
+        if self._selector is not None:
+            chosen = self._selector.select(cohort.users, self._generator)
+            rows = chosen.rows
+            return Units.from_flat(rows.tokens, rows.offsets, chosen.offsets, rows.targets)
         examples = cohort.examples
         if self._selection is not None:
             examples = self._selection.map(cohort.users, examples)
         rows = self._split.gather(cohort.users, examples)
         return Units.from_flat(rows.tokens, rows.offsets, cohort.offsets, rows.targets)
+
+    def pieces(self, cohort: Cohort, *, rows: int) -> list[Cohort]:
+        """The cohort in pieces of whole units, of at most ``rows`` rows where a unit allows it.
+
+        At least one piece. Where the cut falls depends on numbers of rows alone.
+        """
+        sizes = np.diff(cohort.offsets)
+        if self._selector is not None:
+            sizes = sizes * self._group_size
+        cuts, held = [0], 0
+        for unit, size in enumerate(sizes.tolist()):
+            if held and held + size > rows:
+                cuts.append(unit)
+                held = 0
+            held += size
+        cuts.append(cohort.units)
+        return [cohort.part(begin, end) for begin, end in pairwise(cuts)]

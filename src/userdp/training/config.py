@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
+from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.guarantees import require_count, require_positive
 
@@ -81,6 +82,10 @@ class TrainConfig:
         activation_checkpointing: compute activations again in the backward pass; saves memory.
         engine: how gradients are clipped; time and memory, never the claim. "reference" has no
             measured part in its sensitivity argument (docs/engines.md).
+        selection: which of a user's examples train, where there are more than group_size: random,
+            longest, shortest, highest-perplexity or lowest-perplexity (with --scores); with user
+            sampling also random-chunk (pieces of all of the user's text) and resampled (users of
+            few examples are filled up by repeating). Time and utility, never the claim.
         micro_batch: most examples in one pass; memory, never privacy.
         checkpoint_every: steps between checkpoints; a crash loses at most so many updates.
         evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
@@ -108,6 +113,7 @@ class TrainConfig:
     base_precision: Precision = Precision.FLOAT32
     activation_checkpointing: bool = False
     engine: EngineName = EngineName.AUTO
+    selection: Strategy = Strategy.RANDOM
     micro_batch: int = 32
     checkpoint_every: int = 50
     evaluate_every: int = 0
@@ -176,6 +182,7 @@ class TrainConfig:
             "precision": Precision,
             "base_precision": Precision,
             "engine": EngineName,
+            "selection": Strategy,
             "lora_targets": tuple,
         }
         return cls(**{name: kinds.get(name, _as_is)(value) for name, value in values.items()})

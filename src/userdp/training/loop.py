@@ -14,6 +14,8 @@ from torch import nn
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
+from userdp.errors import UseError
 from userdp.plan import Plan
 from userdp.training.averaging import WeightAverage, build_average
 from userdp.training.checkpoints import Position, load_checkpoint, save_checkpoint
@@ -57,6 +59,7 @@ def train(
     config: TrainConfig,
     *,
     out: Path,
+    scores: Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
     tensorboard: bool = True,
@@ -75,6 +78,7 @@ def train(
         plan: a private plan, or a `PlainPlan` for a run without privacy.
         config: everything that privacy does not depend on.
         out: the run's folder; new, unless ``resume``.
+        scores: of the examples, for selection by perplexity; see `userdp.training.scores`.
         resume: go on with an interrupted run: its remaining steps, from its last checkpoint.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
@@ -101,6 +105,7 @@ def train(
         plan,
         config,
         out=out,
+        scores=scores,
         resume=resume,
         identity=identity,
         plan_basis=plan_basis,
@@ -150,6 +155,7 @@ def _open(
     config: TrainConfig,
     *,
     out: Path,
+    scores: Path | None,
     resume: bool,
     identity: Mapping[str, str],
     plan_basis: str | None,
@@ -160,6 +166,11 @@ def _open(
     if plan_basis is not None:
         public["plan_basis"] = plan_basis
     if isinstance(plan, PlainPlan):
+        if config.selection is not Strategy.RANDOM or scores is not None:
+            raise UseError(
+                "a run without privacy trains on all examples: there is none to select",
+                hint="leave --selection and --scores out",
+            )
         return make_plain(
             model,
             optimizer,
@@ -182,6 +193,8 @@ def _open(
         loss=build_loss(config, model),
         micro_batch=config.micro_batch,
         engine=config.engine,
+        selection=config.selection,
+        scores=scores,
         resume=resume,
         identity=identity,
         public=public,

@@ -21,12 +21,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from userdp.cohorts import Sampler, build_sampler
+from userdp.data.scores import read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
     ClippedSum,
@@ -47,6 +51,7 @@ from userdp.plan import Plan
 from userdp.training.collate import Collator
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
+from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
 from userdp.training.runs import OpenRun, RunFolder, open_run
 from userdp.training.steps import Step, operator_facts
 
@@ -61,6 +66,8 @@ def make_private(
     loss: Loss = causal_lm_loss,
     micro_batch: int = 32,
     engine: str = "auto",
+    selection: str = Strategy.RANDOM,
+    scores: Path | None = None,
     resume: bool = False,
     identity: Mapping[str, str] | None = None,
     public: Mapping[str, Any] | None = None,
@@ -83,6 +90,9 @@ def make_private(
             it must take ``targets`` too, see `userdp.gradients.MaskedLoss`.
         micro_batch: most rows in one pass; memory, never privacy.
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
+        selection: which of a user's examples train, see `userdp.data.selections`; fixed once for
+            ELS, anew per step for ULS where it draws. A resumed run must share it.
+        scores: the file of `userdp.training.scores`, for the perplexity selections alone.
         resume: go on with the interrupted run in ``out``: the steps that its ledger does not hold
             yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
             whose update was lost stay charged.
@@ -105,7 +115,16 @@ def make_private(
     if opened.meta.loss_mask:
         require_masked(loss)
     split = opened.split(Split.TRAIN)
-    sampler = build_sampler(plan, split.counts, unsafe_seed=unsafe_seed)
+    strategy = _strategy(selection)
+    collator = Collator(
+        split,
+        plan,
+        strategy=strategy,
+        scores=None if scores is None else _scores(opened, strategy, scores),
+        seq_len=opened.meta.seq_len,
+        unsafe_seed=unsafe_seed,
+    )
+    sampler = build_sampler(plan, collator.counts, unsafe_seed=unsafe_seed)
     noise = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
     unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
     run = open_run(
@@ -115,9 +134,10 @@ def make_private(
         identity={
             "model": shape_digest(model),
             "kind of seeds": "unsafe" if unsafe else "secret",
+            "selection": str(strategy) if scores is None else f"{strategy} {_digest(scores)}",
             **(identity or {}),
         },
-        public={"plan": plan.to_dict(), **(public or {})},
+        public={"plan": plan.to_dict(), "selection": str(strategy), **(public or {})},
         facts={"unsafe_seeds": True} if unsafe else None,
         resume=resume,
     )
@@ -127,7 +147,7 @@ def make_private(
         optimizer=optimizer,
         plan=plan,
         sampler=sampler,
-        collator=Collator(split, plan),
+        collator=collator,
         noise=noise,
         loss=loss,
         micro_batch=micro_batch,
@@ -166,6 +186,7 @@ class PrivateRun:
         self._optimizer = optimizer
         self._sampler = sampler
         self._collator = collator
+        self._cut = collator.pieces
         self._noise = noise
         self._rule = ClipRule(
             form=plan.clip_form, stability=plan.clip_stability, layer_split=plan.layer_split
@@ -214,7 +235,8 @@ class PrivateRun:
             )
         )
         cohort = self._sampler.draw()
-        summed = self._clip(self._collator(cohort).to(_device(self._model)))
+        pieces = self._cut(cohort, rows=PASSES_AHEAD * self._micro_batch)
+        summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)
         denominator = self.plan.denominator
@@ -224,7 +246,7 @@ class PrivateRun:
         set_noise_std(self._optimizer, self._noise_std / denominator)
         facts = operator_facts(
             summed,
-            rows=cohort.rows,
+            rows=rows,
             l2_clip_norm=self._l2_clip_norm,
             seconds=time.monotonic() - begin,
         )
@@ -232,12 +254,12 @@ class PrivateRun:
         return Step(number=number, operator=facts)
 
     def _clip(self, units: Units) -> ClippedSum:
-        """The clipped sum, by the engine of the run."""
+        """The clipped sum of some units, by the engine of the run."""
         engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
         return engine(
             self._model,
             self._loss,
-            units,
+            units.to(_device(self._model)),
             l2_clip_norm=self._l2_clip_norm,
             item_clip_norm=self.plan.item_clip_norm,
             micro_batch=self._micro_batch,
@@ -323,6 +345,29 @@ def shape_digest(model: nn.Module) -> str:
         f"{name} {tuple(p.shape)} {p.dtype}" for name, p in trainable_parameters(model).items()
     )
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _strategy(name: str) -> Strategy:
+    try:
+        return Strategy(name)
+    except ValueError:
+        raise UseError(
+            f"there is no selection {name!r}", hint=f"one of: {', '.join(Strategy)}"
+        ) from None
+
+
+def _scores(store: UserStore, strategy: Strategy, path: Path) -> NDArray[np.float32]:
+    if not strategy.scored:
+        raise UseError(
+            f"scores say nothing with the selection {strategy}",
+            hint="give --selection highest-perplexity or lowest-perplexity, or leave them out",
+        )
+    return read_scores(path, store)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _device(model: nn.Module) -> torch.device:

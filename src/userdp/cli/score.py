@@ -1,0 +1,65 @@
+"""``userdp score``: perplexity of each example under a public model, for ``train --selection``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from userdp.cli.output import emit
+from userdp.cli.progress import StepBar
+
+
+def score(
+    store: Path,
+    /,
+    *,
+    out: Path,
+    model: str = "bundled",
+    batch: int = 32,
+    json: bool = False,
+) -> None:
+    """Score each training example by its perplexity, for selection by highest or lowest.
+
+    The file is for the operator (mode 0600): scores are exact functions of people's text, and no
+    epsilon covers them. It belongs to this store's content and to no other.
+
+    Args:
+        store: a user store made by userdp prepare.
+        out: the file of scores; new.
+        model: bundled, a folder, or a name on the hub. It must have been trained on public data
+            alone: a model of these people's text would let one of them choose what is trained on
+            of another.
+        batch: examples in one pass.
+        json: print one JSON object on stdout.
+    """
+    from userdp.data.store import UserStore
+    from userdp.training.scores import score_store
+
+    with StepBar() as bar:
+        # Scoring claims nothing, so that it may read a store of any adjacency.
+        found = score_store(
+            UserStore.open(store, fixed_graph=True), model, out, batch=batch, progress=bar
+        )
+    result: dict[str, Any] = {
+        "store": str(store),
+        "scores": str(out),
+        "model": model,
+        "operator_only": True,
+        **found,
+    }
+    emit(result, json=json, render=lambda console: _print(console, result))
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    quantiles = result["quantiles"]
+    console.print(
+        f"{result['examples']:,} examples scored in {result['scores']}"
+        + (f", {result['unscored']:,} of them without a number" if result["unscored"] else "")
+        + (f"; perplexity {quantiles['0.5']:.1f} in the median" if quantiles else "")
+        + ". Operator-only. Use them: userdp train STORE --selection highest-perplexity "
+        f"--scores {result['scores']}",
+        soft_wrap=True,
+        markup=False,
+    )

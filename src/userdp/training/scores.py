@@ -1,0 +1,142 @@
+"""Perplexity of each training example under a model of public data, for `userdp.data.selections`.
+
+A user's selection may depend on that user's text and on public data alone (invariant 11), so the
+model must owe nothing to the store: scores of a model that was trained on it would let one user's
+text decide which examples of another are trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.scores import write_scores
+from userdp.data.splits import Split
+from userdp.data.store import StoreSplit, UserStore
+from userdp.errors import UseError
+from userdp.gradients import Units, causal_lm_loss, row_losses
+from userdp.guarantees import require_count
+from userdp.training.models import read_model, require_fit, resolve
+
+_BLOCK = 8192
+"""Examples that are sorted by length together; their scores are one block of the file."""
+
+
+def score_store(
+    store: UserStore,
+    model: str,
+    out: Path,
+    *,
+    split: Split = Split.TRAIN,
+    batch: int = 32,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write ``exp(mean loss)`` of each example of ``split`` to ``out``, a file of mode 0600.
+
+    Guarantee: a score depends on its own example and the model; with a loss mask, on marked tokens
+    alone. NaN where an example has no target or its loss is not finite. Operator-only: scores are
+    exact functions of private text.
+
+    Args:
+        store: whose examples are read.
+        model: "bundled", a folder, or a name on the hub; trained on public data alone.
+        out: the file; new.
+        split: which examples.
+        batch: examples in one pass.
+        device: None for cuda where there is one, else cpu.
+        progress: is told how many examples are done.
+
+    Returns:
+        ``examples``, ``unscored`` and the quartiles of the scores under ``quantiles``;
+        operator-only.
+
+    Raises:
+        UseError: ``out`` exists, the split is empty, or the model cannot read the store's tokens
+            or was trained on this store.
+    """
+    require_count("batch", batch)
+    if out.exists():
+        raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
+    if not out.parent.is_dir():
+        raise UseError(f"there is no folder {out.parent} to write scores to")
+    require_public(model, store)
+    part = store.split(split)
+    total = int(part.counts.sum())
+    if not total:
+        raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
+    scorer = read_model(resolve(model))
+    require_fit(scorer, model, store)
+    scorer = scorer.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    told = progress or NoProgress()
+    told.stage("score", total)
+    seen: list[NDArray[np.float32]] = []
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        for begin in range(0, total, _BLOCK):
+            block = _scored(scorer, part, begin, min(begin + _BLOCK, total), batch, told)
+            seen.append(block)
+            yield block
+
+    written = write_scores(out, store, blocks(), split)
+    scores = np.concatenate(seen)
+    finite = scores[np.isfinite(scores)].astype(np.float64)
+    quantiles = np.quantile(finite, (0.25, 0.5, 0.75)).tolist() if len(finite) else []
+    return {
+        "examples": written,
+        "unscored": int(len(scores) - len(finite)),
+        "quantiles": dict(zip(("0.25", "0.5", "0.75"), quantiles, strict=False)),
+    }
+
+
+def require_public(model: str, store: UserStore) -> None:
+    """Refuse a model that a run on this very store released.
+
+    Raises:
+        UseError: the folder lies in a run's, and the run's configuration names this store.
+    """
+    try:
+        config = json.loads((Path(model).resolve().parent / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return
+    if isinstance(config, dict) and config.get("store") == store.meta.store_id:
+        raise UseError(
+            f"the model {model!r} was trained on this store: its scores would let one user's text "
+            "choose which examples of another are trained on",
+            hint="score with a model of public data, such as --model bundled",
+        )
+
+
+@torch.no_grad()
+def _scored(
+    model: nn.Module, part: StoreSplit, begin: int, end: int, batch: int, progress: Progress
+) -> NDArray[np.float32]:
+    """The scores of examples ``begin:end``, numbered user by user."""
+    ends = np.cumsum(part.counts)
+    number = np.arange(begin, end)
+    users = np.searchsorted(ends, number, side="right")
+    examples = number - (ends - part.counts)[users]
+    device = next(model.parameters()).device
+    order = np.argsort(part.lengths(users, examples), kind="stable")
+    scores = np.full(len(number), np.nan, dtype=np.float32)
+    for at in range(0, len(order), batch):
+        here = order[at : at + batch]
+        rows = part.gather(users[here], examples[here])
+        units = Units.from_flat(
+            rows.tokens, rows.offsets, np.arange(len(here) + 1), rows.targets
+        ).to(device)
+        losses = row_losses(causal_lm_loss, model, units.input_ids, units.lengths, units.targets)
+        known = (units.target_counts() > 0) & losses.isfinite()
+        capped = losses.double().clamp(max=math.log(np.finfo(np.float32).max))
+        scores[here] = torch.where(known, capped.exp(), math.nan).cpu().numpy()
+        progress.at(begin + at + len(here))
+    return scores

@@ -1,0 +1,323 @@
+"""Which of a user's examples a run trains on; and cohorts gathered in pieces."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from tests.plans import els_plan, uls_plan
+from tests.training.toy import CONFIG, gradient, sgd, toy_model
+from userdp.cli.app import run as userdp
+from userdp.cohorts import build_sampler
+from userdp.data.scores import read_scores
+from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
+from userdp.errors import UseError
+from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
+from userdp.ledger import StoreLedger
+from userdp.training import private as private_module
+from userdp.training.collate import Collator
+from userdp.training.pieces import sum_in_pieces
+from userdp.training.private import make_private
+from userdp.training.scores import require_public, score_store
+
+G = 3
+EVERYBODY = {"population": 100, "group_size": G, "steps": 2}
+
+
+@pytest.fixture(scope="module")
+def scored(prepared, tmp_path_factory):
+    """A file of scores whose order is known: made by a model, then read."""
+    folder = tmp_path_factory.mktemp("scores")
+    store = UserStore.open(prepared)
+    model = toy_model(store)
+    model.save_pretrained(folder / "model")
+    done = score_store(store, str(folder / "model"), folder / "scores.arrow", batch=5)
+    return store, model, folder / "scores.arrow", done
+
+
+def tokens_by_user(store: UserStore) -> list[list[tuple[int, ...]]]:
+    split = store.split("train")
+    found = []
+    for user, count in enumerate(split.counts):
+        rows = split.gather(np.full(count, user), np.arange(count))
+        found.append([tuple(rows.row(r).tolist()) for r in range(count)])
+    return found
+
+
+def rows_in(units: Units) -> list[list[tuple[int, ...]]]:
+    return [
+        [tuple(row[:n].tolist()) for row, n in zip(ids, lengths.tolist(), strict=True)]
+        for ids, lengths in units
+    ]
+
+
+def drawn(store, plan, **options) -> list[list[tuple[int, ...]]]:
+    """One step with everybody: the rows of each unit."""
+    collator = Collator(
+        store.split("train"), plan, seq_len=store.meta.seq_len, unsafe_seed=1, **options
+    )
+    return rows_in(collator(build_sampler(plan, collator.counts, unsafe_seed=1).draw()))
+
+
+def test_scores_are_the_perplexities_of_the_examples_in_their_order(scored):
+    store, model, path, done = scored
+    scores = read_scores(path, store)
+    expected = []
+    for rows in tokens_by_user(store):
+        for row in rows:
+            units = Units.from_rows([[row]])
+            with torch.no_grad():
+                expected.append(causal_lm_loss(model, units.input_ids, units.lengths).exp().item())
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
+    assert done["examples"] == len(expected)
+    assert done["unscored"] == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
+@pytest.mark.parametrize(
+    ("strategy", "best_first"),
+    [
+        (Strategy.LONGEST, lambda row, score: -len(row)),
+        (Strategy.SHORTEST, lambda row, score: len(row)),
+        (Strategy.HIGHEST_PERPLEXITY, lambda row, score: -score),
+        (Strategy.LOWEST_PERPLEXITY, lambda row, score: score),
+    ],
+)
+def test_ranked_selections_train_on_each_users_best(scored, make_plan, strategy, best_first):
+    store, _, path, _ = scored
+    scores = read_scores(path, store)
+    size = "cohort_size" if make_plan is uls_plan else "batch_size"
+    units = drawn(store, make_plan(**{**EVERYBODY, size: 100}), strategy=strategy, scores=scores)
+    if make_plan is els_plan:
+        assert all(len(unit) == 1 for unit in units)
+    ours = sorted(row for unit in units for row in unit)
+    theirs, at = [], 0
+    for rows in tokens_by_user(store):
+        keys = sorted(best_first(r, scores[at + n]) for n, r in enumerate(rows))[:G]
+        theirs += keys
+        at += len(rows)
+    assert len(ours) == len(theirs)
+    if strategy in (Strategy.LONGEST, Strategy.SHORTEST):
+        assert sorted(best_first(row, 0) for row in ours) == sorted(theirs)
+    else:
+        by_row = {}
+        for row, score in zip(
+            (r for rows in tokens_by_user(store) for r in rows), scores, strict=True
+        ):
+            by_row[row] = float(score)
+        found = sorted(best_first(row, by_row[row]) for row in ours)
+        np.testing.assert_allclose(found, sorted(theirs), rtol=1e-4)
+
+
+def test_resampling_fills_every_user_up_to_g_and_the_others_mask(prepared):
+    store = UserStore.open(prepared)
+    plan = uls_plan(**EVERYBODY, cohort_size=100)
+    own = tokens_by_user(store)
+    resampled = drawn(store, plan, strategy=Strategy.RESAMPLED)
+    assert [len(unit) for unit in resampled] == [G] * len(own)
+    assert all(set(unit) <= set(rows) for unit, rows in zip(resampled, own, strict=True))
+    masked = drawn(store, plan)
+    assert [len(unit) for unit in masked] == [min(G, len(rows)) for rows in own]
+
+
+def test_random_chunks_cross_records_and_stay_within_the_user(prepared):
+    store = UserStore.open(prepared)
+    units = drawn(store, uls_plan(**EVERYBODY, cohort_size=100), strategy=Strategy.RANDOM_CHUNK)
+    crossing = 0
+    for unit, rows in zip(units, tokens_by_user(store), strict=True):
+        text = ",".join(f"<{t}>" for row in rows for t in row)
+        assert len(unit) <= G
+        for chunk in unit:
+            assert ",".join(f"<{t}>" for t in chunk) in text
+            crossing += chunk not in rows
+    assert crossing
+
+
+@pytest.mark.parametrize("strategy", [Strategy.RANDOM_CHUNK, Strategy.RESAMPLED])
+def test_example_sampling_refuses_what_draws_at_each_step(store, tmp_path, strategy):
+    model = toy_model(store)
+    with pytest.raises(UseError, match="draws anew at each step"):
+        make_private(model, sgd(model), store, els_plan(), out=tmp_path / "r", selection=strategy)
+    assert not (tmp_path / "r").exists()
+    assert StoreLedger(store.path).charges() == []
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_invariant_3_no_selection_moves_the_sum_by_more_than_the_clip(scored, strategy):
+    """Leave one user's unit out: what everybody else selected stays, whatever the strategy."""
+    store, model, path, _ = scored
+    plan = uls_plan(**EVERYBODY, cohort_size=100)
+    units = drawn(
+        store, plan, strategy=strategy, scores=read_scores(path, store) if strategy.scored else None
+    )
+    clip = 0.3
+
+    def total(rows) -> ClippedSum:
+        return clipped_sum(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=clip)
+
+    whole = total(units)
+    for left_out in (0, 5):
+        rest = total(units[:left_out] + units[left_out + 1 :])
+        moved = sum(float((whole.value[n] - v).square().sum()) for n, v in rest.value.items())
+        assert moved**0.5 <= clip
+
+
+def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, store, tmp_path):
+    _, _, path, _ = scored
+    plan = uls_plan()
+
+    def opened(**options):
+        model = toy_model(store)
+        return make_private(model, sgd(model), store, plan, out=tmp_path / "run", **options)
+
+    chosen = {"selection": "highest-perplexity", "scores": path}
+    with opened(**chosen) as private:
+        next(iter(private))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["selection"] == "highest-perplexity"
+    assert str(path) not in (tmp_path / "run" / "config.json").read_text()
+    for other in ({}, {"selection": "longest"}, {**chosen, "selection": "lowest-perplexity"}):
+        with pytest.raises(UseError, match="the selection is not the one"):
+            opened(resume=True, **other)
+    with pytest.raises(UseError, match="needs a score"):
+        opened(resume=True, selection="highest-perplexity")
+    with opened(resume=True, **chosen) as private:
+        for _ in range(plan.steps - 1):
+            next(iter(private))
+        assert private.remaining == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"selection": "best"}, "no selection"),
+        ({"selection": "longest", "scores": "s"}, "scores say nothing"),
+        ({"selection": "lowest-perplexity"}, "needs a score"),
+    ],
+)
+def test_selections_that_mean_nothing_are_refused(scored, store, tmp_path, options, message):
+    if "scores" in options:
+        options = {**options, "scores": scored[2]}
+    model = toy_model(store)
+    with pytest.raises(UseError, match=message):
+        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_scores_of_a_model_of_this_very_store_are_refused(store, tmp_path):
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    config = tmp_path / "run" / "config.json"
+    config.write_text(json.dumps({"store": store.meta.store_id}))
+    with pytest.raises(UseError, match="trained on this store"):
+        require_public(str(tmp_path / "run" / "model"), store)
+    config.write_text(json.dumps({"store": "another"}))
+    require_public(str(tmp_path / "run" / "model"), store)
+
+
+def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, capsys):
+    model = str(scored[2].parent / "model")
+    scores = str(tmp_path / "scores.arrow")
+    command = ["score", str(store.path), "--model", model, "--out", scores, "--json"]
+    assert userdp(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["operator_only"] is True
+    assert userdp(command) == 2  # nothing is overwritten
+    plan = "--sampling users --population 100 --cohort-size 8 --group-size 2 --steps 1 "
+    plan += "--l2-clip-norm 1 --delta 1e-5 --noise-multiplier 2 --model new --layers 1 --width 16 "
+    plan += "--heads 2 --no-tensorboard --selection highest-perplexity"
+    run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
+    assert userdp(run) == 2
+    assert "userdp score" in capsys.readouterr().err
+    assert userdp([*run, "--scores", scores]) == 0
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert kept["train"]["selection"] == "highest-perplexity"
+    plain = ["--privacy", "none", "--steps", "1", "--batch-size", "2", "--selection", "longest"]
+    assert userdp(["train", str(store.path), "--out", str(tmp_path / "p"), *plain]) == 2
+    assert CONFIG.selection is Strategy.RANDOM
+
+
+# Pieces: the same sum, gathered in a thread behind the step.
+
+
+def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared):
+    store = UserStore.open(prepared)
+    model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
+    collator = Collator(store.split("train"), plan)
+    cohort = build_sampler(plan, collator.counts, unsafe_seed=3).draw()
+    threads = set()
+
+    def gather(piece):
+        threads.add(threading.current_thread().name)
+        return collator(piece)
+
+    def clip(units):
+        return clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.3)
+
+    pieces = collator.pieces(cohort, rows=7)
+    assert len(pieces) > 3
+    assert all(piece.rows <= 7 for piece in pieces)
+    assert np.array_equal(np.concatenate([p.examples for p in pieces]), cohort.examples)
+    summed, rows = sum_in_pieces(pieces, gather, clip)
+    assert threads == {"prefetch"}
+    whole = clip(collator(cohort))
+    assert rows == cohort.rows
+    assert summed.sensitivity == whole.sensitivity
+    assert torch.equal(summed.norms, whole.norms)  # the reference engine: a unit's bits are its own
+    for name, value in whole.value.items():
+        torch.testing.assert_close(summed.value[name], value, rtol=1e-12, atol=1e-14)
+
+
+def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
+    store = UserStore.open(prepared)
+    plan = uls_plan(**EVERYBODY, cohort_size=100)
+    collator = Collator(store.split("train"), plan)
+    pieces = collator.pieces(build_sampler(plan, collator.counts).draw(), rows=7)
+    before = threading.active_count()
+
+    def gather(piece):
+        if piece is pieces[2]:
+            raise OSError("the disk is gone")
+        return collator(piece)
+
+    nothing = ClippedSum(value={}, norms=torch.zeros(0), losses=torch.zeros(0), non_finite=0,
+                         sensitivity=1.0)  # fmt: skip
+    with pytest.raises(OSError, match="disk is gone"):
+        sum_in_pieces(pieces, gather, lambda units: nothing)
+    assert threading.active_count() == before
+
+
+def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledger(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(private_module, "PASSES_AHEAD", 1)
+    model = toy_model(store)
+    plan = uls_plan(**EVERYBODY, cohort_size=100)
+    events = []
+    optimizer = sgd(model)
+    run = make_private(model, optimizer, store, plan, out=tmp_path / "run", micro_batch=4)
+    ledger = tmp_path / "run" / "ledger.jsonl"
+
+    def watch(name, call):
+        def watched(*arguments, **options):
+            events.append((name, ledger.read_text().count('"kind":"attempt"')))
+            return call(*arguments, **options)
+
+        return watched
+
+    run._sampler.draw = watch("draw", run._sampler.draw)
+    run._collator._split.gather = watch("gather", run._collator._split.gather)
+    with run as private:
+        for step in private:
+            assert gradient(model).isfinite().all()
+            seen = [count for _, count in events]
+            assert min(seen) == max(seen)  # every line of this step was there, and no later one
+            assert len(events) > 3
+            assert seen[0] == step.number
+            events.clear()
+            optimizer.step()
