@@ -1,4 +1,4 @@
-"""`userdp train` and `userdp evaluate` from outside: exit statuses, and nothing half-written."""
+"""`userdp train` from outside: exit statuses, and nothing half-written."""
 
 import json
 import shutil
@@ -86,20 +86,6 @@ def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
     for name in ("a", "b"):
         assert claim(tmp_path / name / "ledger.jsonl").guarantee == plan.guarantee()
     assert "epsilon" in capsys.readouterr().out
-
-
-def test_evaluate_notes_its_numbers_for_the_operator(store, tmp_path, capsys):
-    assert train(store, tmp_path / "run", *PLAN, *MODEL) == 0
-    capsys.readouterr()
-    command = ["evaluate", str(tmp_path / "run"), "--store", str(store.path), "--base", "--json"]
-    assert userdp([*command, "--split", "held-out-examples"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["operator_only"] is True
-    assert result["split"] == "held-out-examples"
-    assert result["model"]["loss"] != result["base"]["loss"]
-    text = (tmp_path / "run" / "operator.jsonl").read_text()
-    assert str(result["model"]["loss"]) in text
-    assert str(result["base"]["loss"]) in text
 
 
 def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):

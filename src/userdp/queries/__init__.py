@@ -1,6 +1,16 @@
 """Statistics of a store under user-level DP, each a line of the store's privacy ledger."""
 
+from userdp.queries.means import ReleasedMean, ReleasedMeans, release_means
 from userdp.queries.release import DEFAULT_STATISTICS, Release, release
 from userdp.queries.statistics import Statistic, parse_statistic
 
-__all__ = ["DEFAULT_STATISTICS", "Release", "Statistic", "parse_statistic", "release"]
+__all__ = [
+    "DEFAULT_STATISTICS",
+    "Release",
+    "ReleasedMean",
+    "ReleasedMeans",
+    "Statistic",
+    "parse_statistic",
+    "release",
+    "release_means",
+]

@@ -102,6 +102,27 @@ def mechanism(statistic: Statistic, *, epsilon: float, most_examples: int) -> An
     return _within(build, epsilon)
 
 
+def bounded_sum(least: int, most: int, *, epsilon: float) -> Any:
+    """What draws noisy sums of one whole number per user, each clamped to [``least``, ``most``].
+
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, by discrete Laplace noise of scale
+    max(|least|, |most|)/ε; each call draws anew and costs anew.
+
+    Source: Dwork and Roth 2014, Section 3.3.
+    """
+    require_positive("epsilon", epsilon, at_most=700.0)
+    if not -(2**40) <= least < most <= 2**40:
+        raise UseError(f"a sum needs bounds with least < most, got {least!r} and {most!r}")
+    dp = _opendp()
+    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
+
+    def build(scale: float) -> Any:
+        clamped = space >> dp.t.then_clamp((least, most)) >> dp.t.then_sum()
+        return clamped >> dp.m.then_laplace(scale=scale)
+
+    return _within(build, epsilon)
+
+
 def candidates(most_examples: int) -> list[int]:
     """Public answers to a quantile: powers of two and one between each, up to a bound.
 

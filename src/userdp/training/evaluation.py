@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from userdp.data.splits import Split
@@ -15,6 +17,9 @@ from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.guarantees import require_count
+
+QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
+"""Of the users' own losses: how unequally a model serves people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +31,7 @@ class Evaluation:
         loss: mean over all target tokens, in nats.
         perplexity: ``exp(loss)``.
         user_loss: mean over users of each user's mean per target token: everybody counts the same.
+        user_quantiles: of the users' own means per target token, by the names of `QUANTILES`.
         users: users read.
         examples: examples read.
         tokens: target tokens; with a loss mask, the marked ones alone.
@@ -35,6 +41,7 @@ class Evaluation:
     loss: float
     perplexity: float
     user_loss: float
+    user_quantiles: Mapping[str, float]
     users: int
     examples: int
     tokens: int
@@ -61,7 +68,8 @@ def evaluate(
         split: training users' held-out examples, held-out users, or the training split.
         loss: mean per row over its own targets.
         batch: examples in one pass, sorted by length.
-        most_users: reads the first so many users alone; all by default.
+        most_users: reads the users of the so many smallest hashes alone, see `users_by_hash`; all
+            by default.
 
     Raises:
         UseError: the split is empty, or the store has a loss mask that ``loss`` would ignore.
@@ -70,30 +78,97 @@ def evaluate(
     if store.meta.loss_mask:
         require_masked(loss)
     part = store.split(split)
-    counts = part.counts if most_users is None else part.counts[:most_users]
-    if not counts.sum():
+    chosen = users_by_hash(part, most_users)
+    if not part.counts[chosen].sum():
         raise UseError(
             f"the store holds nothing in split {split}: there is no loss to measure",
             hint="prepare the store with a part held out, or choose another --split",
         )
-    users = np.repeat(np.arange(len(counts)), counts)
-    examples = np.concatenate([np.arange(count) for count in counts])
+    users, examples = _rows_of(part, chosen)
     row_losses, targets = _row_losses(model, part, users, examples, loss=loss, batch=batch)
-    sums = np.bincount(users, weights=row_losses * targets, minlength=len(counts))
-    tokens = np.bincount(users, weights=targets, minlength=len(counts))
-    if not tokens.sum():
+    sums = np.bincount(users, weights=row_losses * targets, minlength=len(part.counts))
+    tokens = np.bincount(users, weights=targets, minlength=len(part.counts))
+    measured = tokens > 0
+    if not measured.any():
         raise UseError(f"no example of split {split} has a target: there is no loss to measure")
     mean = float(sums.sum() / tokens.sum())
-    measured = tokens > 0
+    user_means = sums[measured] / tokens[measured]
     return Evaluation(
         split=str(split),
         loss=mean,
         perplexity=math.exp(min(mean, 700.0)),
-        user_loss=float(np.mean(sums[measured] / tokens[measured])),
-        users=len(counts),
+        user_loss=float(np.mean(user_means)),
+        user_quantiles={
+            name: float(np.quantile(user_means, level)) for name, level in QUANTILES.items()
+        },
+        users=len(chosen),
         examples=len(users),
         tokens=int(tokens.sum()),
     )
+
+
+def users_by_hash(part: StoreSplit, most_users: int | None) -> NDArray[np.int64]:
+    """The users to read: all, or those of the ``most_users`` smallest public-salt hashes.
+
+    The order of a store is that of its users' ids, and the first of those may be alike (one
+    company, the earliest accounts). Hashes have nothing to do with what a user wrote.
+
+    Returns:
+        int64 (users,), ascending.
+    """
+    everybody = np.arange(len(part.counts), dtype=np.int64)
+    if most_users is None:
+        return everybody
+    require_count("most_users", most_users)
+    order = np.lexsort((part.user_hashes[:, 1], part.user_hashes[:, 0]))
+    return np.sort(everybody[order[:most_users]])
+
+
+def user_losses(
+    model: nn.Module,
+    store: UserStore,
+    split: Split,
+    *,
+    loss: Loss = causal_lm_loss,
+    batch: int = 32,
+) -> NDArray[np.float64]:
+    """Each user's mean loss per target token, each computed with nobody else's text in a pass.
+
+    Guarantee: a user's number is a function of the model and that user's examples alone, to the
+    last bit (a pass that pads one user's rows to another's would round otherwise), so that adding
+    or removing a user adds or removes one number. Users without a target have none.
+
+    Args:
+        model: left in the mode it was in.
+        store: where the split is.
+        split: whose users.
+        loss: mean per row over its own targets.
+        batch: most examples in one pass.
+
+    Returns:
+        float64 (users,); not finite where the model's loss is not. Operator-only.
+    """
+    require_count("batch", batch)
+    if store.meta.loss_mask:
+        require_masked(loss)
+    part = store.split(split)
+    means = []
+    for user, count in enumerate(part.counts):
+        rows = np.full(count, user)
+        losses, targets = _row_losses(model, part, rows, np.arange(count), loss=loss, batch=batch)
+        if targets.sum():
+            means.append(float((losses * targets).sum() / targets.sum()))
+    return np.array(means, dtype=np.float64)
+
+
+def _rows_of(
+    part: StoreSplit, chosen: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All examples of the chosen users, as pairs (user, example)."""
+    counts = part.counts[chosen]
+    users = np.repeat(chosen, counts)
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    return users, np.arange(len(users), dtype=np.int64) - firsts
 
 
 @torch.no_grad()

@@ -1,0 +1,110 @@
+"""`userdp evaluate` from outside: by split, next to the base model, exact or under DP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.plans import uls_plan
+from tests.training.toy import CONFIG, lines, toy_store
+from userdp.cli.app import run as userdp
+from userdp.data.store import UserStore
+from userdp.ledger import claim
+from userdp.training.loop import train
+
+PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    store = toy_store(folder)
+    train(store, PLAN, CONFIG, out=folder / "run", tensorboard=False)
+    return folder
+
+
+@pytest.fixture
+def place(made, tmp_path) -> Path:
+    shutil.copytree(made, tmp_path / "place")
+    return tmp_path / "place"
+
+
+def evaluate(place: Path, *options: str) -> int:
+    return userdp(["evaluate", str(place / "run"), "--store", str(place / "store"), *options])
+
+
+def test_both_held_out_splits_before_and_after_for_the_operator(place, capsys):
+    assert evaluate(place, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["operator_only"] is True
+    assert [found["split"] for found in result["splits"]] == ["held-out-users", "held-out-examples"]
+    noted = (place / "run" / "operator.jsonl").read_text()
+    for found in result["splits"]:
+        assert found["model"]["loss"] != found["base"]["loss"]
+        for of in ("model", "base"):
+            assert str(found[of]["loss"]) in noted
+            quantiles = found[of]["user_quantiles"]
+            assert quantiles["p5"] <= quantiles["p50"] <= quantiles["p95"]
+    assert evaluate(place) == 0
+    assert "Operator-only" in capsys.readouterr().out
+
+
+def test_one_split_without_the_base_model(place, capsys):
+    options = ["--split", "train", "--no-base", "--most-users", "5", "--json"]
+    assert evaluate(place, *options) == 0
+    (found,) = json.loads(capsys.readouterr().out)["splits"]
+    assert (found["split"], found["users"]) == ("train", 5)
+    assert "base" not in found
+
+
+def test_a_release_is_charged_noted_and_shareable(place, capsys):
+    pytest.importorskip("opendp", reason="the extra queries is not installed")
+    before = claim(place / "store").guarantee.epsilon
+    noted = (place / "run" / "operator.jsonl").read_bytes()
+    assert evaluate(place, "--epsilon", "0.5", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["operator_only"] is False
+    assert 0 <= result["model"]["user_loss"] <= result["loss_bound"]
+    assert claim(place / "store").guarantee.epsilon == pytest.approx(before + 0.5)
+    assert evaluate(place, "--epsilon", "0.25", "--split", "held-out-examples", "--no-base") == 0
+    assert "charged" in capsys.readouterr().out
+    path = place / "run" / "releases.jsonl"
+    assert [line["epsilon"] for line in lines(path)] == [0.5, 0.25]
+    assert lines(path)[0]["model"] == result["model"]
+    assert stat.S_IMODE(path.stat().st_mode) & 0o044
+    assert (place / "run" / "operator.jsonl").read_bytes() == noted
+    exact = json.dumps(result)
+    assert "quantiles" not in exact
+    assert str(len(UserStore.open(place / "store").split("train").counts)) not in exact.split()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epsilon", "0"], "epsilon"),
+        (["--epsilon", "nan"], "epsilon"),
+        (["--epsilon", "1", "--most-users", "5"], "--most-users"),
+        (["--epsilon", "1", "--loss-bound", "-1"], "bound"),
+        (["--epsilon", "1", "--split", "train", "--split", "held-out-users"], "one split"),
+        (["--loss-bound", "5"], "--epsilon"),
+        (["--batch", "0"], "batch"),
+    ],
+)
+def test_bad_use_is_one_error_and_charges_nothing(place, capsys, options, message):
+    before = (place / "store" / "ledger.jsonl").read_bytes()
+    assert evaluate(place, *options) == 2
+    error = capsys.readouterr().err
+    assert error.count("error:") == 1
+    assert message in error
+    assert (place / "store" / "ledger.jsonl").read_bytes() == before
+    assert not (place / "run" / "releases.jsonl").exists()
+
+
+def test_a_run_without_a_model_is_refused(place, capsys):
+    shutil.rmtree(place / "run" / "model")
+    assert evaluate(place) == 2
+    assert "no model yet" in capsys.readouterr().err
