@@ -7,14 +7,17 @@ Parts, each reported on its own:
 ``scale``   A generated corpus with Stack Overflow's shape at 1, 3, 10 and 30 M records: users as a
             log-normal with the median of 183 and the mean of 397 examples of Charles et al. 2024,
             Table 1, at most 194,200; texts of real words, log-normal in length, at most 128
-            tokens. Each size runs in a process of its own: peak RSS, and seconds per stage:
-            reading (parse and spool), sorting, fetching (records by user), tokenizing, cutting
-            (examples and splits), writing (with the content hash). One line through the sizes
+            tokens. Each size runs in a process of its own: peak RSS, wall seconds, and busy
+            seconds per stage: reading (parse and spool), sorting, fetching (records by user),
+            tokenizing, cutting (examples and splits), writing (with the content hash), finishing
+            (checksums and sync). A block is tokenized in one thread while another fetches, cuts
+            and writes, so the stages add up to more than the wall. One line through the sizes
             extrapolates to 135.8 M.
 ``grouper`` Dataset Grouper's recipe (key each record by its user, GroupByKey, write each group) on
-            Apache Beam's local runner against the same stages here, on the same file. Beam pins
-            other versions of libraries than ours, so it may live in its own environment: name its
-            interpreter in ``BEAM_PYTHON``.
+            Apache Beam's local runner against the same stages here, on the same file; both write
+            a JSON line per user, and the lines are compared. Beam pins other versions of
+            libraries than ours, so it may live in its own environment: name its interpreter in
+            ``BEAM_PYTHON``.
 ``gather``  A cohort of 4,096 users x 64 examples of 128 tokens: `StoreSplit.gather` against
             ``numpy.take`` of the same tokens with the index already built; warm, and cold (the
             store's pages dropped first) apart.
@@ -37,6 +40,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,24 +111,31 @@ def write_corpus(path: Path, records: int, seed: int = 0) -> int:
 
 
 class Clock:
-    """Seconds by stage; stages nest, and an inner one is taken off the outer."""
+    """Seconds by stage; stages nest, and an inner one is taken off the outer.
+
+    Each thread has its own stack of stages, so what two threads do at once counts twice: the
+    stages are busy seconds, and the wall's are told apart from them.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._open: list[list[Any]] = []
+        self._threads = threading.local()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
+        if not hasattr(self._threads, "open"):
+            self._threads.open = []
+        within: list[list[float]] = self._threads.open
         frame = [time.perf_counter(), 0.0]
-        self._open.append(frame)
+        within.append(frame)
         try:
             yield
         finally:
             spent = time.perf_counter() - frame[0]
-            self._open.pop()
+            within.pop()
             self.seconds[name] = self.seconds.get(name, 0.0) + spent - frame[1]
-            if self._open:
-                self._open[-1][1] += spent
+            if within:
+                within[-1][1] += spent
 
     def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **options: Any) -> Any:
@@ -133,16 +144,15 @@ class Clock:
 
         return timed
 
-    def iterate(self, first: str, rest: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def iterate(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **options: Any) -> Iterator[Any]:
-            items, name = iter(function(*arguments, **options)), first
+            items = iter(function(*arguments, **options))
             while True:
                 with self(name):
                     item = next(items, None)
                 if item is None:
                     return
                 yield item
-                name = rest
 
         return timed
 
@@ -155,21 +165,26 @@ def prepare_child(path: str, out: str) -> None:
     from userdp.data.prepare import prepare_store
     from userdp.data.sources import open_source
     from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.writer import StoreWriter
 
     clock = Clock()
     Grouping.add = clock.wrap("reading", Grouping.add)  # type: ignore[method-assign]
-    Grouping.batches = clock.iterate("sorting", "fetching", Grouping.batches)  # type: ignore
-    StoreTokenizer.encode = clock.wrap("tokenizing", StoreTokenizer.encode)  # type: ignore
+    Grouping.sort = clock.wrap("sorting", Grouping.sort)  # type: ignore[method-assign]
+    Grouping.batches = clock.iterate("fetching", Grouping.batches)  # type: ignore[method-assign]
+    Examples.encode = clock.wrap("tokenizing", Examples.encode)  # type: ignore[method-assign]
     Examples.add = clock.wrap("cutting", Examples.add)  # type: ignore[method-assign]
     Body.write = clock.wrap("writing", Body.write)  # type: ignore[method-assign]
+    StoreWriter.finish = clock.wrap("finishing", StoreWriter.finish)  # type: ignore[method-assign]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with clock("finishing"):
-        meta = prepare_store(
-            open_source([path]), Path(out), tokenizer=StoreTokenizer.load(), seq_len=SEQ_LEN
-        )
+    began, cpu = time.perf_counter(), time.process_time()
+    meta = prepare_store(
+        open_source([path]), Path(out), tokenizer=StoreTokenizer.load(), seq_len=SEQ_LEN
+    )
     print(
         json.dumps(
             {
+                "wall_seconds": time.perf_counter() - began,
+                "cpu_seconds": time.process_time() - cpu,
                 "seconds": clock.seconds,
                 "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
                 "rss_after_import_gb": before / 2**20,
@@ -195,10 +210,10 @@ def scale(folder: Path, sizes: list[int]) -> dict[str, Any]:
         size = write_corpus(path, records)
         row = {"records": records, "bytes": size, "generating": time.perf_counter() - began}
         row |= child("--prepare", str(path), str(out))
-        row["total"] = sum(row["seconds"].values())
         rows.append(row)
         say(
-            f"{records:>12,} records  {row['total']:8.1f} s  peak {row['peak_rss_gb']:.2f} GB  "
+            f"{records:>12,} records  {row['wall_seconds']:8.1f} s  "
+            f"peak {row['peak_rss_gb']:.2f} GB  "
             + "  ".join(f"{name} {s:.1f}" for name, s in row["seconds"].items())
         )
         path.unlink()
@@ -221,12 +236,19 @@ def extrapolated(rows: list[dict[str, Any]]) -> dict[str, Any]:
     dominant = max(hours, key=lambda name: hours[name])
     return {
         "hours_at_135_8_m": hours,
-        "hours_at_135_8_m_total": sum(hours.values()),
+        "hours_at_135_8_m_wall": per_record(rows) * PAPER_RECORDS / 3600,
+        "wall_seconds_of_all": sum(row["wall_seconds"] for row in rows),
+        "wall_microseconds_per_record": 1e6 * per_record(rows),
         "worst_relative_departure_from_line": worst,
         "dominant_stage": dominant,
         "dominant_share": hours[dominant] / sum(hours.values()),
         "peak_rss_gb": max(row["peak_rss_gb"] for row in rows),
     }
+
+
+def per_record(rows: list[dict[str, Any]]) -> float:
+    """Wall seconds per record; relative errors count alike at every size."""
+    return float(np.mean([row["wall_seconds"] / row["records"] for row in rows]))
 
 
 # grouper
@@ -259,15 +281,26 @@ def grouper(folder: Path, records: int) -> dict[str, Any]:
         say(f"Beam did not run: {reason}")
         return {**result, "beam_failed": reason}
     beam = json.loads(done.stdout.splitlines()[-1])
+    same = groups([folder / "ours"]) == groups(sorted(folder.glob("beam-*")))
     result |= {"beam_seconds": beam["seconds"], "beam_version": beam["version"],
+               "same_groups": same,
                "ratio_beam_over_ours": beam["seconds"] / ours}  # fmt: skip
     say(f"grouping {records:,} records: ours {ours:.1f} s, Beam {beam['seconds']:.1f} s, "
-        f"ratio {result['ratio_beam_over_ours']:.1f}")  # fmt: skip
+        f"ratio {result['ratio_beam_over_ours']:.1f}, same groups: {same}")  # fmt: skip
     return result
 
 
+def groups(files: list[Path]) -> dict[str, list[str]]:
+    """Each user's texts, in no order, from files of JSON lines."""
+    lines = (line for file in files for line in file.open())
+    return {user: sorted(texts) for user, texts in map(json.loads, lines)}
+
+
 def group_child(path: str, out: str) -> None:
-    """Read, group and write each user's records as lines, as Beam does."""
+    """Read, group and write a JSON line per user, as Beam does; with each user's records in order.
+
+    What `prepare` runs up to the tokenizer, and a writer of lines that works on columns too.
+    """
     from userdp.data.grouping import Grouping
     from userdp.data.progress import NoProgress
     from userdp.data.records import Tally
@@ -277,13 +310,63 @@ def group_child(path: str, out: str) -> None:
     with (
         tempfile.TemporaryDirectory(dir=Path(out).parent) as scratch,
         Grouping(Path(scratch)) as grouping,
-        Path(out).open("w") as sink,
+        Path(out).open("wb") as sink,
     ):
-        grouping.add(open_source([path]).records(Tally(), NoProgress()))
-        for batch in grouping.batches():
-            for record in batch:
-                sink.write(json.dumps([record.user.decode(), record.text.decode()]) + "\n")
-    print(json.dumps({"seconds": time.perf_counter() - began}))
+        source: Any = open_source([path])
+        read = time.perf_counter()
+        grouping.add(source.blocks(Tally(), NoProgress()))
+        added = time.perf_counter()
+        grouping.sort()
+        ordered = time.perf_counter()
+        write_groups(grouping.batches(records=2**15), sink)
+    stages = {"reading": added - read, "sorting": ordered - added,
+              "fetching and writing": time.perf_counter() - ordered}  # fmt: skip
+    print(json.dumps({"seconds": time.perf_counter() - began, "stages": stages}))
+
+
+def write_groups(blocks: Iterator[Any], sink: Any) -> None:
+    """``["user", ["text", ...]]`` per line, from blocks of records ordered by user."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from userdp.data.columns import bytes_of, offsets_of
+
+    def plain(text: str) -> Any:
+        return pa.scalar(text, pa.large_string())
+
+    def joined(*parts: Any) -> Any:
+        return pc.binary_join_element_wise(*parts, plain(""))
+
+    last: Any = None
+    for block in blocks:
+        users = block.users
+        other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
+        begins = pa.concat_arrays([pa.array([users[0] != last]), other])
+        heads = joined(plain('"]]\n["'), escaped(users), plain('",["'))
+        texts = joined(pc.if_else(begins, heads, plain('","')), escaped(block.texts))
+        ends = offsets_of(texts)
+        begin = int(ends[0]) + (4 if last is None else 0)  # nothing is open before the first
+        sink.write(bytes_of(texts)[begin : ends[-1]].data)
+        last = users[-1]
+    if last is not None:
+        sink.write(b'"]]\n')
+
+
+def escaped(values: Any) -> Any:
+    """What stands between the quotes of each value as a JSON string."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from userdp.data.columns import bytes_of, offsets_of
+
+    ends = offsets_of(values)
+    held = bytes_of(values)[ends[0] : ends[-1]]
+    seen = np.flatnonzero(np.bincount(held, minlength=256)[:128])
+    escapes = [chr(c) for c in seen.tolist() if c < 32 or chr(c) in '"\\']
+    texts = values.cast(pa.large_string())
+    for character in sorted(escapes, key=lambda c: c != "\\"):
+        texts = pc.replace_substring(texts, character, json.dumps(character)[1:-1])
+    return texts
 
 
 # gather, draw, flat

@@ -24,6 +24,7 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
+from numpy.typing import NDArray
 
 BLOCK = 2**22
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
@@ -101,7 +102,7 @@ def _regular_lines(block: bytes) -> int:
     if b"-NaN" in block or (b"Inf" in block and _INFINITE.search(block)):
         return 0
     longest = sizes.max()
-    if longest >= _DIGITS_FROM and _DIGITS.search(block):
+    if longest >= _DIGITS_FROM and _maybe_digits(values) and _DIGITS.search(block):
         return 0
     if longest >= _NESTED_FROM:
         for row in np.flatnonzero(sizes >= _NESTED_FROM).tolist():
@@ -112,6 +113,15 @@ def _regular_lines(block: bytes) -> int:
             ):
                 return 0
     return len(ends)
+
+
+def _maybe_digits(values: NDArray[np.uint8]) -> bool:
+    """False only if no run of `_DIGITS_FROM` digits is there; looks at each 64th byte."""
+    some = values[::64]
+    digits = run = (some >= ord("0")) & (some <= ord("9"))
+    for _ in range(_DIGITS_FROM // 64 - 2):  # a run covers nine of them or more
+        run = run[:-1] & digits[len(digits) - len(run) + 1 :]
+    return bool(run.any())
 
 
 def _brackets(content: bytes, *within: int) -> int:
