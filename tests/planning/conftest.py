@@ -1,0 +1,45 @@
+"""Norms and requests that tests share."""
+
+import math
+
+import pytest
+
+from userdp.planning.budget import PrivacyBudget
+from userdp.planning.norms import GradientNorms, NormSource
+from userdp.planning.planner import Request
+from userdp.planning.proposal import Constant, Origin
+
+
+def synthetic_norms(*, shared: float = 0.2, own: float = 1.0, most: int = 64, **changes):
+    """|mean of G gradients|² = shared + own/G: a direction all share, and independent rests."""
+    values = {
+        "model": "synthetic",
+        "users": 128,
+        "user_norms": {
+            2**k: math.sqrt(shared + own / 2**k) for k in range(most.bit_length()) if 2**k <= most
+        },
+        "example_norm": math.sqrt(shared + own),
+        "source": NormSource.PUBLIC,
+    }
+    return GradientNorms(**{**values, **changes})
+
+
+def declared(name: str, value: float) -> Constant:
+    return Constant(name=name, value=value, origin=Origin.DECLARED)
+
+
+def request(**changes) -> Request:
+    values = {
+        "privacy": PrivacyBudget(epsilon=4.0, delta=1e-6),
+        "compute": 64.0,
+        "steps": 50,
+        "norms": synthetic_norms(),
+        "population": declared("population", 1000),
+        "median_examples": declared("median examples per user", 6),
+    }
+    return Request(**{**values, **changes})
+
+
+@pytest.fixture
+def norms() -> GradientNorms:
+    return synthetic_norms()
