@@ -23,6 +23,7 @@ from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, merged, save_adapter
 from userdp.training.losses import build_loss
+from userdp.training.machine import machine_facts
 from userdp.training.models import (
     enable_checkpointing,
     load_model,
@@ -117,6 +118,7 @@ def train(
         )
         if restored and isinstance(run, PlainRun):
             run.done = restored.step
+        run.folder.log({"kind": "machine", **machine_facts(next(model.parameters()).device)})
         tracker = open_tracker(run.folder.tensorboard, wanted=tensorboard)
         progress.stage("train", plan.steps)
         progress.at(run.done)
