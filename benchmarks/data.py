@@ -326,6 +326,23 @@ def group_child(path: str, out: str) -> None:
 
 def write_groups(blocks: Iterator[Any], sink: Any) -> None:
     """``["user", ["text", ...]]`` per line, from blocks of records ordered by user."""
+    from userdp.data.ahead import ahead
+
+    last: list[bytes] = []
+
+    def with_last() -> Iterator[tuple[Any, bytes | None]]:
+        for block in blocks:
+            yield block, last[-1] if last else None
+            last[:] = [block.users[-1].as_py()]
+
+    for _, content in ahead(lines_of, with_last()):
+        sink.write(content)
+    if last:
+        sink.write(b'"]]\n')
+
+
+def lines_of(block_and_last: tuple[Any, bytes | None]) -> Any:
+    """A block of lines; the last is left open, as its user may go on in the next block."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -334,22 +351,19 @@ def write_groups(blocks: Iterator[Any], sink: Any) -> None:
     def plain(text: str) -> Any:
         return pa.scalar(text, pa.large_string())
 
-    def joined(*parts: Any) -> Any:
-        return pc.binary_join_element_wise(*parts, plain(""))
-
-    last: Any = None
-    for block in blocks:
-        users = block.users
-        other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
-        begins = pa.concat_arrays([pa.array([users[0] != last]), other])
-        heads = joined(plain('"]]\n["'), escaped(users), plain('",["'))
-        texts = joined(pc.if_else(begins, heads, plain('","')), escaped(block.texts))
-        ends = offsets_of(texts)
-        begin = int(ends[0]) + (4 if last is None else 0)  # nothing is open before the first
-        sink.write(bytes_of(texts)[begin : ends[-1]].data)
-        last = users[-1]
-    if last is not None:
-        sink.write(b'"]]\n')
+    block, last = block_and_last
+    users = block.users
+    other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
+    first = np.array([last is None or users[0].as_py() != last])
+    begins = np.concatenate([first, other.to_numpy(zero_copy_only=False)])
+    names = escaped(users.filter(pa.array(begins)))
+    heads = pc.binary_join_element_wise(plain('"]]\n["'), names, plain('",["'), plain(""))
+    before = pa.concat_arrays([pa.array(['","'], pa.large_string()), heads])
+    before = before.take(pa.array(np.cumsum(begins) * begins))
+    texts = pc.binary_join_element_wise(before, escaped(block.texts), plain(""))
+    ends = offsets_of(texts)
+    begin = int(ends[0]) + (4 if last is None else 0)  # nothing is open before the first
+    return bytes_of(texts)[begin : ends[-1]].data
 
 
 def escaped(values: Any) -> Any:
@@ -359,12 +373,15 @@ def escaped(values: Any) -> Any:
 
     from userdp.data.columns import bytes_of, offsets_of
 
+    texts = values.cast(pa.large_string())
     ends = offsets_of(values)
     held = bytes_of(values)[ends[0] : ends[-1]]
-    seen = np.flatnonzero(np.bincount(held, minlength=256)[:128])
-    escapes = [chr(c) for c in seen.tolist() if c < 32 or chr(c) in '"\\']
-    texts = values.cast(pa.large_string())
-    for character in sorted(escapes, key=lambda c: c != "\\"):
+    if not len(held):
+        return texts
+    characters = [c for c in '\\"' if (held == ord(c)).any()]
+    if held.min() < ord(" "):
+        characters += map(chr, np.unique(held[held < ord(" ")]).tolist())
+    for character in characters:  # the backslash first
         texts = pc.replace_substring(texts, character, json.dumps(character)[1:-1])
     return texts
 
@@ -570,7 +587,7 @@ def main() -> None:
         folder = Path(name)
         runs: dict[str, Callable[[], dict[str, Any]]] = {
             "scale": lambda: scale(folder, sizes),
-            "grouper": lambda: grouper(folder, 20_000 if quick else 300_000),
+            "grouper": lambda: grouper(folder, 20_000 if quick else 1_000_000),
             "gather": lambda: gather(folder, 512 if quick else 2 * COHORT, 3 if quick else 5),
             "draw": lambda: draw(
                 folder,
