@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from userdp.accounting import group_privacy
 from userdp.accounting.contour import calibrate_noise
-from userdp.accounting.mechanisms import SampledMechanism
+from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
 from userdp.errors import UseError
 from userdp.guarantees import require_delta, require_positive
 
@@ -58,3 +59,45 @@ def calibrate(
         noise *= 1 + tolerance
         found = mechanism.with_noise_multiplier(noise)
     return found
+
+
+def calibrate_fixed_graph(
+    mechanism: FixedGraphExamples, *, target_epsilon: float, target_delta: float
+) -> FixedGraphExamples:
+    """The mechanism with the least noise whose bound stays within the budget (to about 1e-6).
+
+    Guarantee: the returned mechanism's upper bound on ε is at most ``target_epsilon``.
+
+    Args:
+        mechanism: its noise does not matter.
+        target_epsilon: > 0.
+        target_delta: in (0, 1).
+
+    Raises:
+        UseError: no noise multiplier up to 1e6 meets the budget.
+    """
+    # Half of the way in each of two steps: the target of the zero-out mechanism.
+    half = group_privacy.example_target(target_epsilon, target_delta, 2)
+    if half.delta == 0:
+        raise UseError(
+            f"delta = {target_delta:g} is too small for epsilon = {target_epsilon:g} under "
+            "fixed-graph adjacency: half of it is below the smallest number",
+            hint="lower the target epsilon",
+        )
+    noise = calibrate(
+        mechanism.zeroed, target_epsilon=half.epsilon, target_delta=half.delta
+    ).noise_multiplier
+    low, high = 0.0, noise  # everybody in every step, in closed form, may need less
+    if mechanism.with_noise_multiplier(high).in_full.delta(target_epsilon).upper <= target_delta:
+        while high - low > 1e-7 * high:
+            middle = 0.5 * (low + high)
+            found = mechanism.with_noise_multiplier(middle).in_full
+            low, high = (
+                (low, middle)
+                if found.delta(target_epsilon).upper <= target_delta
+                else (middle, high)
+            )
+        noise = high
+    while not mechanism.with_noise_multiplier(noise).epsilon(target_delta).upper <= target_epsilon:
+        noise *= 1 + 1e-6  # ε has a rounding of its own
+    return mechanism.with_noise_multiplier(noise)

@@ -34,6 +34,8 @@ class PlanOptions:
         accountant: contour (exact); or Group Privacy for --sampling examples, priced per example
             and lifted to users by the best lemma (group-privacy) or Vadhan's
             (group-privacy-vadhan): more noise for the same epsilon.
+        adjacency: add-or-remove (the default); fixed-graph for a store of --owners greedy, where
+            group_size is at least its --records-per-user (ELS).
         unsafe_shuffle: shuffled batches in place of Poisson samples; no epsilon is claimed.
         clip_form: threshold (the default); normalized: also divides by the clip norm, so that the
             learning rate means the same at every clip norm; automatic: scales all gradients.
@@ -60,6 +62,7 @@ class PlanOptions:
     )
     noise_multiplier: float | None = None
     accountant: Literal["contour", "group-privacy", "group-privacy-vadhan"] | None = None
+    adjacency: Literal["add-or-remove", "fixed-graph"] | None = None
     unsafe_shuffle: bool = False
     clip_form: Literal["threshold", "normalized", "automatic"] | None = None
     clip_stability: float | None = None
@@ -101,6 +104,7 @@ def build_plan(options: PlanOptions) -> Plan:
 def _sampled_plan(options: PlanOptions) -> Plan:
     """The plan with its sampler and noise; clipping options come after."""
     from userdp.accounting import Accountant
+    from userdp.guarantees import Adjacency
     from userdp.plan import Plan
 
     if options.sampling is None:
@@ -130,6 +134,12 @@ def _sampled_plan(options: PlanOptions) -> Plan:
                 "clipped as a whole, so there is no group to lift a claim to",
                 hint="use --sampling examples, or leave --accountant out",
             )
+        if options.adjacency == "fixed-graph":
+            raise UseError(
+                "--adjacency fixed-graph is for --sampling examples: a user's records lie with "
+                "other users too, so that clipping by user bounds nothing",
+                hint="use --sampling examples",
+            )
         assert options.cohort_size is not None
         return Plan.for_users(
             population=options.population,
@@ -157,6 +167,7 @@ def _sampled_plan(options: PlanOptions) -> Plan:
         noise_multiplier=options.noise_multiplier,
         unsafe_shuffle=options.unsafe_shuffle,
         accountant=Accountant(options.accountant or "contour"),
+        adjacency=Adjacency(options.adjacency or "add-or-remove"),
     )
 
 

@@ -72,7 +72,7 @@ def train(
 
     with StepBar() as bar:
         done = run_training(
-            UserStore.open(store),
+            UserStore.open(store, fixed_graph=True),  # the plan is held against it in training
             chosen,
             settings,
             out=out,

@@ -96,15 +96,18 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
     planned = sum(charge.plan is not None for charge in charges)
     share = delta / planned if delta and planned else None
     parts = [_part(charge, share) for charge in charges]
+    claimed = [part for part in parts if math.isfinite(part.epsilon)]
+    adjacencies = {part.adjacency for part in claimed}
     if len(parts) == 1:
         guarantee = parts[0]
     else:
         samplings = {part.sampling for part in parts}
+        mixed = len(adjacencies) > 1  # a sum over different adjacencies bounds neither
         guarantee = Guarantee(
-            epsilon=math.fsum(part.epsilon for part in parts),
+            epsilon=math.inf if mixed else math.fsum(part.epsilon for part in parts),
             delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
             unit=PrivacyUnit.USER,
-            adjacency=Adjacency.ADD_OR_REMOVE,
+            adjacency=next(iter(adjacencies)) if len(adjacencies) == 1 else Adjacency.ADD_OR_REMOVE,
             sampling=samplings.pop() if len(samplings) == 1 else Sampling.MIXED,
             accountant=" + ".join(sorted({part.accountant for part in parts})),
         )

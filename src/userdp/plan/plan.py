@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
-from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers, SampledMechanism
+from userdp.accounting.calibration import calibrate_fixed_graph
+from userdp.accounting.mechanisms import (
+    FixedGraphExamples,
+    PoissonExamples,
+    PoissonUsers,
+    SampledMechanism,
+)
 from userdp.adaptive import AdaptiveClipping, sum_noise_multiplier
 from userdp.errors import UseError
 from userdp.guarantees import (
+    Adjacency,
     ClipForm,
     Guarantee,
     LayerSplit,
@@ -27,13 +34,14 @@ from userdp.guarantees import (
 )
 
 _SCHEMAS = "userdp.plan/"
-SCHEMA = f"{_SCHEMAS}3"
+SCHEMA = f"{_SCHEMAS}4"
 _SINCE = {
     "clip_form": 2,
     "clip_stability": 2,
     "layer_split": 2,
     "adaptive": 2,
     "accountant": 3,
+    "adjacency": 4,
 }
 """The first schema that knows a field; 1 knows all others."""
 _GROUP_PRIVACY = (Accountant.GROUP_PRIVACY, Accountant.GROUP_PRIVACY_VADHAN)
@@ -71,6 +79,9 @@ class Plan:
         accountant: who prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
             Group Privacy (Chua et al. 2024, Algorithm 1): the steps of ELS, accounted for single
             examples and lifted to a user's G by a lemma, with more noise at the same ε.
+        adjacency: ``add-or-remove``, or ``fixed-graph`` (ELS alone) for records of several owners
+            that were bounded by ``userdp prepare --owners greedy``: then G bounds what a user
+            owns, whoever holds it (`userdp.accounting.mechanisms.fixed_graph`).
 
     Raises:
         ValueError: a field is out of its range (NaN included).
@@ -92,6 +103,7 @@ class Plan:
     layer_split: LayerSplit | None = None
     adaptive: AdaptiveClipping | None = None
     accountant: Accountant = Accountant.CONTOUR
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         if self.sampling not in (Sampling.USERS, Sampling.EXAMPLES):
@@ -119,6 +131,8 @@ class Plan:
                 f"{self.accountant}",
                 hint="group privacy lifts example-level sampling: use --sampling examples",
             )
+        if self.adjacency is not Adjacency.ADD_OR_REMOVE:
+            self._require_fixed_graph()
         if self.adaptive is not None:
             if self.clip_form is ClipForm.AUTOMATIC:
                 raise UseError(
@@ -126,6 +140,18 @@ class Plan:
                     hint="adapt threshold or normalized clipping",
                 )
             assert math.isfinite(self.sum_noise_multiplier)
+
+    def _require_fixed_graph(self) -> None:
+        if self.adjacency is not Adjacency.FIXED_GRAPH:
+            raise UseError(
+                f"a plan claims under add-or-remove or fixed-graph adjacency, not {self.adjacency}"
+            )
+        if self.sampling is not Sampling.EXAMPLES or self.accountant is not Accountant.CONTOUR:
+            raise UseError(
+                f"sampling {self.sampling} with the accountant {self.accountant} has no bound "
+                "under fixed-graph adjacency: one user's records lie with other users too",
+                hint="use --sampling examples and the accountant contour",
+            )
 
     @classmethod
     def for_users(
@@ -171,6 +197,7 @@ class Plan:
         noise_multiplier: float | None = None,
         unsafe_shuffle: bool = False,
         accountant: Accountant = Accountant.CONTOUR,
+        adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
     ) -> Self:
         """An ELS plan: p = ``batch_size / population``, a declared number of capped examples.
 
@@ -188,6 +215,7 @@ class Plan:
             target_epsilon=target_epsilon,
             unsafe_shuffle=unsafe_shuffle,
             accountant=accountant,
+            adjacency=adjacency,
         )._within_budget(noise_multiplier)
 
     def _within_budget(self, noise_multiplier: float | None) -> Self:
@@ -199,20 +227,27 @@ class Plan:
             )
         if self.target_epsilon is None:
             return self
-        found = calibrate_by(
-            self.accountant,
-            self.mechanism,
-            target_epsilon=self.target_epsilon,
-            target_delta=self.target_delta,
-        )
-        return replace(self, noise_multiplier=found.noise_multiplier)
+        mechanism = self.mechanism
+        budget = {"target_epsilon": self.target_epsilon, "target_delta": self.target_delta}
+        if isinstance(mechanism, FixedGraphExamples):
+            noise = calibrate_fixed_graph(mechanism, **budget).noise_multiplier
+        else:
+            noise = calibrate_by(self.accountant, mechanism, **budget).noise_multiplier
+        return replace(self, noise_multiplier=noise)
 
     @property
-    def mechanism(self) -> SampledMechanism:
+    def mechanism(self) -> SampledMechanism | FixedGraphExamples:
         """What the accountant prices: built from the same fields as the sampler."""
         if self.sampling is Sampling.USERS:
             return PoissonUsers(
                 sampling_probability=self.sampling_probability,
+                noise_multiplier=self.noise_multiplier,
+                steps=self.steps,
+            )
+        if self.adjacency is Adjacency.FIXED_GRAPH:
+            return FixedGraphExamples(
+                sampling_probability=self.sampling_probability,
+                group_size=self.group_size,
                 noise_multiplier=self.noise_multiplier,
                 steps=self.steps,
             )
@@ -310,13 +345,17 @@ class Plan:
         elif steps == 0:
             epsilon, accountant = 0.0, "none"
         else:
-            bracket = epsilon_by(self.accountant, self.mechanism.with_steps(steps), delta)
+            mechanism = self.mechanism.with_steps(steps)
+            if isinstance(mechanism, FixedGraphExamples):
+                bracket = mechanism.epsilon(delta)
+            else:
+                bracket = epsilon_by(self.accountant, mechanism, delta)
             epsilon, accountant = bracket.upper, bracket.accountant
         return Guarantee(
             epsilon=epsilon,
             delta=delta,
             unit=PrivacyUnit.USER,
-            adjacency=self.mechanism.adjacency,
+            adjacency=self.adjacency,
             sampling=self.realised_sampling,
             accountant=accountant,
         )
@@ -361,6 +400,8 @@ class Plan:
                     given["adaptive"] = AdaptiveClipping(**given["adaptive"])
             if "accountant" in given:
                 given["accountant"] = Accountant(given["accountant"])
+            if "adjacency" in given:
+                given["adjacency"] = Adjacency(given["adjacency"])
         except (ValueError, TypeError) as error:
             raise UseError(f"the plan says something this version does not know: {error}") from None
         return cls(**given)

@@ -48,6 +48,7 @@ from userdp.gradients.counts import noisy_count
 from userdp.gradients.engines.auto import clipped_sum
 from userdp.guarantees import ClipForm, require_count
 from userdp.plan import Plan
+from userdp.training.adjacency import require_covered
 from userdp.training.collate import Collator
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
@@ -102,7 +103,8 @@ def make_private(
         unsafe_noise_seed: FOR TESTS ONLY: fixes the noise, which voids all privacy.
 
     Raises:
-        UseError: the optimizer holds other parameters, the model couples users, the folder is not
+        UseError: the plan's adjacency is not the store's (`userdp.training.adjacency`), the
+            optimizer holds other parameters, the model couples users, the folder is not
             new (or, to resume, something changed), or a value is out of range. Nothing has been
             charged then.
         FailureError: another process holds the folder, or the disk refused.
@@ -111,7 +113,10 @@ def make_private(
     require_uncoupled(model)
     require_count("micro_batch", micro_batch)
     get_engine(engine)
-    opened = store if isinstance(store, UserStore) else UserStore.open(Path(store))
+    opened = (
+        store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)
+    )
+    require_covered(opened, plan)
     if opened.meta.loss_mask:
         require_masked(loss)
     split = opened.split(Split.TRAIN)

@@ -7,6 +7,7 @@ A mechanism is a tuple of public constants, fixed before any private look. ``eps
 from userdp.accounting.mechanisms.base import Mechanism, MixtureMechanism, SampledMechanism
 from userdp.accounting.mechanisms.composition import Composition
 from userdp.accounting.mechanisms.fixed_batch import FixedBatchExamples, FixedBatchUsers
+from userdp.accounting.mechanisms.fixed_graph import FixedGraphExamples
 from userdp.accounting.mechanisms.full import FullParticipation
 from userdp.accounting.mechanisms.poisson import PoissonExamples, PoissonUsers
 from userdp.accounting.mechanisms.pure import PureQuery
@@ -16,6 +17,7 @@ __all__ = [
     "Composition",
     "FixedBatchExamples",
     "FixedBatchUsers",
+    "FixedGraphExamples",
     "FullParticipation",
     "Mechanism",
     "MixtureMechanism",

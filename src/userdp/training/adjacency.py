@@ -1,0 +1,66 @@
+"""Whether a plan's claim can be made over a store: what each says of owners must fit."""
+
+from __future__ import annotations
+
+from userdp.data.splits import SplitRule
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.guarantees import Adjacency
+from userdp.plan import Plan
+
+
+def require_covered(store: UserStore, plan: Plan) -> None:
+    """Refuse a plan whose adjacency is not the one that the store's preparation supports.
+
+    A store of ``--owners greedy --records-per-user K`` holds records of several owners, so that
+    one user's text lies with others too. Over it a plan must claim ``fixed-graph`` adjacency, with
+    example-level sampling (`Plan` sees to that) and ``group_size`` at least K: then no cap binds,
+    each record trains or not by its own text alone, and a user owns at most G of what trains.
+
+    A split of held-out records by their number among their holder's *usable* records would break
+    that: a user who empties a shared record moves the holder's later records from one split to the
+    other, though they are not this user's. Such stores are refused.
+
+    Raises:
+        UseError: says which of these does not hold, and the way out.
+    """
+    rule = store.meta.ownership
+    bounded = rule["adjacency"] == Adjacency.FIXED_GRAPH
+    claimed = plan.adjacency is Adjacency.FIXED_GRAPH
+    if claimed and not bounded:
+        raise UseError(
+            f"the plan claims fixed-graph adjacency, and each record of the store at {store.path} "
+            "has one user: its claims are for add-or-remove",
+            hint="leave --adjacency out",
+        )
+    if not bounded:
+        return
+    bound = int(rule["records_per_user"])
+    if not claimed:
+        raise UseError(
+            f"the records of the store at {store.path} have several owners, bounded for "
+            f"fixed-graph adjacency: a claim that says {plan.adjacency} would be false",
+            hint=f"train with --sampling examples --adjacency fixed-graph --group-size {bound}, or "
+            "prepare with --owners first, where a record is its first owner's alone",
+        )
+    if plan.group_size < bound:
+        raise UseError(
+            f"users own up to {bound} records of the store at {store.path}, and the plan's "
+            f"group_size is {plan.group_size}: the cap would choose among one holder's records by "
+            "how many of them are usable, which other users decide",
+            hint=f"use --group-size {bound}, or prepare with --records-per-user {plan.group_size}",
+        )
+    split = store.meta.source.get("split", SplitRule.HASH)
+    by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0
+    if by_number or split == SplitRule.FIRST_PART:
+        raise UseError(
+            f"records of the store at {store.path} were held out by their number among their "
+            "holder's usable records: under fixed-graph adjacency one user's text would move "
+            "records of others from one split to the other",
+            hint="prepare it with --split hash --held-out-examples 0",
+        )
+    if int(store.split("train").counts.max(initial=0)) > bound:
+        raise UseError(
+            f"the store at {store.path} is damaged: a user holds more than {bound} records",
+            hint="prepare it again from its source",
+        )

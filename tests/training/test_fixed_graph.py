@@ -1,0 +1,261 @@
+"""Records of several owners: the claim is fixed-graph, and what cannot be claimed is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.data.corpora import ListSource
+from tests.plans import els_plan, uls_plan
+from tests.training.toy import sgd, write_tokenizer
+from userdp.cli.app import run as userdp
+from userdp.data.ownership import Owners
+from userdp.data.prepare import prepare_store
+from userdp.data.records import Record
+from userdp.data.splits import SplitRule
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.errors import UseError
+from userdp.guarantees import Adjacency
+from userdp.ledger import StoreLedger, claim
+from userdp.plan import Plan
+from userdp.training import private as private_module
+from userdp.training.private import make_private
+
+K = 2
+GRAPH = [  # owners, holder first; ben owns one record that ana holds, and one of his own
+    ("ana", "ben"),
+    ("ana",),
+    ("ben",),
+    ("cid", "dora"),
+    ("dora",),
+    ("eva",),
+]
+
+
+def greedy(
+    folder: Path, texts: list[str] | None = None, *, held_out: float = 0.0, **options
+) -> UserStore:
+    folder.mkdir()
+    texts = texts or [f"w{n} w2 w3" for n in range(len(GRAPH))]
+    records = tuple(
+        Record(owners[0].encode(), text.encode(), n, owners=tuple(o.encode() for o in owners))
+        for n, (owners, text) in enumerate(zip(GRAPH, texts, strict=True))
+    )
+    prepare_store(
+        ListSource(records, several_owners=True),
+        folder / "store",
+        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
+        seq_len=8,
+        held_out_users=0,
+        held_out_examples=held_out,
+        owners=Owners.GREEDY,
+        records_per_user=K,
+        **options,
+    )
+    return UserStore.open(folder / "store", fixed_graph=True)
+
+
+def graph_plan(**changes) -> Plan:
+    return els_plan(**{"group_size": K, "adjacency": Adjacency.FIXED_GRAPH, **changes})
+
+
+class Signed(nn.Module):
+    """A row's gradient is far along +1 or -1, as its first token says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        sign = torch.where(input_ids[:, 0] % 2 == 0, 1.0, -1.0)
+        return 100 * sign * self.weight
+
+
+def signed_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    losses: Tensor = model(input_ids)
+    return losses
+
+
+def first_sum(store: UserStore, plan: Plan, out: Path, monkeypatch) -> float:
+    """The clipped sum of a run's first step, before its noise."""
+    found = []
+    honest = private_module.get_engine("reference")
+
+    def watched(*arguments, **options):
+        summed = honest(*arguments, **options)
+        found.append(float(summed.value["weight"]))  # noise is added in place
+        return summed
+
+    monkeypatch.setattr(private_module, "get_engine", lambda name: watched)
+    model = Signed()
+    run = make_private(
+        model, sgd(model), store, plan, out=out, loss=signed_loss, engine="reference"
+    )
+    with run as private:
+        next(iter(private))
+    return found[0]
+
+
+def test_invariant_3_exchanging_one_owners_texts_moves_a_step_by_two_clips_each(
+    tmp_path, monkeypatch
+):
+    """The adversarial pair: ben's K records, one of them held by ana, turn their gradients round.
+
+    The sum moves by 2 C K: more than the C K of add-or-remove, and as much as fixed-graph prices.
+    """
+    plan = graph_plan(population=10, batch_size=10, l2_clip_norm=0.5)  # p = 1: all take part
+    before = ["w0 w2", "w1 w2", "w0 w2", "w1 w2", "w1 w2", "w1 w2"]
+    after = ["w1 w2", "w1 w2", "w1 w2", "w1 w2", "w1 w2", "w1 w2"]
+    sums = []
+    for name, texts in (("before", before), ("after", after)):
+        store = greedy(tmp_path / name, texts)
+        sums.append(first_sum(store, plan, tmp_path / f"{name}-run", monkeypatch))
+    moved = abs(sums[0] - sums[1])
+    allowed = 2 * K * plan.l2_clip_norm
+    assert 0.99 * allowed < moved <= allowed
+    assert moved > 1.9 * K * plan.l2_clip_norm  # the twin: add-or-remove would have priced this
+    twice = moved / plan.noise_std  # what an attacker who knows all else can tell at p = 1
+    true = _gaussian_delta(twice * math.sqrt(plan.steps), plan.guarantee().epsilon)
+    assert true <= plan.target_delta
+    cheap = els_plan(**{"group_size": K, "population": 10, "batch_size": 10})
+    twin = _gaussian_delta(twice * math.sqrt(plan.steps), cheap.guarantee().epsilon)
+    assert twin > 100 * plan.target_delta
+
+
+def _gaussian_delta(mu: float, epsilon: float) -> float:
+    normal = torch.distributions.Normal(
+        torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
+    )
+
+    def cdf(x: float) -> float:
+        return float(normal.cdf(torch.tensor(x, dtype=torch.float64)))
+
+    return cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * cdf(-mu / 2 - epsilon / mu)
+
+
+def test_a_text_that_becomes_unusable_moves_nobody_elses_record(tmp_path):
+    """What fixed-graph adjacency needs of the store: other records stay where they were."""
+    full = greedy(tmp_path / "full")
+    texts = [f"w{n} w2 w3" for n in range(len(GRAPH))]
+    gone = greedy(tmp_path / "gone", ["", *texts[1:]])
+
+    def rows(store):
+        split = store.split("train")
+        return {
+            tuple(split.gather([user], [n]).row(0).tolist())
+            for user, count in enumerate(split.counts)
+            for n in range(count)
+        }
+
+    assert len(rows(full)) == len(GRAPH)
+    assert len(rows(full) - rows(gone)) == 1
+    assert not rows(gone) - rows(full)
+
+
+def test_the_claim_names_fixed_graph_in_plan_ledgers_and_guarantee(tmp_path):
+    store, plan = greedy(tmp_path / "s"), graph_plan()
+    model = Signed()
+    optimizer = sgd(model)
+    run = make_private(model, optimizer, store.path, plan, out=tmp_path / "run", loss=signed_loss)
+    with run as private:
+        for _ in private:
+            optimizer.step()
+    for path in (tmp_path / "run" / "ledger.jsonl", store.path):
+        found = claim(path)
+        assert found.guarantee == plan.guarantee()
+        assert found.guarantee.adjacency is Adjacency.FIXED_GRAPH
+    assert math.isfinite(plan.guarantee().epsilon)
+    assert plan.guarantee().epsilon > 2 * els_plan(group_size=K).guarantee().epsilon
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert plan.to_dict()["schema"] == "userdp.plan/4"
+    StoreLedger(store.path).reserve("another", plan)
+    both = claim(store.path).guarantee
+    assert both.adjacency is Adjacency.FIXED_GRAPH
+    assert both.epsilon == pytest.approx(2 * plan.guarantee().epsilon)
+
+
+def test_a_store_of_two_adjacencies_claims_nothing(tmp_path):
+    store = greedy(tmp_path / "s")
+    ledger = StoreLedger(store.path)
+    ledger.reserve("one", graph_plan())
+    ledger.reserve("two", els_plan())
+    assert claim(store.path).guarantee.epsilon == math.inf
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (els_plan(group_size=K), "add-or-remove would be false"),
+        (uls_plan(), "add-or-remove would be false"),
+        (graph_plan(group_size=1), "group_size is 1"),
+    ],
+)
+def test_plans_that_the_store_does_not_support_are_refused(tmp_path, plan, message):
+    store = greedy(tmp_path / "s")
+    for opened in (store, store.path):
+        model = Signed()
+        with pytest.raises(UseError, match=message):
+            make_private(model, sgd(model), opened, plan, out=tmp_path / "r", loss=signed_loss)
+    assert not (tmp_path / "r").exists()
+    assert not (store.path / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"held_out": 0.5}, {"split": SplitRule.FIRST_PART}], ids=["hash", "first part"]
+)
+def test_splits_by_the_number_of_usable_records_are_refused(tmp_path, options):
+    store = greedy(tmp_path / "s", **options)
+    model = Signed()
+    with pytest.raises(UseError, match="move records of others"):
+        make_private(model, sgd(model), store, graph_plan(), out=tmp_path / "r", loss=signed_loss)
+
+
+def test_fixed_graph_over_records_of_one_owner_is_refused(store, tmp_path):
+    model = Signed()
+    with pytest.raises(UseError, match="fixed-graph adjacency, and each") as refused:
+        make_private(model, sgd(model), store, graph_plan(), out=tmp_path / "r", loss=signed_loss)
+    assert "one user" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"adjacency": Adjacency.REPLACE},
+        {"adjacency": Adjacency.ZERO_OUT},
+        {"accountant": "group-privacy"},
+    ],
+)
+def test_plans_without_a_bound_are_refused(changes):
+    with pytest.raises(UseError):
+        graph_plan(**changes)
+    with pytest.raises(UseError, match="fixed-graph"):
+        Plan(**{**_fields(uls_plan()), "adjacency": Adjacency.FIXED_GRAPH})
+
+
+def _fields(plan: Plan) -> dict:
+    return {name: getattr(plan, name) for name in Plan.__slots__}
+
+
+def test_the_command_line_trains_evaluates_and_reports_fixed_graph(tmp_path, capsys):
+    store = greedy(tmp_path / "s")
+    plan = "--sampling examples --population 10 --batch-size 2 --steps 2 --l2-clip-norm 1 "
+    plan += "--delta 1e-5 --noise-multiplier 4 --model new --layers 1 --width 16 --heads 2 "
+    plan += f"--no-tensorboard --json --group-size {K}"
+    run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
+    assert userdp(run) == 2
+    assert "--adjacency fixed-graph" in capsys.readouterr().err
+    assert userdp([*run, "--adjacency", "fixed-graph"]) == 0
+    assert json.loads(capsys.readouterr().out)["adjacency"] == "fixed-graph"
+    evaluate = ["evaluate", str(tmp_path / "run"), "--store", str(store.path), "--split", "train"]
+    assert userdp(evaluate) == 0
+    page = tmp_path / "report.html"
+    assert userdp(["report", str(tmp_path / "run"), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert "fixed-graph" in text
+    assert "Changing everything that one user contributed" in " ".join(text.split())
