@@ -404,7 +404,7 @@ def main() -> None:
         args.sequences, args.runs, args.seconds = (
             min(args.sequences, 16),
             8,
-            20 / max(1, len(settings)),
+            16 / max(1, len(settings)),
         )
     whole: dict[str, Any] = {}
     if "full_step" in args.only if args.only is not None else not args.quick:
