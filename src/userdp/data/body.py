@@ -77,6 +77,10 @@ class Body:
         old: the index that is added to; `EMPTY` for a new store.
         first_segment: the number of the first new segment.
         segment_tokens: a new segment begins once one holds this many.
+
+    Attributes:
+        ids, records, chains: of the users so far.
+        rows: of the span index so far, as ``[split code, user, segment, start, length]``.
     """
 
     def __init__(
@@ -97,13 +101,31 @@ class Body:
         self._segment_tokens = segment_tokens
         self._segment: Segment | None = None
         self.segments = self._first_segment = first_segment
-        self._ids: list[bytes] = []
-        self._records: list[int] = []
-        self._chains: list[bytearray] = []
-        self._rows: list[list[int]] = []
+        self.ids: list[bytes] = []
+        self.records: list[int] = []
+        self.chains: list[bytearray] = []
+        self.rows: list[list[int]] = []
         self._last: dict[Split, list[int]] = {}
         self.examples = dict.fromkeys(Split, 0)
         self.tokens = dict.fromkeys(Split, 0)
+
+    @property
+    def room(self) -> int:
+        """Tokens until the next segment begins."""
+        held = 0 if self._segment is None else self._segment.tokens
+        return self._segment_tokens - held
+
+    def take(self, users: list[list[Any]], rows: list[list[int]]) -> None:
+        """Users and spans that an earlier run wrote into segments of this store.
+
+        Args:
+            users: their ids, records and chains, as columns.
+            rows: of the span index.
+        """
+        self.ids += users[0]
+        self.records += users[1]
+        self.chains += map(bytearray, users[2])
+        self.rows += rows
 
     def records_before(self, user: bytes) -> int:
         """Records of ``user`` that the store holds already."""
@@ -112,11 +134,11 @@ class Body:
 
     def user(self, user: bytes) -> None:
         """Begin a user; ids must come in increasing order of bytes."""
-        assert not self._ids or self._ids[-1] < user, "users come in order of their ids' bytes"
+        assert not self.ids or self.ids[-1] < user, "users come in order of their ids' bytes"
         row = self._old_row.get(user)
-        self._ids.append(user)
-        self._records.append(self.records_before(user))
-        self._chains.append(bytearray(_NO_CHAINS if row is None else self._old.chains[row]))
+        self.ids.append(user)
+        self.records.append(self.records_before(user))
+        self.chains.append(bytearray(_NO_CHAINS if row is None else self._old.chains[row]))
 
     def write(
         self,
@@ -139,7 +161,7 @@ class Body:
         if len(lengths) == 0:
             return
         assert (targets is not None) is self._loss_mask, "targets come with a loss mask alone"
-        self._records[-1] += records
+        self.records[-1] += records
         if self._segment is not None and self._segment.tokens >= self._segment_tokens:
             self._segment.close()
             self._segment = None
@@ -152,19 +174,19 @@ class Body:
         place = slice(
             CHAIN_BYTES * layout.SPLIT_CODES[split], CHAIN_BYTES * (layout.SPLIT_CODES[split] + 1)
         )
-        chain = self._chains[-1]
+        chain = self.chains[-1]
         chain[place] = prolong(bytes(chain[place]), tokens, lengths, targets)
         self.examples[split] += len(lengths)
         self.tokens[split] += len(tokens)
 
     def _span(self, split: Split, start: int, length: int) -> None:
-        user, segment = len(self._ids) - 1, self.segments - 1
+        user, segment = len(self.ids) - 1, self.segments - 1
         last = self._last.get(split)
         if last is not None and last[1:3] == [user, segment] and last[3] + last[4] == start:
             last[4] += length
             return
         row = [layout.SPLIT_CODES[split], user, segment, start, length]
-        self._rows.append(row)
+        self.rows.append(row)
         self._last[split] = row
 
     def close(self) -> None:
@@ -187,11 +209,11 @@ class Body:
 
     def index(self) -> Index:
         """The old index with what was written since."""
-        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 5)
+        rows = np.array(self.rows, dtype=np.int64).reshape(-1, 5)
         spans = {
             name: rows[:, i].astype(kind) for i, (name, kind) in enumerate(_SPAN_KINDS.items())
         }
-        new = Index(self._ids, self._records, [bytes(chain) for chain in self._chains], spans)
+        new = Index(self.ids, self.records, [bytes(chain) for chain in self.chains], spans)
         return merge(self._old, new)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from userdp.data import format as layout
 from userdp.data.body import Body
+from userdp.data.checkpoints import Checkpoints
 from userdp.data.columns import Columns, objects
 from userdp.data.hashing import user_hash
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
@@ -82,6 +83,7 @@ class Examples:
         rule: how a training user's records are split.
         one_per_record: keep each record's first example alone (see `ownership`).
         tally: the books.
+        checkpoints: are told when a segment ends with a user.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Examples:
         rule: SplitRule,
         one_per_record: bool,
         tally: Tally,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._body = writer.body
         self._loss_mask = writer.loss_mask
@@ -107,6 +110,8 @@ class Examples:
         self._user: bytes | None = None
         self._waiting: list[Encoded] = []
         self._held_back: list[_Piece] = []
+        self._checkpoints = checkpoints
+        self._since = 0  # records taken in since the last checkpoint
 
     def encode(self, block: Columns) -> Encoded:
         """Tokenize a block, for `add`."""
@@ -123,11 +128,26 @@ class Examples:
 
     def add(self, encoded: Encoded) -> None:
         """Take the next records in."""
+        starts = _run_starts(encoded.users)
+        if len(encoded.tokens) > self._body.room:  # a segment ends with a user, if one ends here
+            goes_on = self._user is None or encoded.users[0].as_py() == self._user
+            borders = starts[1:] if goes_on else starts
+            if len(borders):
+                self._add(encoded.part(0, int(borders[0])))
+                self.flush()
+                self._body.close()
+                if self._checkpoints is not None:
+                    self._checkpoints.segment(self._body, self._since)
+                self._since = 0
+                encoded = encoded.part(int(borders[0]), len(encoded.users))
+        self._add(encoded)
+
+    def _add(self, encoded: Encoded) -> None:
         users = encoded.users
         if not len(users):
             return
-        other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
-        starts = np.append(0, np.flatnonzero(other.to_numpy(zero_copy_only=False)) + 1)
+        self._since += len(users)
+        starts = _run_starts(users)
         ends = np.append(starts[1:], len(users))
         names = objects(users.take(pa.array(starts)))
         if self._rule is SplitRule.FIRST_PART:
@@ -262,6 +282,14 @@ class Examples:
             ids.append(end)
             marks.append(pieces[-1][1] & TARGET if pieces else 0)
         return ids, marks
+
+
+def _run_starts(users: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    """Where each user's records begin; nowhere for no records."""
+    if not len(users):
+        return np.zeros(0, dtype=np.int64)
+    other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
+    return np.append(0, np.flatnonzero(other.to_numpy(zero_copy_only=False)) + 1)
 
 
 def _joined(parts: list[Encoded]) -> Encoded:

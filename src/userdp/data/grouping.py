@@ -122,10 +122,18 @@ class Grouping:
         partial.rename(self._sorted)
         self._rows.unlink()
 
-    def batches(self, *, records: int = 4096, size: int = BLOCK_BYTES) -> Iterator[Columns]:
+    @property
+    def files(self) -> list[Path]:
+        """What `batches` reads, once `sort` is done."""
+        return [self._spool, self._sorted]
+
+    def batches(
+        self, *, skip: int = 0, records: int = 4096, size: int = BLOCK_BYTES
+    ) -> Iterator[Columns]:
         """All records by (user bytes, order).
 
         Args:
+            skip: how many to leave out.
             records: at most this many at a time,
             size: and no more once their texts have this many bytes.
         """
@@ -133,7 +141,9 @@ class Grouping:
             self.sort()
         spool = _Spool(self._spool)
         with pa.OSFile(str(self._sorted)) as file:
-            for batch in pa.ipc.open_stream(file):
+            for whole in pa.ipc.open_stream(file):
+                batch = whole.slice(min(skip, len(whole)))
+                skip -= len(whole) - len(batch)
                 users, (place, start, length, marks) = batch.column(0), _numbers(batch)
                 spool.expect(start, length + marks // 2)
                 ends = np.cumsum(length)

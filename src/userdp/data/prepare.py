@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp import __version__
+from userdp.data import format as layout
 from userdp.data.ahead import ahead
 from userdp.data.append import StoreAppender
+from userdp.data.checkpoints import Checkpoints, resume_key
 from userdp.data.columns import Columns, in_columns
 from userdp.data.examples import Examples, Writer
 from userdp.data.grouping import MEMORY_LIMIT, Grouping
@@ -24,7 +27,7 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
-from userdp.data.sources.base import BlockSource
+from userdp.data.sources.base import BlockSource, SignedSource
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
@@ -53,6 +56,7 @@ def prepare_store(
     public data only (invariant 11; the exceptions are `repeats`, for public sources, and
     `ownership.bounded`, which depends on a graph that ``fixed-graph`` adjacency takes as public).
     Every record is stored or counted as dropped (invariant 10). ``out`` is whole or untouched.
+    Where the source is files of a table, a killed call is gone on with by the next equal one.
 
     Args:
         source: see `userdp.data.sources`.
@@ -101,8 +105,9 @@ def prepare_store(
             seq_len=seq_len,
             overwrite=overwrite,
             loss_mask=source.loss_mask,
+            resume_key=stages.key(),
         ) as writer:
-            stages.run(writer, writer.scratch)
+            stages.run(writer, writer.scratch, writer.checkpoints(tally))
             return writer.finish(
                 source=stages.source_facts(),
                 fractions=stages.fractions,
@@ -169,7 +174,7 @@ def append_records(
                 tally=tally,
                 first_owner=FirstOwner(tally),
             )
-            stages.run(writer, writer.scratch)
+            stages.run(writer, writer.scratch, None)
             return writer.finish(
                 source=stages.source_facts(), tally=stages.tally, ownership=stages.ownership()
             )
@@ -198,12 +203,39 @@ class _Stages:
             return greedy_facts(self.bound)
         return first_owner_facts() if self.first_owner.several else None
 
-    def run(self, writer: Writer, scratch: Path) -> None:
+    def key(self) -> str | None:
+        """What the store depends on, if it can be told; see `checkpoints`."""
+        source = self.source
+        signature = source.signature() if isinstance(source, SignedSource) else None
+        if signature is None:
+            return None
+        return resume_key(
+            format=layout.FORMAT_VERSION,
+            version=__version__,
+            source=signature,
+            facts=self.source_facts(),
+            tokenizer=[self.tokenizer.sha256, self.tokenizer.end_of_text_id],
+            seq_len=self.seq_len,
+            fractions=self.fractions,
+            bound=self.bound,
+        )
+
+    def run(self, writer: Writer, scratch: Path, checkpoints: Checkpoints | None) -> None:
+        """All stages; those that a killed run finished are left out."""
+        state = None if checkpoints is None else checkpoints.restore(writer.body)
         with Grouping(scratch, memory_limit=self.memory_limit) as grouping:
-            self.progress.stage("reading", self.source.size)
-            kept = grouping.add(self._blocks())
-            self.progress.stage("grouping", None)
-            grouping.sort()
+            if state is None:
+                self.progress.stage("reading", self.source.size)
+                kept = grouping.add(self._blocks())
+                self.progress.stage("grouping", None)
+                grouping.sort()
+                if checkpoints is not None:
+                    checkpoints.grouped(
+                        kept=kept, several=self.first_owner.several, files=grouping.files
+                    )
+                done = 0
+            else:
+                kept, done, self.first_owner.several = state.kept, state.done, state.several
             self.progress.stage("tokenizing", kept)
             examples = Examples(
                 writer,
@@ -213,10 +245,10 @@ class _Stages:
                 rule=self.rule,
                 one_per_record=self.bound is not None,
                 tally=self.tally,
+                checkpoints=checkpoints,
             )
-            done = 0
             # One block is tokenized while the one before it is cut and written.
-            for block, encoded in ahead(examples.encode, grouping.batches()):
+            for block, encoded in ahead(examples.encode, grouping.batches(skip=done)):
                 examples.add(encoded)
                 done += len(block)
                 self.progress.at(done)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from userdp.data import format as layout
 from userdp.data.body import Body, Index, checksums
+from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state
 from userdp.data.files import sync_folder, write_bytes
 from userdp.data.meta import StoreMeta, is_store
 from userdp.data.records import Tally
@@ -30,7 +31,7 @@ class StoreWriter:
 
     A context manager. The store appears at ``out`` when `finish` returns; leaving the block
     before that removes everything. What a killed process left behind (a hidden folder beside
-    ``out``) goes when the next writer for ``out`` starts.
+    ``out``) goes when the next writer for ``out`` starts, or is gone on with: see `checkpoints`.
 
     Args:
         out: the store's place.
@@ -40,6 +41,7 @@ class StoreWriter:
             since the people stay charged for what was released.
         segment_tokens: a new segment begins once one holds this many.
         loss_mask: whether each write brings targets.
+        resume_key: a killed run of this key is gone on with; None: none is.
 
     Raises:
         UseError: something lies at ``out`` and ``overwrite`` is false, or it is not a store.
@@ -54,6 +56,7 @@ class StoreWriter:
         overwrite: bool = False,
         segment_tokens: int = layout.SEGMENT_TOKENS,
         loss_mask: bool = False,
+        resume_key: str | None = None,
     ) -> None:
         self._out = out.absolute()
         _recover(self._out)
@@ -62,13 +65,17 @@ class StoreWriter:
         self._tokenizer = tokenizer
         self._seq_len = seq_len
         self.loss_mask = loss_mask
+        self._resume_key = resume_key
         self._out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(self._out)
-        self._work = self._out.with_name(f".{self._out.name}.partial-{secrets.token_hex(4)}")
-        self._work.mkdir(mode=0o700)
-        self._lock = os.open(self._work, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        (self._work / layout.SEGMENTS).mkdir()
+        found = _abandoned(self._out, resume_key)
+        if found is None:
+            self._work = self._out.with_name(f".{self._out.name}.partial-{secrets.token_hex(4)}")
+            self._work.mkdir(mode=0o700)
+            self._lock = os.open(self._work, os.O_RDONLY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            (self._work / layout.SEGMENTS).mkdir()
+        else:
+            self._work, self._lock = found
         self.body = Body(
             self._work, dtype=tokenizer.dtype, loss_mask=loss_mask, segment_tokens=segment_tokens
         )
@@ -76,7 +83,11 @@ class StoreWriter:
     @property
     def scratch(self) -> Path:
         """A folder for working files, on the store's disk; gone when the writer closes."""
-        return self._work / "scratch"
+        return self._work / SCRATCH
+
+    def checkpoints(self, tally: Tally) -> Checkpoints:
+        """What is kept of the run for the case that it is killed."""
+        return Checkpoints(self._work, self._resume_key, tally)
 
     def user(self, user: bytes) -> None:
         """Begin a user; ids must come in increasing order of bytes."""
@@ -255,14 +266,21 @@ def _recover(out: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _remove_abandoned(out: Path) -> None:
+def _abandoned(out: Path, key: str | None) -> tuple[Path, int] | None:
+    """Remove what killed processes left, but for one folder of a run of ``key``: it, locked."""
+    found = None
     for folder in out.parent.glob(f".{out.name}.partial-*"):
         lock = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # in use by a living process
-            continue
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-        finally:
             os.close(lock)
+            continue
+        state = read_state(folder, key) if key is not None and found is None else None
+        if state is not None:
+            clear(folder, state)
+            found = folder, lock
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+    return found

@@ -104,6 +104,14 @@ class BlockSource(Source, Protocol):
         """The records of `records`, in their order, counted alike; columns have one owner each."""
 
 
+@runtime_checkable
+class SignedSource(Source, Protocol):
+    """A source of which it can be told whether it is still the same."""
+
+    def signature(self) -> str | None:
+        """What all records depend on: names, sizes and times of files, and options; or None."""
+
+
 class SourceModule(Protocol):
     """What each file of this folder offers to the registry."""
 

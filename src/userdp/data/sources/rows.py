@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -28,6 +29,14 @@ class Rows(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What the store should say of it."""
+
+
+@runtime_checkable
+class FileRows(Rows, Protocol):
+    """A reader of files, whose rows depend on the files alone."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]: ...
 
 
 class Block(NamedTuple):

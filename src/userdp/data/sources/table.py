@@ -11,7 +11,7 @@ from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import PrivateSource
 from userdp.data.sources.plain import parse_columns
-from userdp.data.sources.rows import BlockRows, Parser, PlainParser, Row, Rows
+from userdp.data.sources.rows import BlockRows, FileRows, Parser, PlainParser, Row, Rows
 from userdp.errors import UseError
 
 _FIELDS_SHOWN = 20
@@ -42,6 +42,15 @@ class TableSource(PrivateSource):
     def facts(self) -> dict[str, Any]:
         """The fields, and what the reader says of itself."""
         return {"fields": list(self.parser.fields), **self.reader.facts()}
+
+    def signature(self) -> str | None:
+        """See `SignedSource.signature`."""
+        plain = isinstance(self.parser, PlainParser) and self.parser.user_of is None
+        if not plain or not isinstance(self.reader, FileRows):
+            return None
+        facts = [(path.absolute(), path.stat()) for path in self.reader.paths]
+        files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
+        return repr((self.kind, files, self.parser))
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The records of all rows; see `Source.records`."""
