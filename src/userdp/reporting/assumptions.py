@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from userdp.guarantees import Sampling
+from userdp.guarantees import Adjacency, Sampling
 from userdp.reporting.run_facts import RunFacts
+from userdp.reporting.store_facts import read_store_facts
 
 
 class Grade(StrEnum):
@@ -49,6 +50,14 @@ def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
     found = [*_ALWAYS]
     if any(run.plan is not None and run.plan.sampling is Sampling.EXAMPLES for run in runs):
         found.append(_CAP)
+    if any(run.plan is not None and run.plan.adjacency is Adjacency.FIXED_GRAPH for run in runs):
+        found.append(_GRAPH)
+    if any(run.settings.get("selection", "").endswith("perplexity") for run in runs):
+        found.append(_SCORES)
+    told = [read_store_facts(run.path) for run in runs]
+    found += [_owners(words) for words in sorted({f.owners for f in told if f.owners})]
+    against = sorted({name for facts in told for name in facts.filtered_against})
+    found += [_filtered(against)] if against else []
     if len(runs) > 1:
         found.append(_SEVERAL)
     found += [_basis(basis) for basis in _uncovered_bases(runs)]
@@ -56,6 +65,34 @@ def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
         found.append(_INTERRUPTED)
     order = list(Grade)
     return tuple(sorted(found, key=lambda assumption: order.index(assumption.grade)))
+
+
+def _owners(assumption: str) -> Assumption:
+    return Assumption(
+        key="owners",
+        title="Records of several people were given to the first",
+        grade=Grade.CRITICAL,
+        statement=f"The store was prepared so: {assumption}.",
+        otherwise="Somebody whom another user's record also belongs to is not protected in it.",
+        ensured=(
+            "Nobody, where records do have several owners: it is the meaning of the claim. "
+            "`userdp prepare --owners greedy` covers all owners."
+        ),
+    )
+
+
+def _filtered(against: Sequence[str]) -> Assumption:
+    return Assumption(
+        key="filtered-against-private",
+        title="Public text was filtered against private data",
+        grade=Grade.CRITICAL,
+        statement=(
+            "Text that was trained on, here or for the base model, was chosen by what it shares "
+            f"with private data ({', '.join(against)}), and nothing secret shows in what was left."
+        ),
+        otherwise="The model depends on that private data in a way that no ε here covers.",
+        ensured="Nobody. Filter by lists of sites alone to be rid of it.",
+    )
 
 
 def _uncovered_bases(runs: Sequence[RunFacts]) -> list[str]:
@@ -265,6 +302,30 @@ _CAP = Assumption(
     ),
     otherwise="A user with more examples would be hit harder than ε says.",
     ensured="userdp caps by a hash of the user when the sampler is built from the plan.",
+)
+
+_GRAPH = Assumption(
+    key="public-graph",
+    title="Who owns which record is public",
+    grade=Grade.CRITICAL,
+    statement=(
+        "Under fixed-graph adjacency one user's texts change; which records there are, their order "
+        "and their owners are taken to be known, and no one's secret."
+    ),
+    otherwise="That somebody wrote to somebody at all is not protected by this ε.",
+    ensured="Nobody: it is the meaning of the claim. userdp takes records by that graph alone.",
+)
+
+_SCORES = Assumption(
+    key="public-scores",
+    title="Examples were chosen by a model of public data",
+    grade=Grade.CRITICAL,
+    statement=(
+        "The perplexities by which each user's examples were chosen come from a model that owes "
+        "nothing to these users."
+    ),
+    otherwise="One user's text would decide which examples of another are trained on.",
+    ensured="The operator, who chose the model; userdp refuses those of runs on the same store.",
 )
 
 _SEVERAL = Assumption(

@@ -36,6 +36,7 @@ from userdp.training.private import PrivateRun, make_private
 from userdp.training.runs import RunFolder
 from userdp.training.schedules import learning_rate
 from userdp.training.steps import Step
+from userdp.training.store_facts import store_facts
 from userdp.training.tracking import Tracker, open_tracker
 
 
@@ -164,7 +165,11 @@ def _open(
     unsafe_seed: int | None,
     unsafe_noise_seed: int | None,
 ) -> PrivateRun | PlainRun:
-    public: dict[str, Any] = {"train": config.to_dict(), "seq_len": store.meta.seq_len}
+    public: dict[str, Any] = {
+        "train": config.to_dict(),
+        "seq_len": store.meta.seq_len,
+        "store_facts": store_facts(store, base_model=config.model),
+    }
     if plan_basis is not None:
         public["plan_basis"] = plan_basis
     if isinstance(plan, PlainPlan):

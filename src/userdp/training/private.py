@@ -55,6 +55,7 @@ from userdp.training.optimizers import set_noise_std
 from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
 from userdp.training.runs import OpenRun, RunFolder, open_run
 from userdp.training.steps import Step, operator_facts
+from userdp.training.store_facts import store_facts
 
 
 def make_private(
@@ -142,7 +143,12 @@ def make_private(
             "selection": str(strategy) if scores is None else f"{strategy} {_digest(scores)}",
             **(identity or {}),
         },
-        public={"plan": plan.to_dict(), "selection": str(strategy), **(public or {})},
+        public={
+            "plan": plan.to_dict(),
+            "selection": str(strategy),
+            "store_facts": store_facts(opened),
+            **(public or {}),
+        },
         facts={"unsafe_seeds": True} if unsafe else None,
         resume=resume,
     )

@@ -1,0 +1,53 @@
+"""Public constants of a store's preparation, for the report; nothing that a record decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from tests.plans import uls_plan
+from tests.training.toy import sgd, toy_model
+from userdp.data.ownership import first_owner_facts, greedy_facts
+from userdp.training.private import make_private
+from userdp.training.store_facts import store_facts
+
+SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
+
+
+def a_store(ownership, source, appended=()):
+    meta = SimpleNamespace(ownership=ownership, source=source, appended=list(appended))
+    return SimpleNamespace(meta=meta)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "mbox", "parquet"])
+def test_invariant_9_whether_some_record_has_several_owners_is_not_told(kind):
+    """The same is said of a source that may name several, whether or not one record does."""
+    none, some = (store_facts(a_store(o, {"kind": kind})) for o in (SINGLE, first_owner_facts()))
+    assert none == some == {"owners": first_owner_facts()["assumption"]}
+
+
+def test_where_no_record_can_or_all_are_covered_nothing_is_assumed():
+    assert store_facts(a_store(SINGLE, {"kind": "docstrings"})) == {}
+    assert store_facts(a_store(greedy_facts(3), {"kind": "mbox"})) == {}
+
+
+def test_text_filtered_against_private_data_is_named_once(tmp_path):
+    filtered = {"kind": "folder", "filtered_against_private": [{"private_data": "feed"}]}
+    later = {"kind": "folder", "filtered_against_private": [{"private_data": "beef"}]}
+    found = store_facts(a_store(SINGLE, filtered, [later, filtered]))
+    assert found == {"filtered_against_private": ["beef", "feed"]}
+    (tmp_path / "config.json").write_text(json.dumps({"store_facts": found}))
+    clean = a_store(SINGLE, {"kind": "folder"})
+    assert store_facts(clean, base_model=str(tmp_path / "model")) == found
+    assert store_facts(clean, base_model="bundled") == {}
+
+
+def test_a_run_keeps_them_in_its_public_configuration(store, tmp_path):
+    store.meta = dataclasses.replace(store.meta, source={**store.meta.source, "kind": "jsonl"})
+    model = toy_model(store)
+    make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert kept["store_facts"] == {"owners": first_owner_facts()["assumption"]}
