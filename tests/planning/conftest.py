@@ -5,6 +5,7 @@ import math
 import pytest
 
 from userdp.planning.budget import PrivacyBudget
+from userdp.planning.noise import NoiseTable
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.planning.planner import Request
 from userdp.planning.proposal import Constant, Origin
@@ -33,11 +34,28 @@ def request(**changes) -> Request:
         "privacy": PrivacyBudget(epsilon=4.0, delta=1e-6),
         "compute": 64.0,
         "steps": 50,
-        "norms": synthetic_norms(),
+        "norms": synthetic_norms(most=8),
         "population": declared("population", 1000),
         "median_examples": declared("median examples per user", 6),
     }
     return Request(**{**values, **changes})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _less_to_calibrate():
+    """T, half and twice of it alone, and one table of σ per budget for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("userdp.planning.planner._STEP_FACTORS", (1 / 2, 1, 2))
+        tables: dict[tuple[float, float], NoiseTable] = {}
+
+        def shared(*, target_epsilon: float, target_delta: float) -> NoiseTable:
+            key = target_epsilon, target_delta
+            return tables.setdefault(
+                key, NoiseTable(target_epsilon=target_epsilon, target_delta=target_delta)
+            )
+
+        patch.setattr("userdp.planning.planner.NoiseTable", shared)
+        yield
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def problem(**changes) -> UlsProblem:
 def rdp_sigma(probability: float, steps: int, epsilon: float, delta: float) -> float:
     """The least σ by Rényi divergences: another accountant, and a bisection of its own."""
     low, high = 1e-2, 1e3
-    while high / low > 1 + 1e-3:
+    while high / low > 1 + 3e-3:
         middle = math.sqrt(low * high)
         spent = rdp.epsilon(
             delta,
@@ -58,7 +58,7 @@ def brute_force(p: UlsProblem, sigma) -> tuple[float, int, float]:
         if group_size > p.norms.largest_group_size:
             break
         most = min(p.budget / group_size, p.population)
-        for share in (1.0, 0.6, 0.1):
+        for share in (1.0, 0.5):
             size = most * share
             noise = p.norms.user_norm(group_size) * sigma(size / p.population) / size
             best = min(best, (noise, group_size, size))
@@ -67,7 +67,7 @@ def brute_force(p: UlsProblem, sigma) -> tuple[float, int, float]:
 
 @pytest.mark.parametrize(
     ("budget", "population", "epsilon", "steps"),
-    [(16, 200, 1.0, 50), (24, 40, 4.0, 200)],
+    [(8, 200, 1.0, 50), (10, 20, 4.0, 200)],
 )
 def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population, epsilon, steps):
     table = NoiseTable(target_epsilon=epsilon, target_delta=1e-6)
@@ -83,7 +83,7 @@ def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population,
 
 def test_another_accountant_agrees_on_the_optimum():
     """Rényi noise is a little more everywhere, and least at the same cell or as good as."""
-    p = problem(budget=12, population=100)
+    p = problem(budget=4, population=100)
     cache: dict[float, float] = {}
 
     def sigma(q: float) -> float:
@@ -126,10 +126,10 @@ def test_no_formula_for_sigma_hides_the_optimum(seed):
 
 def test_an_optimiser_for_which_sigma_is_one_number_is_caught():
     """The broken twin: σ taken at M = 1 for all M makes G = 1 look best where it is not."""
-    p = problem(budget=512, population=1000, steps=1000)
+    p = problem(budget=256, population=500, steps=1000)
     honest = optimum(p).cell
     one = p.sigma(1.0)
-    blind = optimum(problem(table=FormulaTable(lambda q: one), budget=512, population=1000)).cell
+    blind = optimum(problem(table=FormulaTable(lambda q: one), budget=256, population=500)).cell
     assert blind.group_size == 1
     assert honest.group_size > 2
     assert p.cell(blind.group_size).noise_std > 1.2 * honest.noise_std

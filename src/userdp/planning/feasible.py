@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from userdp.accounting import PoissonUsers
 from userdp.errors import UseError
-from userdp.planning.noise import OutOfReach
 from userdp.planning.uls import UlsCell, UlsProblem
 
 MOST_NOISE = 0.1
@@ -86,6 +85,8 @@ def refusal(problem: UlsProblem, *, least: UlsCell | None, limit: float) -> UseE
             f"--budget {size} (M = {cell.cohort_size:.5g} users a step, σ = "
             f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
         )
+    elif least is not None:
+        what += f"; no larger budget does, with {problem.population} users"
     if found.epsilon is not None:
         ways.append(f"epsilon {found.epsilon:g} for training at this budget")
     if found.steps is not None:
@@ -106,60 +107,65 @@ def nearest(problem: UlsProblem, *, group_size: int, limit: float) -> Nearest:
     sizes = sorted({1, group_size})
     target = limit * problem.norms.example_norm
 
-    def best(other: UlsProblem) -> UlsCell | None:
-        try:
-            cells = [other.cell(size) for size in sizes if size <= other.largest_group_size]
-        except OutOfReach:
-            return None
-        least = min(cells, key=lambda cell: cell.noise_std)
-        return least if least.noise_std <= target else None
+    def with_budget(budget: int) -> UlsProblem:
+        return replace(problem, budget=float(budget))
 
-    def of_budget(budget: int) -> UlsCell | None:
-        return best(replace(problem, budget=float(budget)))
+    def with_less(left_out: int) -> UlsProblem:
+        return replace(problem, steps=problem.steps - left_out)
 
-    def of_steps(steps: int) -> UlsCell | None:
-        return best(replace(problem, steps=steps))
+    def first(changed: Callable[[int], UlsProblem], low: int, high: int) -> tuple[int, int] | None:
+        return _first(lambda at: _within(changed(at), sizes, target), low, high)
 
-    most = problem.population * max(sizes)
-    budget = _first(of_budget, math.ceil(problem.budget), most)
-    steps = _first(lambda left: of_steps(problem.steps - left), 0, problem.steps - 1)
+    budget = first(with_budget, math.ceil(problem.budget), problem.population * max(sizes))
+    steps = first(with_less, 0, problem.steps - 1)
     return Nearest(
         epsilon=_least_epsilon(problem, sizes, target),
-        budget=budget,
-        steps=None if steps is None else (problem.steps - steps[0], steps[1]),
+        budget=budget and (budget[0], with_budget(budget[0]).cell(budget[1])),
+        steps=steps and (problem.steps - steps[0], with_less(steps[0]).cell(steps[1])),
     )
+
+
+def _loudest(problem: UlsProblem, group_size: int, target: float) -> PoissonUsers:
+    """The steps of a cell whose noise on the mean gradient is just the target."""
+    cohort = problem.cohort_size(group_size)
+    norm = problem.norms.user_norm(group_size, extrapolate=True)
+    return PoissonUsers(
+        sampling_probability=min(cohort / problem.population, 1.0),
+        noise_multiplier=target * cohort / norm,
+        steps=problem.steps,
+    )
+
+
+def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
+    """A group size whose noise meets the target, if one does: one δ each tells it."""
+    table = problem.table
+    for size in sizes:
+        if size <= problem.largest_group_size:
+            spent = _loudest(problem, size, target * (1 - 2e-5)).delta(table.target_epsilon)
+            if spent.upper <= table.target_delta:
+                return size
+    return None
 
 
 def _least_epsilon(problem: UlsProblem, sizes: list[int], target: float) -> float | None:
     """The ε of noise that just meets the limit, a little rounded up."""
-    found = []
-    for size in sizes:
-        cohort = problem.cohort_size(size)
-        sigma = target * cohort / problem.norms.user_norm(size, extrapolate=True)
-        mechanism = PoissonUsers(
-            sampling_probability=min(cohort / problem.population, 1.0),
-            noise_multiplier=sigma,
-            steps=problem.steps,
-        )
-        found.append(mechanism.epsilon(problem.table.target_delta).upper)
-    least = min(found)
+    delta = problem.table.target_delta
+    least = min(_loudest(problem, size, target).epsilon(delta).upper for size in sizes)
     if not 0 < least <= 1000:
         return None
     unit = 10.0 ** (math.floor(math.log10(least)) - 2)
     return math.ceil(least / unit * 1.0001) * unit
 
 
-def _first(
-    meets: Callable[[int], UlsCell | None], low: int, high: int
-) -> tuple[int, UlsCell] | None:
-    """A number in (low, high] that meets the limit, near the least one (it ends within 2%)."""
+def _first(meets: Callable[[int], int | None], low: int, high: int) -> tuple[int, int] | None:
+    """A number in (low, high] for which ``meets`` answers, near the least one, and the answer."""
     if low >= high:
         return None
     step, at = max(1, low), low
     while True:
         at = min(at + step, high)
-        cell = meets(at)
-        if cell is not None:
+        found = meets(at)
+        if found is not None:
             break
         if at == high:
             return None
@@ -170,5 +176,5 @@ def _first(
         if between is None:
             low = middle
         else:
-            at, cell = middle, between
-    return at, cell
+            at, found = middle, between
+    return at, found

@@ -1,0 +1,81 @@
+"""The split of a budget: basic composition of what was fixed beforehand, and nothing else."""
+
+import math
+
+import pytest
+
+from userdp.errors import UseError
+from userdp.planning.budget import PrivacyBudget, Release, delta_for
+
+
+def release(epsilon: float, delta: float = 0.0) -> Release:
+    return Release(name="median", query_id=f"query-{epsilon}", epsilon=epsilon, delta=delta)
+
+
+def require_within(budget: PrivacyBudget) -> None:
+    """The checker: exact sums of the parts stay within the total."""
+    parts = [r.epsilon for r in budget.releases] + [budget.training_epsilon]
+    assert math.fsum(parts) <= budget.epsilon
+    assert math.fsum([r.delta for r in budget.releases] + [budget.training_delta]) <= budget.delta
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1 / 3, 4.0, 7.9])
+@pytest.mark.parametrize("costs", [(), (0.01,), (0.03, 0.02), (1 / 30, 1 / 70, 1 / 90)])
+@pytest.mark.parametrize("share", [None, 0.7])
+def test_the_parts_never_exceed_the_total(epsilon, costs, share):
+    budget = PrivacyBudget(
+        epsilon=epsilon,
+        delta=1e-6,
+        releases=tuple(release(cost, 1e-9) for cost in costs),
+        query_share=share if share is not None and math.fsum(costs) <= share * epsilon else None,
+    )
+    require_within(budget)
+    assert 0 < budget.training_epsilon <= epsilon
+
+
+def test_a_split_that_forgets_a_release_is_caught():
+    """The broken twin: training gets the whole budget beside a release."""
+
+    class Forgetful(PrivacyBudget):
+        @property
+        def training_epsilon(self) -> float:
+            return self.epsilon
+
+    forgetful = Forgetful(epsilon=1.0, delta=1e-6, releases=(release(0.1),))
+    with pytest.raises(AssertionError):
+        require_within(forgetful)
+
+
+def test_a_share_is_kept_whatever_the_releases_cost():
+    for releases in ((), (release(0.1),), (release(0.2),)):
+        budget = PrivacyBudget(epsilon=4.0, delta=1e-6, releases=releases, query_share=0.05)
+        assert budget.training_epsilon == pytest.approx(3.8)
+    with pytest.raises(UseError, match="their share"):
+        PrivacyBudget(epsilon=4.0, delta=1e-6, releases=(release(0.21),), query_share=0.05)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": math.nan},
+        {"epsilon": math.inf},
+        {"delta": 0.0},
+        {"delta": math.nan},
+        {"query_share": 1.0},
+        {"query_share": math.nan},
+        {"releases": (release(1.0),)},
+        {"releases": (release(0.1, 1e-5),)},
+    ],
+)
+def test_a_budget_that_leaves_nothing_or_means_nothing_is_refused(changes):
+    with pytest.raises(UseError):
+        PrivacyBudget(**{"epsilon": 1.0, "delta": 1e-6, **changes})
+
+
+def test_delta_is_the_papers():
+    """Section 5: Stack Overflow 1.13e-9; and CC-News 2.92e-8 with ten times its examples."""
+    assert delta_for(135_818_730) == pytest.approx(1.13e-9, rel=5e-3)
+    assert delta_for(7_082_410) == pytest.approx(2.92e-8, rel=5e-3)
+    with pytest.raises(UseError, match="delta"):
+        delta_for(50)

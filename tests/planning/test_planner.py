@@ -1,0 +1,196 @@
+"""From a request to a frozen plan, or to a reason why not and the nearest that is feasible."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.planning.conftest import declared, request, synthetic_norms
+from userdp.errors import UseError
+from userdp.plan import Plan
+from userdp.planning.budget import PrivacyBudget, Release
+from userdp.planning.norms import NormSource
+from userdp.planning.planner import propose
+from userdp.planning.proposal import Constant, Origin, load_plan
+
+
+@pytest.fixture(scope="module")
+def proposal():
+    return propose(request())
+
+
+def test_the_plan_is_the_cell_recommended_and_within_the_budget(proposal):
+    plan, cell = proposal.plan, proposal.candidates.optimum.cell
+    assert plan.algorithm == "ULS"
+    assert (plan.group_size, plan.steps) == (cell.group_size, 50)
+    assert plan.denominator == pytest.approx(cell.cohort_size)
+    assert plan.noise_multiplier == cell.noise_multiplier
+    assert plan.l2_clip_norm == cell.user_norm
+    assert plan.noise_std / plan.denominator == pytest.approx(cell.noise_std)
+    assert proposal.prediction["epsilon"] == plan.guarantee().epsilon <= 4.0
+    assert plan.guarantee().epsilon > 3.999
+    assert proposal.candidates.doubling.cell.noise_std >= cell.noise_std
+
+
+def test_all_answers_stand_side_by_side_in_the_file(proposal, tmp_path):
+    proposal.save(tmp_path / "plan.json")
+    values = json.loads((tmp_path / "plan.json").read_text())
+    assert values["schema"] == "userdp.proposal/1"
+    assert Plan.from_dict(values["plan"]) == proposal.plan
+    assert set(values["candidates"]) == {
+        "uls_optimum",
+        "uls_estimate_and_double",
+        "uls_estimate_and_double_literal",
+        "uls_other_steps",
+        "uls",
+        "els",
+        "els_median_rule",
+    }
+    for cell in values["candidates"]["uls_other_steps"]:
+        total = cell["group_size"] * cell["cohort_size"] * cell["steps"]
+        assert total <= 64 * 50 * (1 + 1e-9)
+    assert values["basis"] == "declared constants and public statistics"
+    assert load_plan(tmp_path / "plan.json") == (proposal.plan, values["basis"])
+    proposal.plan.save(tmp_path / "bare.json")
+    assert load_plan(tmp_path / "bare.json") == (proposal.plan, None)
+
+
+@pytest.mark.parametrize("change", [{"plan": None}, {"basis": None}, {"schema": "userdp.plan/9"}])
+def test_a_damaged_proposal_is_bad_use(proposal, tmp_path, change):
+    (tmp_path / "plan.json").write_text(json.dumps({**proposal.to_dict(), **change}))
+    with pytest.raises(UseError):
+        load_plan(tmp_path / "plan.json")
+
+
+def test_els_wins_where_single_gradients_are_shorter_than_those_of_users():
+    """By Equation 7; users with few, long examples make the median user's norm the longer one."""
+    asked = request(norms=synthetic_norms(shared=1.0, own=1e-12, most=8, example_norm=0.7))
+    found = propose(asked)
+    assert found.plan.algorithm == "ELS"
+    assert found.plan.group_size == 6
+    assert found.plan.population == 6000
+    assert found.plan.denominator == pytest.approx(64)
+    assert found.plan.l2_clip_norm == 0.7
+    assert found.plan.guarantee().epsilon <= 4.0
+    assert found.prediction["noise_ratio_els_to_uls"] < 1
+    assert "ELS adds less noise" in found.reason
+
+
+def test_without_a_median_els_is_not_considered():
+    found = propose(request(median_examples=None))
+    assert found.plan.algorithm == "ULS"
+    assert found.candidates.els_choice is None
+    assert "ELS was not considered" in found.reason
+    with pytest.raises(UseError, match="median"):
+        request(median_examples=None, algorithm="els")
+
+
+def test_what_was_chosen_from_dp_answers_is_calibrated_to_the_rest():
+    median = Release(name="median", query_id="query-1", epsilon=0.5, value=6)
+    asked = request(
+        privacy=PrivacyBudget(epsilon=4.0, delta=1e-6, releases=(median,)),
+        median_examples=Constant(
+            name="median examples per user",
+            value=6,
+            origin=Origin.DP_RELEASE,
+            query_id="query-1",
+        ),
+    )
+    found = propose(asked)
+    assert found.plan.target_epsilon == pytest.approx(3.5)
+    assert found.plan.guarantee().epsilon + 0.5 <= 4.0
+    values = found.to_dict()
+    assert values["budget"]["releases"][0]["epsilon"] == 0.5
+    assert values["basis"] == "DP releases in the store's ledger: median examples per user"
+    spent = replace(found.plan, noise_multiplier=found.plan.noise_multiplier * 0.999)
+    assert spent.guarantee().epsilon > 3.5
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (NormSource.NON_PRIVATE, "non-private statistics: gradient norms, l2 clip norm"),
+        (NormSource.HELD_OUT, "statistics of held-out users: gradient norms, l2 clip norm"),
+    ],
+)
+def test_a_plan_from_exact_norms_says_so(source, words, tmp_path):
+    norms = synthetic_norms(source=source, quantiles={"p90": 123.25})
+    found = propose(request(norms=norms))
+    assert found.basis == words
+    found.save(tmp_path / "plan.json")
+    assert "123.25" not in (tmp_path / "plan.json").read_text()
+    assert (tmp_path / "plan.json").stat().st_mode & 0o077 == 0
+
+
+def test_steps_are_chosen_at_the_same_compute_if_asked():
+    found = propose(request(choose_steps=True, steps=25))
+    total = found.plan.steps * found.prediction["gradients_per_step"]
+    assert total <= 64 * 25 * (1 + 1e-9)
+    noises = {cell.steps: cell.averaged_noise_std for cell in found.candidates.steps}
+    assert found.plan.steps in noises
+    assert any(note.startswith("T = ") for note in found.notes)
+
+
+def refused(**changes) -> UseError:
+    with pytest.raises(UseError) as caught:
+        propose(request(**changes))
+    return caught.value
+
+
+def test_a_bad_budget_gets_numbers_and_the_nearest_feasible_one():
+    tight = PrivacyBudget(epsilon=0.1, delta=1e-6)
+    norms = synthetic_norms(shared=0.05, most=4)
+    error = refused(privacy=tight, norms=norms)
+    assert "epsilon = 0.1" in error.message
+    assert "B = 64" in error.message
+    assert "σ =" in error.message
+    assert "M =" in error.message
+    epsilon = float(re.search(r"epsilon ([\d.]+) for training", error.hint)[1])
+    found = propose(
+        request(privacy=PrivacyBudget(epsilon=epsilon, delta=1e-6), norms=norms, algorithm="uls")
+    )
+    assert found.prediction["noise_to_signal"] <= 0.1
+    assert 0.1 < epsilon < 4
+    steps = int(re.search(r"--steps (\d+)", error.hint)[1])
+    assert (
+        propose(request(privacy=tight, norms=norms, steps=steps, algorithm="uls")).plan.steps
+        == steps
+    )
+
+
+def test_the_nearest_compute_budget_is_feasible():
+    asked = request(privacy=PrivacyBudget(epsilon=0.5, delta=1e-6), compute=8.0)
+    asked = replace(asked, population=declared("population", 2000), most_noise=0.05)
+    asked = replace(asked, norms=synthetic_norms(most=2), median_examples=None)
+    with pytest.raises(UseError) as caught:
+        propose(asked)
+    budget = int(re.search(r"--budget (\d+)", caught.value.hint)[1])
+    assert budget > 8
+    found = propose(replace(asked, compute=float(budget), algorithm="uls"))
+    assert found.prediction["noise_to_signal"] <= 0.05
+
+
+def test_a_budget_that_no_noise_meets_is_refused():
+    error = refused(privacy=PrivacyBudget(epsilon=1e-9, delta=1e-12), compute=1000.0, steps=1000)
+    assert "out of reach" in error.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"compute": 0.5}, "budget"),
+        ({"compute": math.nan}, "budget"),
+        ({"compute": 8_001.0}, "8000"),
+        ({"steps": 0}, "steps"),
+        ({"population": declared("population", 0)}, "population"),
+        ({"population": declared("population", math.nan)}, "population"),
+        ({"l2_clip_norm": math.nan}, "l2_clip_norm"),
+        ({"most_noise": math.nan}, "most_noise"),
+        ({"algorithm": "both"}, "algorithm"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(changes, message):
+    error = refused(**changes)
+    assert message in error.message
