@@ -22,7 +22,9 @@ Parts, each reported on its own:
             ``numpy.take`` of the same tokens with the index already built; warm, and cold (the
             store's pages dropped first) apart.
 ``draw``    One Poisson cohort drawn and gathered at 1e5, 1e6 and 1e7 examples (expected size the
-            same), and drawn and looked up in the index alone at 1e8.
+            same), and drawn and looked up in the index alone at 1e8. Each is gathered twice: the
+            first time finds its pages in memory but perhaps not in the process's page table
+            (page faults, at most a few per row whatever the store's size), the second time does.
 ``flat``    RSS over 10,000 steps of draw and gather behind `Prefetch`.
 
 Wall seconds of a noisy machine: each timing is the least of several, ratios are taken between
@@ -33,6 +35,7 @@ Tables and progress go to stderr, ``--json`` prints one object on stdout.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -479,28 +482,34 @@ def draw(folder: Path, sizes: list[int], index_alone: int, times: int) -> dict[s
         else:
             split = write_store(folder / f"draw-{examples}", counts, 8).split("train")
         sampler = sampler_of(split.counts, 256)
-        draws, reads = [], []
+        draws, reads, again, faults = [], [], [], []
         for _ in range(times):
             began = time.perf_counter()
             cohort = sampler.draw()
             drawn = time.perf_counter()
-            if examples == index_alone:
-                split._places(cohort.users, cohort.examples)
-            else:
-                split.gather(cohort.users, cohort.examples)
+            read = split._places if examples == index_alone else split.gather
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            read(cohort.users, cohort.examples)
             draws.append(drawn - began)
             reads.append(time.perf_counter() - drawn)
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+            again.append(least(functools.partial(read, cohort.users, cohort.examples), 1))
         row = {"examples": examples, "draw_seconds": float(np.median(draws)),
                "gather_seconds": float(np.median(reads)),
+               "gather_again_seconds": float(np.median(again)),
+               "page_faults": float(np.median(faults)), "rows": len(cohort.users),
                "index_alone": examples == index_alone}  # fmt: skip
         rows.append(row)
         say(f"{examples:>12,} examples: draw {1e3 * row['draw_seconds']:.2f} ms, "
-            f"gather {1e3 * row['gather_seconds']:.2f} ms")  # fmt: skip
+            f"gather {1e3 * row['gather_seconds']:.2f} ms ({row['page_faults']:.0f} page faults), "
+            f"again {1e3 * row['gather_again_seconds']:.2f} ms")  # fmt: skip
     return {
         "rows": rows,
         "ratio_draw_largest_over_smallest": rows[-1]["draw_seconds"] / rows[0]["draw_seconds"],
         "ratio_gather_largest_over_smallest": rows[-2]["gather_seconds"]
         / rows[0]["gather_seconds"],
+        "ratio_gather_again_largest_over_smallest": rows[-2]["gather_again_seconds"]
+        / rows[0]["gather_again_seconds"],
     }
 
 
