@@ -33,12 +33,16 @@ _LABEL_SIZE = 11
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """A named line of a plot: ``ys[i]`` over ``xs[i]``; missing values are left out."""
+    """A named line of a plot: ``ys[i]`` over ``xs[i]``; missing values are left out.
+
+    ``style`` chooses colour, dash and marker; by default its place in the plot does.
+    """
 
     name: str
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     marked: bool = True
+    style: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +56,7 @@ class Plot:
         series: at least one, each with a point.
         level: a dashed horizontal line, with its name.
         connected: lines through the points; False draws points with their names beside them.
+        y_limits: of the axis; from the data by default.
     """
 
     key: str
@@ -61,6 +66,7 @@ class Plot:
     series: tuple[Series, ...]
     level: tuple[str, float] | None = None
     connected: bool = True
+    y_limits: tuple[float, float] | None = None
 
 
 def draw(plot: Plot) -> str:
@@ -107,7 +113,8 @@ def draw(plot: Plot) -> str:
 def _fill(axes: Axes, plot: Plot) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for number, series in enumerate(plot.series):
+    for place, series in enumerate(plot.series):
+        number = place if series.style is None else series.style
         colour = _SERIES[number % len(_SERIES)]
         axes.plot(
             series.xs,
@@ -127,6 +134,8 @@ def _fill(axes: Axes, plot: Plot) -> None:
     axes.set_ylabel(plot.y_label)
     axes.grid(True, axis="y")
     axes.margins(x=0.06, y=0.12)
+    if plot.y_limits is not None:
+        axes.set_ylim(plot.y_limits)
     if not plot.connected:  # points that lie close together must not look far apart
         axes.set_xlim(0, 1.15 * max(x for series in plot.series for x in series.xs) or 1)
     for side in ("top", "right"):

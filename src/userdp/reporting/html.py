@@ -18,9 +18,11 @@ from userdp.guarantees import Adjacency, Guarantee, Sampling, round_up
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
+from userdp.reporting.holders import delta_facts, fewer_examples
 from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of, percent_up
 from userdp.reporting.operator_facts import OperatorFacts
 from userdp.reporting.operator_view import operator_view
+from userdp.reporting.reproduction import train_command
 from userdp.reporting.run_facts import RunFacts
 from userdp.version import __version__
 
@@ -51,7 +53,9 @@ class _Row:
     sampler: str
     accountant: str
     steps: str
+    gradients: str
     state: str
+    basis: str
     tier: str
     factor: str
     best_guess: str
@@ -59,6 +63,7 @@ class _Row:
     expected: str
     ledger_command: str
     mechanism_command: str | None
+    train_command: str
 
 
 def render_report(
@@ -129,9 +134,17 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "assumptions": assumptions,
         "grades": [(grade, _GRADES[grade], _graded(assumptions, grade)) for grade in Grade],
         "constants": constants_of(runs),
+        "fewer": fewer_examples(runs),
+        "whole_users": [row.name for row in private if _draws_users(row.facts)],
+        "deltas": [found for run in runs if (found := delta_facts(run)) is not None],
+        "released": [(run.name, loss) for run in runs for loss in run.released],
         "false_alarms": f"{FALSE_ALARMS:.0%}",
         "version": __version__,
     }
+
+
+def _draws_users(run: RunFacts) -> bool:
+    return run.plan is not None and run.plan.sampling is Sampling.USERS
 
 
 _GRADES = {
@@ -163,15 +176,29 @@ def _row(run: RunFacts) -> _Row:
         sampler=sampler_in_words(run),
         accountant=guarantee.accountant if run.private else "–",
         steps=f"{run.claim.steps:,} of {planned:,}" if planned is not None else "–",
+        gradients=gradients_in_words(run),
         state=_state(run),
+        basis=basis_in_words(run),
         tier=meaning.tier if meaning else "–",
         factor=factor_up(meaning.factor) if meaning else "–",
         best_guess=percent_up(meaning.best_guess) if meaning else "–",
         detection=percent_up(meaning.detection) if meaning else "–",
         expected=round_up(guarantee.epsilon, 6) if run.private else "inf",
         ledger_command=f"userdp account --ledger {shlex.quote(run.name)}",
-        mechanism_command=_mechanism_command(run),
+        mechanism_command=mechanism_command(run),
+        train_command=train_command(run),
     )
+
+
+def gradients_in_words(run: RunFacts) -> str:
+    """The compute of the attempted steps: a constant of the plan, not what was drawn."""
+    return "–" if run.gradients is None else f"{run.gradients:,.0f}"
+
+
+def basis_in_words(run: RunFacts) -> str:
+    """What the plan's constants were chosen from."""
+    basis = run.settings.get("plan_basis")
+    return basis or "not recorded: the plan's constants were given by hand"
 
 
 def _state(run: RunFacts) -> str:
@@ -180,11 +207,13 @@ def _state(run: RunFacts) -> str:
     return "not finished" if run.plan is None else "interrupted, or still running"
 
 
-def _mechanism_command(run: RunFacts) -> str | None:
+def mechanism_command(run: RunFacts) -> str | None:
     """The command that prices the mechanism from the constants on this page alone."""
     plan = run.plan
     if plan is None or not run.private or run.claim.steps == 0:
         return None
+    if plan.adjacency is not Adjacency.ADD_OR_REMOVE:
+        return None  # `userdp account` prices add-or-remove alone
     group = f" --group-size {plan.group_size}" if plan.sampling is Sampling.EXAMPLES else ""
     if plan.accountant is not Accountant.CONTOUR:
         group += f" --accountant {plan.accountant}"

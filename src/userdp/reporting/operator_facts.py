@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class StepFacts:
         rows: examples read.
         clipped_fraction: of the units drawn; None where none was.
         non_finite: units that counted as zero.
+        seconds: that it took.
     """
 
     step: int
@@ -36,6 +38,7 @@ class StepFacts:
     rows: int
     clipped_fraction: float | None
     non_finite: int
+    seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +52,7 @@ class EvaluationFacts:
         split: the store's name for the people it was measured on.
         loss: per token, in nats.
         user_loss: mean over users of each one's mean.
+        user_quantiles: of the users' own means, by name as "p50"; empty in older files.
         users: read.
         examples: read.
     """
@@ -60,11 +64,29 @@ class EvaluationFacts:
     user_loss: float | None
     users: int | None
     examples: int | None
+    user_quantiles: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def perplexity(self) -> float:
         """``exp(loss)``."""
         return math.exp(min(self.loss, 700.0))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditFacts:
+    """What an attack on the run could show: its privacy loss is at least so much.
+
+    Args:
+        method: how it was audited.
+        epsilon_lower: a lower bound on ε; 0 where nothing was shown.
+        confidence: in (0, 1), with which the bound holds.
+        power_epsilon: the largest ε that the audit could have shown; None if it does not say.
+    """
+
+    method: str
+    epsilon_lower: float
+    confidence: float
+    power_epsilon: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,10 +96,29 @@ class OperatorFacts:
     Args:
         steps: ascending.
         evaluations: ascending by step, the released weights last.
+        audits: the newest of each method.
+        machine: what the run was last on, in words; None in older files.
     """
 
     steps: tuple[StepFacts, ...]
     evaluations: tuple[EvaluationFacts, ...]
+    audits: tuple[AuditFacts, ...] = ()
+    machine: str | None = None
+
+    @property
+    def final(self) -> tuple[EvaluationFacts, ...]:
+        """Measurements made after the run, by split: the base model's first."""
+        return tuple(sorted((e for e in self.evaluations if e.final), key=_by_split))
+
+    @property
+    def gradients(self) -> int:
+        """Gradients computed, over all steps that the file holds."""
+        return sum(step.rows for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """That the steps took."""
+        return math.fsum(step.seconds for step in self.steps if step.seconds is not None)
 
     @property
     def before(self) -> EvaluationFacts | None:
@@ -127,6 +168,8 @@ def read_operator(run: Path) -> OperatorFacts:
         ) from error
     steps: dict[int, StepFacts] = {}
     evaluations: dict[tuple[int | None, str, bool], EvaluationFacts] = {}
+    audits: dict[str, AuditFacts] = {}
+    machine = None
     for number, line in enumerate(lines, start=1):
         try:
             entry = json.loads(line)
@@ -137,6 +180,11 @@ def read_operator(run: Path) -> OperatorFacts:
             elif kind in ("evaluation", "final evaluation"):
                 found = _evaluation(entry)
                 evaluations[found.step, found.split, found.final] = found
+            elif kind == "audit":
+                audit = _audit(entry)
+                audits[audit.method] = audit
+            elif kind == "machine":
+                machine = _machine(entry)
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break  # a line that a crash cut short
@@ -146,6 +194,8 @@ def read_operator(run: Path) -> OperatorFacts:
         evaluations=tuple(
             sorted(evaluations.values(), key=lambda e: math.inf if e.step is None else e.step)
         ),
+        audits=tuple(audits[method] for method in sorted(audits)),
+        machine=machine,
     )
 
 
@@ -157,6 +207,7 @@ def _step(entry: dict[str, Any]) -> StepFacts:
         rows=int(entry.get("rows", 0)),
         clipped_fraction=_number(entry.get("clipped_fraction")),
         non_finite=int(entry.get("non_finite", 0)),
+        seconds=_number(entry.get("seconds")),
     )
 
 
@@ -171,7 +222,31 @@ def _evaluation(entry: dict[str, Any]) -> EvaluationFacts:
         user_loss=_number(entry.get("user_loss")),
         users=entry.get("users"),
         examples=entry.get("examples"),
+        user_quantiles={
+            str(name): float(value) for name, value in (entry.get("user_quantiles") or {}).items()
+        },
     )
+
+
+def _audit(entry: dict[str, Any]) -> AuditFacts:
+    return AuditFacts(
+        method=str(entry["method"]),
+        epsilon_lower=float(entry["epsilon_lower"]),
+        confidence=float(entry["confidence"]),
+        power_epsilon=_number(entry.get("power_epsilon")),
+    )
+
+
+def _machine(entry: dict[str, Any]) -> str:
+    words = [str(entry["device"])]
+    if entry.get("cores") is not None:
+        words.append(f"{entry['cores']} cores, {entry.get('threads')} threads")
+    words += [f"{name} {entry[name]}" for name in ("torch", "python") if name in entry]
+    return "; ".join(words)
+
+
+def _by_split(found: EvaluationFacts) -> tuple[bool, str, bool]:
+    return (found.split != HELD_OUT_USERS, found.split, found.step is None)
 
 
 def _number(value: object) -> float | None:

@@ -15,11 +15,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.guarantees import Guarantee
+from userdp.guarantees import Guarantee, Sampling
 from userdp.ledger import Claim, claim
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.plan import Plan
+from userdp.reporting.releases import ReleasedLoss, read_releases
 
 LEDGER = "ledger.jsonl"
 CONFIG = "config.json"
@@ -50,6 +51,32 @@ _ALLOWED = (
 An allow-list, so that whatever a later version adds to config.json stays out until it is judged.
 """
 
+_COMMAND = (
+    "model",
+    "layers",
+    "width",
+    "heads",
+    "seed",
+    "optimizer",
+    "bias_correction_floor",
+    "learning_rate",
+    "warmup_steps",
+    "schedule",
+    "weight_decay",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+    "dropout",
+    "averaging",
+    "averaging_decay",
+    "precision",
+    "base_precision",
+    "engine",
+    "selection",
+)
+"""Settings of the training that what is learned depends on, for the command that trains again; an
+allow-list as well."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
@@ -65,7 +92,9 @@ class RunFacts:
         unsafe_seeds: sampling or noise had a known seed, so that nothing is claimed.
         store: the random name of the user store, or None if the ledger has none.
         version: of userdp when the run began.
-        settings: public constants of the training, by name, of `_ALLOWED` alone.
+        settings: public constants of the training, by name, of `_ALLOWED` alone, as text.
+        train: those of `_COMMAND`, as they are.
+        released: losses that were released under DP, at a price of their own.
         ledger_digest: SHA-256 of the ledger's bytes: tells whether a ledger is the one meant here.
     """
 
@@ -80,6 +109,8 @@ class RunFacts:
     version: str
     settings: Mapping[str, str]
     ledger_digest: str
+    train: Mapping[str, Any]
+    released: tuple[ReleasedLoss, ...]
 
     @property
     def guarantee(self) -> Guarantee:
@@ -96,8 +127,14 @@ class RunFacts:
         """Most gradients that a step of the plan computes in expectation: the unit of compute."""
         if self.plan is None:
             return None
-        per_unit = self.plan.group_size if self.plan.algorithm == "ULS" else 1
-        return self.plan.denominator * per_unit
+        by_user = self.plan.sampling is Sampling.USERS
+        return self.plan.denominator * (self.plan.group_size if by_user else 1)
+
+    @property
+    def gradients(self) -> float | None:
+        """Most gradients that the attempted steps computed in expectation."""
+        per_step = self.gradients_per_step
+        return None if per_step is None else per_step * self.claim.steps
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
@@ -150,6 +187,7 @@ def read_run(path: Path) -> RunFacts:
     facts = entries[0].get("facts", {})
     unsafe = bool(facts.get("unsafe_seeds"))
     found = claim(ledger)
+    config = _read_config(path / CONFIG)
     return RunFacts(
         path=path,
         name=path.resolve().name,
@@ -160,30 +198,46 @@ def read_run(path: Path) -> RunFacts:
         unsafe_seeds=unsafe,
         store=facts.get("store"),
         version=str(facts.get("userdp", "unknown")),
-        settings=_settings(path / CONFIG),
+        settings=_settings(config),
         ledger_digest=hashlib.sha256(ledger.read_bytes()).hexdigest(),
+        train=_train(config),
+        released=read_releases(path),
     )
 
 
-def _settings(path: Path) -> dict[str, str]:
-    """The allowed settings in a run's config.json, as text; none if the file is not there."""
+def _read_config(path: Path) -> dict[str, Any]:
+    """A run's config.json; empty if the file is not there."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise UseError(f"cannot read {path}: {error}") from error
+    return values if isinstance(values, dict) else {}
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """The allowed settings, as text."""
     flat: dict[str, Any] = {}
-    if isinstance(values, dict):
-        for value in values.values():
-            if isinstance(value, dict) and "l2_clip_norm" not in value:
-                flat.update(value)
-        flat.update(values)
+    for value in config.values():
+        if isinstance(value, dict) and "l2_clip_norm" not in value:
+            flat.update(value)
+    flat.update(config)
     return {
         key: _shown(key, flat[key])
         for key in _ALLOWED
         if isinstance(flat.get(key), str | int | float) and flat[key] is not None
     }
+
+
+def _train(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a command that trains again, as they are; the model without its place."""
+    given = config.get("train")
+    found = {key: given[key] for key in _COMMAND if key in given} if isinstance(given, dict) else {}
+    if "model" in found:
+        found["model"] = _shown("model", str(found["model"]))
+    plain = {key: config[key] for key in ("steps", "batch_size") if key in config}
+    return {**found, **plain}
 
 
 def _shown(key: str, value: str | float) -> str:

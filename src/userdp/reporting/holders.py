@@ -1,0 +1,142 @@
+"""The ε of users who hold less than the cap, and what a plan's δ stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from userdp.accounting.accountants import epsilon_by
+from userdp.accounting.mechanisms import FixedGraphExamples, PoissonExamples
+from userdp.guarantees import Sampling, round_up
+from userdp.reporting.run_facts import RunFacts
+
+_MOST_COLUMNS = 7
+_RULE = -1.1
+"""δ = n^-1.1: Charles et al. 2024, Section 5, after Ponomareva et al. 2023, Section 5.3.2."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FewerExamples:
+    """ε by the number of examples that a user holds, over the runs where it matters (ELS).
+
+    Args:
+        counts: numbers of examples, ascending.
+        rows: each run's name and its ε for each of ``counts``, rounded up; "–" over its cap.
+    """
+
+    counts: tuple[int, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def fewer_examples(runs: Sequence[RunFacts]) -> FewerExamples | None:
+    """The table for these runs; None if none of them samples examples.
+
+    Guarantee: an ELS mechanism with ``group_size`` k is the mechanism as a user with k examples
+    sees it, see `userdp.accounting.holders`; each ε is an upper bound.
+    """
+    able = [run for run in runs if _sees_examples(run)]
+    if not able:
+        return None
+    counts = _counts(max(run.plan.group_size for run in able if run.plan is not None))
+    caps = {run.plan.group_size for run in able if run.plan is not None}
+    shown = tuple(sorted({*counts, *caps}))
+    return FewerExamples(
+        counts=shown,
+        rows=tuple((run.name, tuple(_epsilon(run, held) for held in shown)) for run in able),
+    )
+
+
+def _sees_examples(run: RunFacts) -> bool:
+    plan = run.plan
+    return (
+        run.private
+        and plan is not None
+        and run.claim.steps > 0
+        and plan.group_size > 1
+        and isinstance(plan.mechanism, PoissonExamples | FixedGraphExamples)
+    )
+
+
+def _counts(most: int) -> tuple[int, ...]:
+    """1, 2, 4, … up to ``most``; for large caps in larger strides."""
+    powers = [2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most]
+    stride = -(-len(powers) // _MOST_COLUMNS)
+    return tuple(powers[::stride])
+
+
+def _epsilon(run: RunFacts, held: int) -> str:
+    plan = run.plan
+    assert plan is not None
+    if held > plan.group_size:
+        return "–"
+    if held == plan.group_size:
+        return round_up(run.guarantee.epsilon)
+    mechanism = plan.mechanism.with_steps(run.claim.steps)
+    assert isinstance(mechanism, PoissonExamples | FixedGraphExamples)
+    as_seen = replace(mechanism, group_size=held)
+    delta = run.guarantee.delta
+    if isinstance(as_seen, FixedGraphExamples):
+        return round_up(as_seen.epsilon(delta).upper)
+    return round_up(epsilon_by(plan.accountant, as_seen, delta).upper)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaFacts:
+    """A plan's δ beside the population that the plan declares.
+
+    Args:
+        name: of the run.
+        delta: as text.
+        population: as text, with what it counts.
+        inverse: 1/n.
+        rule: n^-1.1.
+        times: δ·n.
+        verdict: in words.
+        careful: δ is not below 1/n.
+    """
+
+    name: str
+    delta: str
+    population: str
+    inverse: str
+    rule: str
+    times: str
+    verdict: str
+    careful: bool
+
+
+def delta_facts(run: RunFacts) -> DeltaFacts | None:
+    """How a run's δ compares with 1/n and n^-1.1; None where nothing is claimed.
+
+    n is the plan's declared population: of users (ULS), or of examples (ELS), which every user has
+    at least one of, so that users are no more than n.
+    """
+    if run.plan is None or not run.private:
+        return None
+    n, delta = run.plan.population, run.guarantee.delta
+    by_user = run.plan.sampling is Sampling.USERS
+    rule = float(n) ** _RULE
+    if delta <= rule:
+        verdict = "δ is within the rule n^-1.1, and so far below 1/n."
+    elif delta * n < 1:
+        verdict = "δ is below 1/n, but above the rule n^-1.1."
+    elif by_user:
+        verdict = (
+            "δ is not below 1/n: publishing all of one user, drawn by lot, would be within such a "
+            "claim. Plan with a smaller δ."
+        )
+    else:
+        verdict = (
+            "δ is not below 1/n for n examples: see that it is well below 1 over the number of "
+            "users too."
+        )
+    return DeltaFacts(
+        name=run.name,
+        delta=f"{delta:g}",
+        population=f"{n:,} {'users' if by_user else 'examples'}",
+        inverse=f"{1 / n:.2g}",
+        rule=f"{rule:.2g}",
+        times=f"{delta * n:.2g}",
+        verdict=verdict,
+        careful=delta * n >= 1,
+    )

@@ -1,0 +1,187 @@
+"""ε, loss and compute of several runs: who pays what for which loss.
+
+The layout is that of Charles et al. 2024: loss against ε, a panel per compute budget (Figures 6
+and 7), and loss against compute, a panel per ε (Figures 16 and 17), a line per algorithm. Exact
+losses are operator-only, and so are these plots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from userdp.reporting.comparison import Comparison
+from userdp.reporting.curves import Plot, Series
+from userdp.reporting.operator_facts import EvaluationFacts, OperatorFacts
+from userdp.reporting.run_facts import RunFacts
+
+LOSS = "loss (nats per token)"
+_ALGORITHMS = ("ELS", "ULS", "GP")
+_SAME_LOSS = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A run whose loss was measured.
+
+    Args:
+        run: its public facts, with a plan.
+        loss: on held-out users.
+        base: the base model's on the same users, if it was measured.
+    """
+
+    run: RunFacts
+    loss: float
+    base: float | None
+
+    @property
+    def algorithm(self) -> str:
+        """ELS, ULS or GP."""
+        assert self.run.plan is not None
+        return self.run.plan.algorithm
+
+    @property
+    def epsilon(self) -> float:
+        """As claimed."""
+        return self.run.guarantee.epsilon
+
+    @property
+    def budget(self) -> str:
+        """The ε that was aimed at, or else the claimed one: names a panel."""
+        assert self.run.plan is not None
+        return f"{self.run.plan.target_epsilon or self.epsilon:.3g}"
+
+    @property
+    def gradients(self) -> float:
+        """Most gradients computed in expectation."""
+        return self.run.gradients or 0.0
+
+
+def trade_offs(
+    runs: Sequence[RunFacts], operator: Sequence[OperatorFacts], comparison: Comparison
+) -> list[Plot]:
+    """The plots over runs that may be compared: one kind of claim, measured on the same people.
+
+    Guarantee: no plot holds two units or adjacencies, nor losses on different people.
+    """
+    facts = {run.path: found for run, found in zip(runs, operator, strict=True)}
+    plots: list[Plot] = []
+    for group in comparison.groups:
+        people: dict[tuple[object, ...], list[Point]] = {}
+        for run in group:
+            found = facts[run.path]
+            if found.after is not None and run.plan is not None:
+                base = found.before.loss if found.before else None
+                point = Point(run=run, loss=found.after.loss, base=base)
+                people.setdefault(_people(run, found.after), []).append(point)
+        for points in people.values():
+            if len(points) > 1:
+                plots += _plots(points, first=len(plots))
+    return plots
+
+
+def _people(run: RunFacts, measured: EvaluationFacts) -> tuple[object, ...]:
+    return (run.store, measured.split, measured.users, measured.examples)
+
+
+def _plots(points: Sequence[Point], *, first: int) -> list[Plot]:
+    """Panels, if they have a line to show; else every run as a point of its own."""
+    panels = [
+        *_panels(
+            points,
+            key="by-epsilon",
+            panel=lambda point: f"{point.gradients:,.3g}",
+            title="Loss against ε at {} gradients",
+            x=lambda point: point.epsilon,
+            x_label="ε claimed",
+        ),
+        *_panels(
+            points,
+            key="by-compute",
+            panel=lambda point: point.budget,
+            title="Loss against compute at ε = {}",
+            x=lambda point: point.gradients,
+            x_label="gradients computed, expected",
+        ),
+    ]
+    if panels:
+        return [_keyed(plot, first + number) for number, plot in enumerate(panels)]
+    return [_scatter(points, key=f"trade-off-{first}")]
+
+
+def _panels(
+    points: Sequence[Point],
+    *,
+    key: str,
+    panel: Callable[[Point], str],
+    title: str,
+    x: Callable[[Point], float],
+    x_label: str,
+) -> list[Plot]:
+    """A plot for each panel with a line of two points or more, all on one scale of loss."""
+    by_panel: dict[str, list[Point]] = {}
+    for point in points:
+        by_panel.setdefault(panel(point), []).append(point)
+    limits = _limits(points)
+    plots = []
+    for name in sorted(by_panel, key=lambda name: float(name.replace(",", ""))):
+        series = _series(by_panel[name], x)
+        if any(len(set(line.xs)) > 1 for line in series):
+            plots.append(
+                Plot(
+                    key=key,
+                    title=title.format(_plain(name)),
+                    x_label=x_label,
+                    y_label=LOSS,
+                    series=tuple(series),
+                    level=_base(by_panel[name]),
+                    y_limits=limits,
+                )
+            )
+    return plots
+
+
+def _series(points: Sequence[Point], x: Callable[[Point], float]) -> list[Series]:
+    """A line per algorithm, which looks the same in every panel."""
+    lines = []
+    for number, algorithm in enumerate(_ALGORITHMS):
+        own = sorted((x(p), p.loss) for p in points if p.algorithm == algorithm)
+        if own:
+            xs, ys = zip(*own, strict=True)
+            lines.append(Series(name=algorithm, xs=xs, ys=ys, style=number))
+    return lines
+
+
+def _scatter(points: Sequence[Point], *, key: str) -> Plot:
+    return Plot(
+        key=key,
+        title="Privacy against held-out loss",
+        x_label="ε claimed",
+        y_label=LOSS,
+        series=tuple(Series(name=p.run.name, xs=(p.epsilon,), ys=(p.loss,)) for p in points),
+        level=_base(points),
+        connected=False,
+    )
+
+
+def _base(points: Sequence[Point]) -> tuple[str, float] | None:
+    """The base model's loss, if it is one number."""
+    base = [point.base for point in points if point.base is not None]
+    same = base and max(base) - min(base) < _SAME_LOSS * max(base)
+    return ("base model", base[0]) if same else None
+
+
+def _limits(points: Sequence[Point]) -> tuple[float, float]:
+    values = [p.loss for p in points] + [p.base for p in points if p.base is not None]
+    room = 0.08 * (max(values) - min(values) or 1.0)
+    return min(values) - room, max(values) + room
+
+
+def _keyed(plot: Plot, number: int) -> Plot:
+    return replace(plot, key=f"{plot.key}-{number}")
+
+
+def _plain(name: str) -> str:
+    """A number of a panel without an exponent: "5.12e+04" as "51,200"."""
+    value = float(name.replace(",", ""))
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
