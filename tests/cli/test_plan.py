@@ -1,0 +1,263 @@
+"""`userdp plan` from outside: what it writes is what trains, and every constant has a source."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.data.corpora import ListSource, interleaved
+from tests.planning.conftest import synthetic_norms
+from tests.training.processes import start
+from tests.training.toy import attempts, cycles
+from userdp.cli.app import run as userdp
+from userdp.data.prepare import prepare_store
+from userdp.data.tokenize import StoreTokenizer
+from userdp.ledger import StoreLedger, claim
+from userdp.plan import Plan
+from userdp.planning.norms import NormSource
+from userdp.planning.proposal import load_plan
+from userdp.reporting.assumptions import assumptions_of
+from userdp.reporting.run_facts import read_runs
+
+BUNDLED = Path(sys.modules["userdp"].__file__).parent / "assets/base-model/tokenizer.json"
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    prepare_store(
+        ListSource(interleaved(cycles(30))),
+        tmp_path / "store",
+        tokenizer=StoreTokenizer.load(BUNDLED),
+        seq_len=8,
+        held_out_users=0.1,
+        held_out_examples=0.1,
+    )
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def norms(tmp_path) -> Path:
+    synthetic_norms(most=4).save(tmp_path / "norms.json")
+    return tmp_path / "norms.json"
+
+
+@pytest.fixture(autouse=True)
+def _few_steps_tried(monkeypatch):
+    monkeypatch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
+
+
+def plan(store: Path, *options: str, **changes: str | None) -> int:
+    values = {
+        "budget": "64",
+        "steps": "50",
+        "epsilon": "4",
+        "norms": str(store.parent / "norms.json"),
+        "population": "1000",
+        "delta": "1e-6",
+        "out": str(store.parent / "plan.json"),
+        **changes,
+    }
+    flags = [
+        part
+        for key, value in values.items()
+        if value is not None
+        for part in (f"--{key.replace('_', '-')}", value)
+    ]
+    return userdp(["plan", str(store), *flags, *options])
+
+
+def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
+    store, norms, tmp_path, capsys
+):
+    """B = 64, T = 50 on the bundled model: `kill -9` in the middle, resumed to the end."""
+    assert plan(store, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    frozen, basis = load_plan(tmp_path / "plan.json")
+    promised = printed["prediction"]["epsilon"]
+    assert frozen.guarantee().epsilon == promised <= 4.0
+    run = tmp_path / "run"
+    command = ["train", str(store), "--out", str(run), "--plan", str(tmp_path / "plan.json")]
+    command += ["--model", "bundled", "--checkpoint-every", "10", "--no-tensorboard"]
+    process = start(command)
+    killed_at = 0
+    for goal in (8, 30):
+        while process.exitcode is None and not (
+            (run / "ledger.jsonl").exists() and attempts(run) >= goal
+        ):
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        killed_at = attempts(run)
+        assert goal <= killed_at < 50
+        found = claim(run / "ledger.jsonl")
+        assert found.steps == killed_at
+        assert found.guarantee.epsilon < promised
+        assert claim(store).guarantee.epsilon == promised  # reserved as a whole
+        process = start([*command, "--resume"])
+    process.join()
+    assert process.exitcode == 0
+    assert attempts(run) == 50
+    for path in (run / "ledger.jsonl", store):
+        assert claim(path).guarantee == frozen.guarantee()
+        assert claim(path).guarantee.epsilon == promised
+    assert json.loads((run / "config.json").read_text())["plan_basis"] == basis
+    (facts,) = read_runs([run])
+    assert facts.plan == frozen
+    assert all(assumption.key != "plan-basis" for assumption in assumptions_of([facts]))
+
+
+def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, norms, capsys):
+    ledger = StoreLedger(store)
+    for query_id, name, epsilon, value in (
+        ("old", "users", 0.05, 7),
+        ("users", "users", 0.05, 1000),
+        ("median", "median", 0.1, 6),
+        ("lost", "median", 0.1, None),
+    ):
+        ledger.query(query_id, name=name, pure_epsilon=epsilon)
+        if value is not None:
+            ledger.answer(query_id, value=value)
+    assert plan(store, "--json", population=None) == 0
+    values = json.loads(capsys.readouterr().out)
+    used = values["budget"]["releases"]
+    assert {release["query_id"] for release in used} == {"users", "median"}
+    frozen = Plan.from_dict(values["plan"])
+    assert frozen.population == 1000
+    assert frozen.guarantee().epsilon + 0.15 <= 4.0
+    assert frozen.target_epsilon == pytest.approx(3.85)
+    assert values["basis"].startswith("DP releases")
+    assert values["candidates"]["els_median_rule"]["group_size"] == 6
+    # declared numbers cost nothing, whatever the ledger holds
+    assert plan(store, "--json", median_examples="6") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["budget"]["releases"] == []
+    assert values["plan"]["target_epsilon"] == 4.0
+    # a share fixed beforehand is kept whatever the answers cost, and never exceeded
+    assert plan(store, "--json", population=None, query_share="0.1") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["plan"]["target_epsilon"] == pytest.approx(3.6)
+    assert plan(store, population=None, query_share="0.01") == 2
+    assert "their share" in capsys.readouterr().err
+
+
+def test_a_dp_count_without_a_delta_is_refused(store, norms, capsys):
+    StoreLedger(store).query("users", name="users", pure_epsilon=0.05)
+    StoreLedger(store).answer("users", value=1000)
+    assert plan(store, population=None, delta=None) == 2
+    assert "declared n" in capsys.readouterr().err
+    assert plan(store, "--json", delta=None) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["target_delta"] == 1000**-1.1
+
+
+def test_no_population_is_known_until_somebody_says_it(store, norms, capsys):
+    assert plan(store, population=None, query_share="0.05") == 2
+    printed = capsys.readouterr().err
+    assert "--epsilon 0.2" in printed.replace("\n", " ")
+    assert not (store.parent / "plan.json").exists()
+
+
+def test_what_is_not_private_is_said_in_plan_warning_and_report(store, norms, tmp_path, capsys):
+    synthetic_norms(most=4, source=NormSource.NON_PRIVATE).save(norms)
+    assert plan(store, budget="8", steps="3") == 0
+    assert "non-private statistics" in capsys.readouterr().err
+    run = tmp_path / "run"
+    command = ["train", str(store), "--out", str(run), "--plan", str(tmp_path / "plan.json")]
+    assert userdp([*command, "--model", "bundled", "--no-tensorboard"]) == 0
+    assert userdp(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "chosen from non-private statistics: gradient norms, l2 clip norm" in page
+
+
+def test_exact_counts_are_read_only_if_asked_and_then_named(store, norms, capsys):
+    before = sorted(path.name for path in store.iterdir())
+    assert plan(store, "--unsafe-exact-counts", "--json", population=None, most_noise="1") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["basis"].startswith("non-private statistics: population, population examples")
+    assert plan(store, "--unsafe-exact-counts") == 2
+    assert sorted(path.name for path in store.iterdir()) == before
+
+
+def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monkeypatch):
+    """Two stores of different people make the same plan; reading rows is forbidden meanwhile."""
+    from userdp.data.store import UserStore
+
+    def forbidden(*arguments, **options):
+        raise AssertionError("the store was opened")
+
+    other = prepare_store(
+        ListSource(interleaved(cycles(12, seed=5))),
+        tmp_path / "other",
+        tokenizer=StoreTokenizer.load(BUNDLED),
+        seq_len=8,
+        held_out_users=0.1,
+        held_out_examples=0.1,
+    )
+    del other
+    monkeypatch.setattr(UserStore, "open", forbidden)
+    plans = []
+    for path in (store, tmp_path / "other"):
+        assert plan(path, "--json", norms=str(norms), median_examples="3") == 0
+        plans.append(json.loads(capsys.readouterr().out)["plan"])
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("name", ["plan.png", "plan.html"])
+def test_the_candidates_are_printed_and_drawn(store, norms, tmp_path, capsys, name):
+    assert plan(store, plot=str(tmp_path / name), median_examples="3") == 0
+    printed = capsys.readouterr().out
+    for words in ("problem (10)", "Estimate-and-Double", "as printed", "median rule", "Equation 7"):
+        assert words in printed
+    content = (tmp_path / name).read_bytes()
+    assert content.startswith(b"\x89PNG" if name.endswith("png") else b"<!doctype html>")
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norms": None}, "exactly one of --norms"),
+        ({"norms": "nowhere.json"}, "nowhere.json"),
+        ({"model": "bundled"}, "exactly one of --norms"),
+        ({"epsilon": "nan"}, "epsilon"),
+        ({"epsilon": "0.01", "budget": "8"}, "the nearest that would do"),
+        ({"delta": "1"}, "delta"),
+        ({"budget": "0.5"}, "budget"),
+        ({"budget": "nan"}, "budget"),
+        ({"steps": "0"}, "steps"),
+        ({"population": "0"}, "population"),
+        ({"budget": "1e7"}, "more than all 1000 users"),
+        ({"median_examples": "0"}, "median"),
+        ({"query_share": "1"}, "query_share"),
+        ({"out": "nowhere/plan.json"}, "no folder"),
+        ({"plot": "plan.gif"}, "cannot draw"),
+    ],
+)
+def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
+    store, norms, tmp_path, capsys, changes, message
+):
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    assert plan(store, **changes) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err.replace("\n", " ")
+    assert printed.err.count("error:") == 1
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def test_planning_imports_neither_torch_nor_transformers(store, norms, tmp_path):
+    code = (
+        "import sys; from userdp.cli.app import run; status = run(sys.argv[1:]); "
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)), file=sys.stderr); "
+        "sys.exit(status)"
+    )
+    arguments = ["plan", str(store), "--budget", "4", "--steps", "2", "--epsilon", "4"]
+    arguments += ["--norms", str(norms), "--population", "1000", "--out", str(tmp_path / "p.json")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip().endswith("[]")
