@@ -46,6 +46,10 @@ _COMMANDS = {
         "Measure loss and perplexity on held-out users (operator-only).",
         "run --store store",
     ),
+    "personalize": (
+        "Measure what held-out users gain from a model of their own (operator-only).",
+        "run --store store",
+    ),
     "generate": (
         "Sample text or a synthetic data set from a run's model.",
         "run --records 1000 --out synthetic.jsonl",
