@@ -45,7 +45,8 @@ def prepare(
     """Turn records into a user store, or add them to one.
 
     Every record is stored or counted as dropped, with the reason. The store is written whole or
-    not at all. Its counts are for its operator: they are not differentially private.
+    not at all. Killed, the same command goes on where it was (JSON Lines and Parquet files). The
+    store's counts are for its operator: they are not differentially private.
 
     Args:
         paths: files, folders or patterns; for hf a name on the hub; for docstrings, names of
