@@ -80,7 +80,10 @@ def test_listed_sites_and_urls_go_and_each_stage_is_counted():
         urls=frozenset(["https://news.example.org/listed"]), counts=told.append,
     ))  # fmt: skip
     assert left == [documents[3], documents[4]]
-    assert told == [OverlapCounts(documents=6, candidates=1, after_duplicates=4, after_sites=2)]
+    assert told == [OverlapCounts(
+        documents=6, without_text=1, candidates=1, after_duplicates=4, after_sites=2
+    )]  # fmt: skip
+    assert (told[0].near_duplicates, told[0].on_sites) == (1, 2)
 
 
 def test_a_filtered_corpus_marks_the_store_made_of_it(tmp_path):

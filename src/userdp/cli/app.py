@@ -18,6 +18,10 @@ _ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 1000 --delta 1e
 # name: (one line of help, arguments that one can run)
 _COMMANDS = {
     "prepare": ("Turn records into a user store.", "mail.jsonl.gz --out store"),
+    "dedup": (
+        "Remove from a public corpus what overlaps with private records (operator-only).",
+        "public.jsonl.gz mail.jsonl.gz --out clean.jsonl.gz",
+    ),
     "verify": ("Check every byte of a store against its checksums.", "store"),
     "stats": ("Count a store's users and examples (operator-only).", "store"),
     "account": (

@@ -26,7 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.data.files import replace_bytes
+from userdp.data.files import replace_bytes, sync_folder
+from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
 from userdp.errors import UseError
 from userdp.guarantees import require_count
@@ -61,15 +62,27 @@ class OverlapCounts:
 
     Args:
         documents: read.
+        without_text: of them, left out because they have no text or could not be read.
         candidates: that the hashing proposed as near-duplicates.
         after_duplicates: left once the verified ones were removed.
         after_sites: left once listed domains and URLs were removed too.
     """
 
     documents: int
+    without_text: int
     candidates: int
     after_duplicates: int
     after_sites: int
+
+    @property
+    def near_duplicates(self) -> int:
+        """Removed because a private record is nearly the same."""
+        return self.documents - self.without_text - self.after_duplicates
+
+    @property
+    def on_sites(self) -> int:
+        """Removed because their site or URL is listed."""
+        return self.after_duplicates - self.after_sites
 
 
 class PrivateTexts:
@@ -151,7 +164,7 @@ def remove_overlap(
 
     Args:
         documents: of the public corpus; a text in ``text_field``, perhaps a URL in ``url_field``.
-            One without a text is left out and counts as read alone.
+            One without a text is left out and counted.
         private: the private records.
         domains: registered domains to remove, as b"stackoverflow.com".
         urls: URLs to remove.
@@ -160,11 +173,12 @@ def remove_overlap(
         counts: is told the counts once all is read.
     """
     domain_of = _domains() if domains else None
-    read = candidates = unique = kept = 0
+    read = without_text = candidates = unique = kept = 0
     for document in documents:
         read += 1
         text = document.get(text_field)
         if not isinstance(text, str):
+            without_text += 1
             continue
         candidate, duplicate = private.ask(text)
         candidates += candidate
@@ -181,7 +195,11 @@ def remove_overlap(
     if counts is not None:
         counts(
             OverlapCounts(
-                documents=read, candidates=candidates, after_duplicates=unique, after_sites=kept
+                documents=read,
+                without_text=without_text,
+                candidates=candidates,
+                after_duplicates=unique,
+                after_sites=kept,
             )
         )
 
@@ -195,6 +213,9 @@ def filter_file(
     rules: OverlapRules,
     domains: frozenset[bytes] = frozenset(),
     urls: frozenset[str] = frozenset(),
+    text_field: str = "text",
+    url_field: str = "url",
+    progress: Progress | None = None,
 ) -> OverlapCounts:
     """`remove_overlap` from JSON Lines to JSON Lines (gzip if named so), with its provenance.
 
@@ -206,17 +227,28 @@ def filter_file(
         rules: as ``private`` was made with.
         domains: see `remove_overlap`.
         urls: see `remove_overlap`.
+        text_field: see `remove_overlap`.
+        url_field: see `remove_overlap`.
+        progress: is told how many bytes are read.
     """
+    progress = progress or NoProgress()
     told: list[OverlapCounts] = []
     partial = out.with_name(f".{out.name}.partial")
     opener = gzip.open if out.name.endswith(".gz") else open
     try:
         with opener(partial, "wt", encoding="utf-8") as sink:
             kept = remove_overlap(
-                _lines(public), private, domains=domains, urls=urls, counts=told.append
+                _lines(public, progress),
+                private,
+                domains=domains,
+                urls=urls,
+                text_field=text_field,
+                url_field=url_field,
+                counts=told.append,
             )
             for document in kept:
                 sink.write(json.dumps(document, ensure_ascii=True) + "\n")
+        sync_folder(partial)  # a file is synced as a folder is
         (counts,) = told
         provenance = {
             "private_data": private_content,
@@ -229,16 +261,18 @@ def filter_file(
         beside = out.with_name(f"{out.name}.provenance.json")
         replace_bytes(beside, (json.dumps(provenance, indent=2) + "\n").encode())
         partial.rename(out)
+        sync_folder(out.parent)
     finally:
         partial.unlink(missing_ok=True)
     return counts
 
 
-def _lines(path: Path) -> Iterator[Document]:
-    from userdp.data.progress import NoProgress
+def _lines(path: Path, progress: Progress) -> Iterator[Document]:
     from userdp.data.sources.jsonl import JsonRows
 
-    for row in JsonRows(paths=(path,)).rows(NoProgress(), ()):
+    rows = JsonRows(paths=(path,))
+    progress.stage("filtering", rows.size)
+    for row in rows.rows(progress, ()):
         yield {} if isinstance(row, Drop) else row
 
 

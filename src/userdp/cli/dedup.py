@@ -1,0 +1,177 @@
+"""``userdp dedup``: take out of a public corpus what overlaps with private records."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from userdp.cli.output import emit
+from userdp.cli.prepare import _Bar
+from userdp.cli.prepare_options import InputOptions
+from userdp.errors import UseError
+
+if TYPE_CHECKING:
+    from userdp.data.progress import Progress
+    from userdp.data.records import Tally
+    from userdp.data.sources import Source
+
+
+def dedup(
+    public: Path,
+    private: list[str],
+    /,
+    *,
+    out: Path,
+    source: str | None = None,
+    store: Path | None = None,
+    similarity: float = 0.8,
+    words: int = 5,
+    permutations: int = 128,
+    domain: list[str] | None = None,
+    urls: Path | None = None,
+    public_text_field: str = "text",
+    public_url_field: str = "url",
+    input_options: Annotated[InputOptions, Parameter(name="*")] | None = None,
+    json: bool = False,
+) -> None:
+    """Remove from a public corpus what overlaps with private records, as C4 became C4--.
+
+    First near-duplicates (MinHash proposes, exact similarity decides), then listed sites and URLs.
+    What is left depends on the private records, and so does a model trained on it: no epsilon of a
+    later run covers that. OUT.provenance.json says so, and stores made of OUT repeat it.
+
+    Args:
+        public: the corpus, JSON Lines (gzip or plain).
+        private: the private records: files, folders or patterns, as for userdp prepare.
+        out: the filtered corpus; new; gzip if it ends in .gz.
+        source: the kind of the private records; by default told from the paths.
+        store: the user store of the private records, whose id then names them in the provenance;
+            a new random name by default.
+        similarity: least Jaccard similarity of a near-duplicate; in (0, 1].
+        words: of an n-gram.
+        permutations: of a MinHash signature.
+        domain: a registered domain to remove, as stackoverflow.com; may be given several times.
+        urls: a file of URLs to remove, one a line.
+        public_text_field: the field of a public document's text.
+        public_url_field: the field of its URL.
+        input_options: how the private records are read.
+        json: print one JSON object on stdout.
+    """
+    from userdp.data.meta import read_meta
+    from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file
+    from userdp.data.records import Tally
+    from userdp.data.sources import open_source
+
+    rules = OverlapRules(similarity=similarity, words=words, permutations=permutations)
+    _require_new(out, public)
+    domains = _domains(domain or [])
+    listed = _urls(urls)
+    name = read_meta(store).store_id if store else secrets.token_hex(16)
+    records = open_source(private, kind=source, options=(input_options or InputOptions())
+                          .source_options(None))  # fmt: skip
+    tally = Tally()
+    with _Bar() as bar:
+        texts = PrivateTexts(_texts(records, tally, bar), rules)
+        if not len(texts):
+            raise UseError(
+                f"none of {tally.records_read} private records has a text: nothing could overlap",
+                hint="check --user-field, --text-field and the paths",
+            )
+        counts = filter_file(
+            public,
+            out,
+            texts,
+            private_content=name,
+            rules=rules,
+            domains=domains,
+            urls=listed,
+            text_field=public_text_field,
+            url_field=public_url_field,
+            progress=bar,
+        )
+    result: dict[str, Any] = {
+        "public": str(public),
+        "out": str(out),
+        "provenance": f"{out}.provenance.json",
+        "private_data": name,
+        "private_records": len(texts),
+        "private_drops": {str(reason): n for reason, n in tally.drops.items()},
+        "operator_only": True,
+        **asdict(counts),
+        "near_duplicates": counts.near_duplicates,
+        "on_sites": counts.on_sites,
+    }
+    emit(result, json=json, render=lambda console: _print(console, result))
+
+
+def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
+    progress.stage("signatures", source.size)
+    for record in source.records(tally, progress):
+        if record.unusable is not None:
+            tally.drop(record.unusable)
+        else:
+            yield record.text.decode("utf-8", "replace")
+
+
+def _require_new(out: Path, public: Path) -> None:
+    if not public.is_file():
+        raise UseError(f"there is no public corpus at {public}")
+    if out.exists():
+        raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
+    if not out.parent.is_dir():
+        raise UseError(f"there is no folder {out.parent} to write to")
+
+
+def _domains(given: list[str]) -> frozenset[bytes]:
+    if not given:
+        return frozenset()
+    from userdp.data.sources.web import base_domain
+
+    domain_of = base_domain()
+    for name in given:
+        if domain_of(f"https://{name}/") != name.encode():
+            raise UseError(
+                f"{name!r} is not a registered domain, so that no document's would equal it",
+                hint="give it as stackoverflow.com: lower case, without scheme or subdomain",
+            )
+    return frozenset(name.encode() for name in given)
+
+
+def _urls(path: Path | None) -> frozenset[str]:
+    if path is None:
+        return frozenset()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UseError(f"cannot read URLs from {path}: {error}") from error
+    return frozenset(line.strip() for line in lines if line.strip())
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("stage")
+    table.add_column("removed", justify="right")
+    table.add_column("left", justify="right")
+    read, without = result["documents"], result["without_text"]
+    table.add_row("documents read", "", f"{read:,}")
+    table.add_row("without a text", f"{without:,}", f"{read - without:,}")
+    table.add_row(
+        f"near-duplicates ({result['candidates']:,} candidates)",
+        f"{result['near_duplicates']:,}",
+        f"{result['after_duplicates']:,}",
+    )
+    table.add_row("listed sites and URLs", f"{result['on_sites']:,}", f"{result['after_sites']:,}")
+    console.print(table)
+    console.print(
+        f"{result['out']}, against {result['private_records']:,} private records. What is left "
+        "depends on them, and no epsilon of a run covers that. Counts are operator-only.",
+        soft_wrap=True,
+        markup=False,
+    )
