@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binomtest
 
 from userdp.data.hashing import user_hash
-from userdp.data.splits import Split, is_held_out_user, record_split
+from userdp.data.splits import Split, held_out_records, is_held_out_user, record_split
 
 USERS = [user_hash(f"user {number}".encode()) for number in range(10_000)]
 
@@ -52,3 +52,16 @@ def test_hashes_are_the_same_on_every_machine():
 
 
 GOLDEN = "dcad8201656071bfc658cd9191dd3215"
+
+
+@pytest.mark.parametrize("first", [0, 1, 977])
+@pytest.mark.parametrize("fraction", [0.0, 0.05, 0.5, 1.0])
+def test_many_records_at_once_are_split_as_one_by_one(first, fraction):
+    for number in range(20):
+        user = user_hash(b"user %d" % number)
+        one_by_one = [
+            record_split(user, first + n, held_out_user=False, fraction=fraction)
+            is Split.HELD_OUT_EXAMPLES
+            for n in range(40)
+        ]
+        assert held_out_records(user, first, 40, fraction=fraction).tolist() == one_by_one

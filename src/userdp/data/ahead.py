@@ -17,8 +17,8 @@ def ahead(
     """Each item with ``function`` of it, in order.
 
     ``items`` is advanced in the caller's thread; ``function`` runs in ``workers`` others on at
-    most ``workers`` items beyond the one that was taken last. An error of either comes out where
-    its item stands.
+    most ``workers`` items beyond the one that was taken last. An error of ``function`` comes out
+    where its item stands, one of ``items`` at once.
     """
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
