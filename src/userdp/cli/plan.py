@@ -201,20 +201,27 @@ def _print(console: Console, proposal: Proposal, out: Path) -> None:
     )
     for note in proposal.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    console.print(f"Written to {out}; run it: userdp train STORE --out RUN --plan {out}")
+    console.print(
+        f"Written to {out}; run it: userdp train STORE --out RUN --plan {out}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _table(proposal: Proposal) -> Table:
-    """Every answer side by side; noise is per coordinate of the mean gradient."""
+    """Every answer side by side.
+
+    ``noise`` is on each coordinate of one step's mean gradient, ``averaged`` on the mean of all T.
+    """
     candidates, plan = proposal.candidates, proposal.plan
     best = candidates.optimum.cell.noise_std
     if candidates.els_choice is not None:
         best = min(best, candidates.els_choice.noise_std)
     table = Table(box=None, pad_edge=False)
-    for name in ("", "G", "per step", "T", "sigma", "noise", "to best"):
+    for name in ("", "G", "per step", "T", "sigma", "noise", "to best", "averaged"):
         table.add_column(name, justify="left" if not name else "right")
 
-    def row(name: str, cell: Any, *, users: bool) -> None:
+    def row(name: str, cell: Any, *, users: bool, averaged: str = "") -> None:
         size = cell.cohort_size if users else cell.batch_size
         chosen = (
             (plan.algorithm == "ULS") == users
@@ -229,7 +236,8 @@ def _table(proposal: Proposal) -> Table:
             str(cell.steps),
             f"{cell.noise_multiplier:.4g}",
             f"{cell.noise_std:.4g}",
-            f"{cell.noise_std / best:.3f}" if cell.steps == plan.steps else "-",
+            f"{cell.noise_std / best:.3f}" if cell.steps == plan.steps else "",
+            averaged,
             style="bold" if chosen else None,
         )
 
@@ -247,8 +255,6 @@ def _table(proposal: Proposal) -> Table:
         row("ELS", els, users=False)
     table.add_section()
     for cell in candidates.steps:
-        if cell.steps != plan.steps:
-            row(f"ULS, same B T; averaged {cell.averaged_noise_std:.3g}", cell, users=True)
-        else:
-            row(f"ULS, as above; averaged {cell.averaged_noise_std:.3g}", cell, users=True)
+        name = "ULS, as above" if cell.steps == plan.steps else "ULS, same B T"
+        row(name, cell, users=True, averaged=f"{cell.averaged_noise_std:.3g}")
     return table

@@ -100,6 +100,7 @@ def _figure(proposal: Proposal) -> Figure:
         linestyle="--",
         label="averaged over all steps",
     )
+    right.set_ylabel("noise on a coordinate of the mean gradient")
     right.set_xlabel("steps T, at the same B T")
     right.set_title("ULS, the best (G, M) for each T", fontsize=10)
     for axes in (left, right):
