@@ -7,8 +7,11 @@ import math
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from userdp.accounting import PoissonExamples, PoissonUsers
 from userdp.reporting.figures import (
     charles_conjecture_1,
     charles_figure_1,
@@ -109,3 +112,24 @@ def test_conjecture_1_holds_in_random_settings_and_a_broken_one_fails() -> None:
     assert sum(row["verdict"] == "holds" for row in good) >= 38
     broken = charles_conjecture_1.rows(settings=40, noise_factor=0.2)
     assert sum(row["verdict"] == "fails" for row in broken) >= 20
+
+
+def test_conjecture_1_fails_for_one_step_at_an_epsilon_far_below_p() -> None:
+    """δ(0) by plain quadrature, and the certified brackets agree: no artefact of the accountant."""
+    p, k, sigma = 0.5, 2, 0.5
+    x = np.linspace(-40, 45, 2_000_001)
+
+    def total_variation(noise: float, weights: dict[int, float]) -> float:
+        mixture = sum(w * stats.norm.pdf(x, shift, noise) for shift, w in weights.items())
+        difference = np.abs(mixture - stats.norm.pdf(x, 0, noise))
+        return float(np.trapezoid(difference, x)) / 2
+
+    users = total_variation(sigma, {0: 1 - p, 1: p})
+    examples = total_variation(k * sigma, {0: (1 - p) ** 2, 1: 2 * p * (1 - p), 2: p**2})
+    assert examples > 1.03 * users
+    uls = PoissonUsers(sampling_probability=p, noise_multiplier=sigma, steps=1)
+    els = PoissonExamples(sampling_probability=p, group_size=k, noise_multiplier=k * sigma, steps=1)
+    assert uls.delta(0.0).upper == pytest.approx(users, rel=1e-6)
+    assert els.delta(0.0).lower == pytest.approx(examples, rel=1e-6)
+    assert els.delta(0.04).lower > uls.delta(0.04).upper
+    assert els.delta(0.5).upper < uls.delta(0.5).lower
