@@ -42,8 +42,7 @@ def test_an_error_comes_out_where_its_item_stands(where):
             raise OSError("the disk")
         yield from range(3, 9)
 
-    seen = []
+    seen: list[int] = []
     with pytest.raises(OSError, match="the disk"):
-        for n, _ in ahead(function, items()):
-            seen.append(n)
+        seen.extend(n for n, _ in ahead(function, items()))
     assert seen == [0, 1, 2] if where == "function" else seen == [0, 1]

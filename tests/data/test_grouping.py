@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import userdp.data.grouping as grouping_module
 from userdp.data.columns import in_columns
 from userdp.data.grouping import Grouping
 from userdp.data.records import Record
@@ -47,6 +48,35 @@ def test_text_beyond_the_memory_limit_goes_to_disk(tmp_path):
         (b"%d" % (n % 7), 30_000 - n, size, bytes([97 + n % 26])) for n, size in enumerate(sizes)
     ]
     assert got == sorted(expected)
+
+
+def test_a_spool_larger_than_memory_is_read_alike(tmp_path, monkeypatch):
+    records = [Record(b"%d" % (n % 5), b"text %d" % n * 50, n, n % 3 == 0) for n in range(3000)]
+    monkeypatch.setattr(grouping_module, "_MAPPED_MOST", 10_000)
+    monkeypatch.setattr(grouping_module.os, "sysconf", lambda name: 1)
+    with Grouping(tmp_path) as grouping:
+        grouping.add(in_columns(records))
+        got = [record for batch in grouping.batches(size=5000) for record in batch]
+        rest = [record for batch in grouping.batches(skip=1234) for record in batch]
+    assert got == sorted(records, key=lambda record: (record.user, record.order))
+    assert rest == got[1234:]
+
+
+def test_a_spool_cut_short_is_a_failure(tmp_path):
+    with Grouping(tmp_path) as grouping:
+        grouping.add(in_columns([Record(b"u", b"a text", 0)]))
+        grouping.sort()
+        (tmp_path / "texts").write_bytes(b"a t")
+        with pytest.raises(FailureError, match="cut short"):
+            list(grouping.batches())
+
+
+def test_pieces_come_through(tmp_path):
+    pieces = [None, ((2, 1), (6, 3)), ((6, 0),), None]
+    records = [Record(b"u", b"a text", n, False, held) for n, held in enumerate(pieces)]
+    with Grouping(tmp_path) as grouping:
+        grouping.add(in_columns(records))
+        assert [record for batch in grouping.batches(records=3) for record in batch] == records
 
 
 @pytest.mark.parametrize("limit", ["", "much", "-1GB", "nan", "0GB", "1 GB; DROP TABLE records"])
