@@ -27,7 +27,9 @@ def userdp(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["account", "--help"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["account", "--help"], ["plan", "--help"], ["train", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True, check=True
