@@ -30,11 +30,11 @@ BUNDLED = Path(sys.modules["userdp"].__file__).parent / "assets/base-model/token
 @pytest.fixture
 def store(tmp_path) -> Path:
     prepare_store(
-        ListSource(interleaved(cycles(30))),
+        ListSource(interleaved(cycles(40))),
         tmp_path / "store",
         tokenizer=StoreTokenizer.load(BUNDLED),
         seq_len=8,
-        held_out_users=0.1,
+        held_out_users=0.2,
         held_out_examples=0.1,
     )
     return tmp_path / "store"
@@ -189,7 +189,7 @@ def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monk
     def forbidden(*arguments, **options):
         raise AssertionError("the store was opened")
 
-    other = prepare_store(
+    prepare_store(
         ListSource(interleaved(cycles(12, seed=5))),
         tmp_path / "other",
         tokenizer=StoreTokenizer.load(BUNDLED),
@@ -197,7 +197,6 @@ def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monk
         held_out_users=0.1,
         held_out_examples=0.1,
     )
-    del other
     monkeypatch.setattr(UserStore, "open", forbidden)
     plans = []
     for path in (store, tmp_path / "other"):
@@ -261,3 +260,13 @@ def test_planning_imports_neither_torch_nor_transformers(store, norms, tmp_path)
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
     )
     assert done.stderr.strip().endswith("[]")
+
+
+def test_a_model_is_probed_where_no_norms_are_given(store, tmp_path, capsys):
+    assert plan(store, "--json", norms=None, model="bundled", most_noise="1") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["norms"]["source"] == "held-out-users"
+    assert values["basis"].startswith("statistics of held-out users")
+    assert values["plan"]["l2_clip_norm"] == pytest.approx(
+        values["candidates"]["uls_optimum"]["user_norm"]
+    )

@@ -209,7 +209,7 @@ def _print(console: Console, proposal: Proposal, out: Path) -> None:
 
 
 def _table(proposal: Proposal) -> Table:
-    """Every answer side by side.
+    """Every answer side by side: M users a step, or B examples.
 
     ``noise`` is on each coordinate of one step's mean gradient, ``averaged`` on the mean of all T.
     """
@@ -217,9 +217,9 @@ def _table(proposal: Proposal) -> Table:
     best = candidates.optimum.cell.noise_std
     if candidates.els_choice is not None:
         best = min(best, candidates.els_choice.noise_std)
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "G", "per step", "T", "sigma", "noise", "to best", "averaged"):
-        table.add_column(name, justify="left" if not name else "right")
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    for name in ("", "G", "M or B", "T", "sigma", "noise", "to best", "averaged"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=not name)
 
     def row(name: str, cell: Any, *, users: bool, averaged: str = "") -> None:
         size = cell.cohort_size if users else cell.batch_size
@@ -232,7 +232,7 @@ def _table(proposal: Proposal) -> Table:
         table.add_row(
             name,
             str(cell.group_size),
-            f"{size:.5g} {'users' if users else 'examples'}",
+            f"{size:.5g}",
             str(cell.steps),
             f"{cell.noise_multiplier:.4g}",
             f"{cell.noise_std:.4g}",
