@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp import __version__
 from userdp.data import format as layout
 from userdp.data.ahead import ahead
 from userdp.data.append import StoreAppender
@@ -33,6 +32,7 @@ from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError
 from userdp.guarantees import require_count
+from userdp.version import __version__
 
 
 def prepare_store(
