@@ -32,7 +32,7 @@ from userdp.training.config import PlainPlan, Schedule, TrainConfig
 BUDGETS = (16, 32, 64, 128, 256)
 GROUP_SIZES = (1, 2, 4, 8, 16)
 EPSILONS = (4.0, 1.0)
-RATES = (4e-3, 8e-3)  # the best ones on another public text, see `choose_rates`
+RATES = (2e-3, 4e-3)
 REPETITIONS = 3
 STEPS = 60
 SEQ_LEN = 64
