@@ -117,3 +117,38 @@ def run_maker(tmp_path: Path) -> MakeRun:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """ULS and ELS at three ε each: real runs of a toy model, evaluated by their operator.
+
+    Files are what training and evaluation wrote; the people are the same in all.
+    """
+    from tests.training.toy import CONFIG, toy_store
+    from userdp.training.evaluate_run import evaluate_splits, held_out_splits
+    from userdp.training.loop import train
+
+    folder = tmp_path_factory.mktemp("six")
+    store = toy_store(folder)
+    runs = []
+    for name, sampling in (("uls", Sampling.USERS), ("els", Sampling.EXAMPLES)):
+        for epsilon in (1.0, 4.0, 16.0):
+            plan = small_plan(sampling, epsilon)
+            run = folder / f"{name}-{epsilon:g}"
+            train(store, plan, CONFIG, out=run, tensorboard=False)
+            evaluate_splits(run, store, held_out_splits(store))
+            runs.append(run)
+    return tuple(runs)
+
+
+def small_plan(sampling: Sampling, epsilon: float, *, steps: int = 4) -> Plan:
+    """Eight gradients a step in expectation, whoever is sampled."""
+    constants = {"steps": steps, "l2_clip_norm": 1.0, "target_epsilon": epsilon}
+    if sampling is Sampling.USERS:
+        return Plan.for_users(
+            population=200, cohort_size=4, group_size=2, target_delta=1e-3, **constants
+        )
+    return Plan.for_examples(
+        population=1000, batch_size=8, group_size=4, target_delta=1e-3, **constants
+    )

@@ -43,7 +43,8 @@ class Comparison:
 def compare(runs: Sequence[RunFacts]) -> Comparison:
     """Group the runs by what their ε means.
 
-    Guarantee: runs whose unit or adjacency differ are never in one group, and `warnings` says so.
+    Guarantee: runs whose unit or adjacency differ are never in one group, and `warnings` says so;
+    so it does where δ, stores or accountants differ.
     """
     groups: dict[tuple[str, str], list[RunFacts]] = {}
     for run in runs:
@@ -59,6 +60,27 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
         warnings.append(
             "These runs make different kinds of claim, so their ε cannot be compared: a smaller "
             f"number in one kind may protect less than a larger one in another. {kinds}."
+        )
+    stores: dict[str, set[tuple[str, str]]] = {}
+    for kind, members in groups.items():
+        for run in members:
+            if run.store is not None:
+                stores.setdefault(run.store, set()).add(kind)
+    if any(len(kinds) > 1 for kinds in stores.values()):
+        warnings.append(
+            "Runs here ran on the same people under different kinds of claim: no sum of their ε "
+            "bounds what they tell together."
+        )
+    if len(stores) > 1:
+        warnings.append(
+            "These runs are on different user stores: each ε is about the people of its own, and "
+            "losses measured on different people say little side by side."
+        )
+    accountants = {run.guarantee.accountant for run in runs if run.private}
+    if len(accountants) > 1:
+        warnings.append(
+            f"Different accountants bound these ε ({', '.join(sorted(accountants))}). All are "
+            "upper bounds, some looser than others: a larger ε may be the accountant's doing."
         )
     deltas = {run.guarantee.delta for run in runs if run.private}
     if len(deltas) > 1:

@@ -9,12 +9,16 @@ from pathlib import Path
 from userdp.errors import FailureError, UseError
 
 
-def require_page_place(path: Path) -> Path:
-    """``path`` if a page may be written there, else `UseError`; nothing is written."""
+def require_page_place(path: Path, *, flag: str = "--out", name: str = "report.html") -> Path:
+    """``path`` if a page may be written there, else `UseError`; nothing is written.
+
+    Args:
+        path: a file, there already or not.
+        flag: the option that gave it, and ``name`` a good name for it; for the hint.
+        name: see ``flag``.
+    """
     if path.is_dir():
-        raise UseError(
-            f"{path} is a folder, and a report is a file", hint=f"--out {path}/report.html"
-        )
+        raise UseError(f"{path} is a folder, and a report is a file", hint=f"{flag} {path}/{name}")
     if not path.parent.is_dir():
         raise UseError(f"there is no folder {path.parent} to put the report in")
     return path

@@ -117,7 +117,7 @@ def delta_facts(run: RunFacts) -> DeltaFacts | None:
     by_user = run.plan.sampling is Sampling.USERS
     rule = float(n) ** _RULE
     if delta <= rule:
-        verdict = "δ is within the rule n^-1.1, and so far below 1/n."
+        verdict = "δ is within the rule n^-1.1, and so below 1/n."
     elif delta * n < 1:
         verdict = "δ is below 1/n, but above the rule n^-1.1."
     elif by_user:

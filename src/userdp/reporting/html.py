@@ -7,7 +7,7 @@ the operator's part is rendered apart and put in whole, or not at all (invariant
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -40,8 +40,21 @@ _ADJACENCY = {
 }
 
 
+_WORLDS = {
+    Adjacency.ADD_OR_REMOVE: "a certain {unit} never contributed",
+    Adjacency.REPLACE: "a certain {unit} contributed something else",
+    Adjacency.ZERO_OUT: "all that a certain {unit} contributed is blank",
+    Adjacency.FIXED_GRAPH: "a certain {unit} contributed something else, of as many records",
+}
+_PART = {
+    Adjacency.ADD_OR_REMOVE: "whether a certain {unit} took part",
+    Adjacency.ZERO_OUT: "whether what a certain {unit} contributed was there",
+}
+_WHICH = "which of two things a certain {unit} contributed"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
+class PublicRow:
     """A run as the page shows it: public facts, formatted."""
 
     facts: RunFacts
@@ -120,7 +133,7 @@ def why_no_claim(run: RunFacts) -> str:
 def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
     """All that the page's template is given, the operator's part apart."""
     assumptions = assumptions_of(runs)
-    rows = [_row(run) for run in runs]
+    rows = [public_row(run) for run in runs]
     private = [row for row in rows if row.facts.private]
     return {
         "rows": rows,
@@ -129,7 +142,7 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "title": rows[0].name if len(rows) == 1 else f"{len(rows)} runs",
         "most_epsilon": round_up(max((r.facts.guarantee.epsilon for r in private), default=0.0)),
         "most_delta": f"{max((r.facts.guarantee.delta for r in private), default=0.0):g}",
-        "change": _change(private[0].facts.guarantee) if private else "",
+        "kinds": _kinds(private),
         "comparison": comparison,
         "assumptions": assumptions,
         "grades": [(grade, _GRADES[grade], _graded(assumptions, grade)) for grade in Grade],
@@ -141,6 +154,35 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "false_alarms": f"{FALSE_ALARMS:.0%}",
         "version": __version__,
     }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kind:
+    """One kind of claim on the page, in words: what differs, and what an attacker guesses."""
+
+    names: tuple[str, ...]
+    unit: str
+    change: str
+    world: str
+    guess: str
+
+
+def _kinds(private: Sequence[PublicRow]) -> list[_Kind]:
+    """The kinds of claim of these runs, each once."""
+    names: dict[tuple[str, Adjacency], list[str]] = {}
+    for row in private:
+        kind = (row.unit, row.facts.guarantee.adjacency)
+        names.setdefault(kind, []).append(row.name)
+    return [
+        _Kind(
+            names=tuple(members),
+            unit=unit,
+            change=_ADJACENCY[adjacency].format(unit=unit),
+            world=_WORLDS[adjacency].format(unit=unit),
+            guess=_PART.get(adjacency, _WHICH).format(unit=unit),
+        )
+        for (unit, adjacency), members in names.items()
+    ]
 
 
 def _draws_users(run: RunFacts) -> bool:
@@ -158,15 +200,17 @@ def _graded(assumptions: Sequence[Assumption], grade: Grade) -> list[Assumption]
     return [assumption for assumption in assumptions if assumption.grade is grade]
 
 
-def _change(guarantee: Guarantee) -> str:
+def change_in_words(guarantee: Guarantee) -> str:
+    """What differs between neighbouring data sets."""
     return _ADJACENCY[guarantee.adjacency].format(unit=guarantee.unit)
 
 
-def _row(run: RunFacts) -> _Row:
+def public_row(run: RunFacts) -> PublicRow:
+    """A run's public facts, formatted."""
     guarantee = run.guarantee
     meaning = meaning_of(guarantee.epsilon, guarantee.delta) if run.private else None
     planned = run.plan.steps if run.plan else None
-    return _Row(
+    return PublicRow(
         facts=run,
         name=run.name,
         epsilon=round_up(guarantee.epsilon) if run.private else "not claimed",
@@ -198,7 +242,9 @@ def gradients_in_words(run: RunFacts) -> str:
 def basis_in_words(run: RunFacts) -> str:
     """What the plan's constants were chosen from."""
     basis = run.settings.get("plan_basis")
-    return basis or "not recorded: the plan's constants were given by hand"
+    if basis:
+        return basis[:1].upper() + basis[1:]
+    return "Not recorded: the plan's constants were given by hand"
 
 
 def _state(run: RunFacts) -> str:
@@ -251,6 +297,12 @@ def _environment() -> Environment:
     environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     environment.filters["code"] = _code
     return environment
+
+
+def render_text(template: str, values: Mapping[str, Any]) -> str:
+    """A template of plain text, in which nothing is escaped for HTML."""
+    plain = _environment().overlay(autoescape=False)
+    return plain.get_template(template).render(**values)
 
 
 def _code(text: str) -> Any:

@@ -25,8 +25,8 @@ PANELS: dict[str, tuple[float, ...]] = {
     "budget": (16, 32, 64, 128, 256),
     "within": (0.25, 0.5, 1.0, 2.0, 4.0),
 }
-LEARNING_RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-CLIP_NORMS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+LEARNING_RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+CLIP_NORMS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _LABELS = {"epsilon": "ε", "budget": "compute budget B", "within": "within-user deviation σ₂"}
 
 

@@ -1,0 +1,153 @@
+"""The page in a real browser, without a window: nothing overflows, everything can be read and
+reached by keyboard, and nothing is fetched. Skipped where no Chromium is installed."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from userdp.reporting.html import render_report
+from userdp.reporting.operator_facts import read_operator
+from userdp.reporting.run_facts import read_runs
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+
+# Runs in the page, and leaves what it found in the page. Contrast is that of WCAG 2.2.
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const channel = v => (v /= 255, v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const parse = c => (c.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+  const light = c => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
+  const paper = e => {
+    for (; e; e = e.parentElement) {
+      const c = parse(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
+  let least = 99, worst = "";
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walker.nextNode());) {
+    const e = node.parentElement, box = e.getBoundingClientRect();
+    const unseen = ["TITLE", "DESC", "SCRIPT"].includes(e.tagName.toUpperCase());
+    if (!node.data.trim() || !box.width || unseen) continue;
+    const style = getComputedStyle(e), svg = e instanceof SVGElement;
+    const a = light(parse(svg ? style.fill : style.color));
+    const b = light(paper(svg ? e.closest("svg") : e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < least) [least, worst] = [ratio, node.data.trim().slice(0, 40)];
+  }
+  const unmarked = [], reached = [...document.querySelectorAll("a[href], [tabindex='0']")];
+  for (const e of reached) {
+    e.focus();
+    const style = getComputedStyle(e);
+    const line = style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth);
+    if (document.activeElement !== e || line < 2)
+      unmarked.push(e.outerHTML.slice(0, 60));
+  }
+  const scrolls = e => e.scrollWidth > e.clientWidth + 1 &&
+    ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
+  const unreachable = [...document.querySelectorAll("*")].filter(e => scrolls(e) && e.tabIndex < 0)
+    .map(e => e.outerHTML.slice(0, 60));
+  scrollTo(0, 0);
+  const bottom = s => document.querySelector(s)?.getBoundingClientRect().bottom ?? null;
+  parent.document.body.dataset.found = JSON.stringify({
+    width: innerWidth, overflow: document.documentElement.scrollWidth - innerWidth, least, worst,
+    reached: reached.length, unmarked, unreachable,
+    claim: bottom("#claim"), facts: bottom(".facts") ?? bottom(".claims"), rests: bottom(".rests"),
+    paper: light(paper(document.body)),
+    fetched: performance.getEntriesByType("resource").length,
+  });
+});
+</script></body>"""
+
+
+def chromium(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    command += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+def probed(page: str, folder: Path, *, width: int, dark: bool = False) -> dict[str, Any]:
+    """What `PROBE` finds in the page, whose policy forbids scripts: it is taken out for the probe.
+
+    The page stands in a frame, as a window without a screen has no less than 500 pixels.
+    """
+    opened, policies = re.subn(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", page)
+    assert policies == 1
+    path = folder / "probed.html"
+    frame = html.escape(opened.replace("</body>", PROBE))
+    path.write_text(
+        f'<!doctype html><meta name="color-scheme" content="light dark"><body style="margin:0">'
+        f'<iframe srcdoc="{frame}" style="border:0;width:{width}px;height:900px"></iframe></body>',
+        encoding="utf-8",
+    )
+    colours = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
+    done = chromium(
+        folder, f"--window-size={width + 200},900", *colours, "--dump-dom", path.as_uri()
+    )
+    found = re.search(r'data-found="([^"]*)"', done.stdout)
+    assert found is not None, done.stderr
+    return json.loads(html.unescape(found.group(1)))
+
+
+@pytest.fixture(scope="module")
+def pages(six_runs: tuple[Path, ...]) -> dict[str, str]:
+    operator = [read_operator(run) for run in six_runs]
+    return {
+        "six": render_report(read_runs(six_runs), operator=operator),
+        "one": render_report(read_runs(six_runs[:1])),
+    }
+
+
+@pytest.mark.parametrize(("name", "width"), [("six", 400), ("six", 1600), ("one", 1600)])
+def test_it_can_be_read_and_reached(
+    pages: dict[str, str], tmp_path: Path, name: str, width: int
+) -> None:
+    found = probed(pages[name], tmp_path, width=width)
+    assert found["width"] == width
+    assert found["overflow"] <= 0
+    assert found["least"] >= 4.5, found["worst"]
+    assert found["reached"] > 10
+    assert found["unmarked"] == []
+    assert found["unreachable"] == []
+    assert found["fetched"] == 0
+    if width == 1600:  # the claim, its unit and its assumptions, without scrolling
+        assert 0 < found["claim"] < found["facts"] < found["rests"] <= 900
+
+
+def test_it_can_be_read_in_the_dark(pages: dict[str, str], tmp_path: Path) -> None:
+    found = probed(pages["six"], tmp_path, width=1600, dark=True)
+    assert found["least"] >= 4.5, found["worst"]
+    assert found["paper"] < 0.05
+
+
+def test_pale_text_and_a_wide_page_are_caught(pages: dict[str, str], tmp_path: Path) -> None:
+    """The twin: what the probe must see."""
+    page = pages["one"].replace(
+        "</main>",
+        '<p style="color:#999;width:3000px">pale</p><a href="#x" style="outline:0">x</a></main>',
+    )
+    found = probed(page, tmp_path, width=1600)
+    assert found["overflow"] > 0
+    assert (found["worst"], found["least"] < 4.5) == ("pale", True)
+    assert len(found["unmarked"]) == 1
+
+
+def test_it_prints_and_logs_nothing(pages: dict[str, str], tmp_path: Path) -> None:
+    path, printed = tmp_path / "report.html", tmp_path / "report.pdf"
+    path.write_text(pages["six"], encoding="utf-8")
+    done = chromium(tmp_path, f"--print-to-pdf={printed}", path.as_uri())
+    assert "CONSOLE" not in done.stderr
+    assert printed.read_bytes().startswith(b"%PDF")

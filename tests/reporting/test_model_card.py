@@ -1,0 +1,125 @@
+"""The model card: what the hub reads, what a reader needs, and nothing of the operator's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.reporting.conftest import MakeRun, examples_plan
+from tests.reporting.test_invariant_9 import depends_on_operator, leaks
+from userdp.cli.app import run as userdp
+from userdp.reporting.assumptions import assumptions_of
+from userdp.reporting.html import claim_sentence
+from userdp.reporting.model_card import markdown, render_model_card
+from userdp.reporting.run_facts import read_run
+
+RELEASE = {
+    "kind": "evaluation",
+    "split": "held-out-users",
+    "loss_bound": 8.3,
+    "epsilon": 0.5,
+    "base": {"user_loss": 5.9, "standard_error": 0.01},
+    "model": {"user_loss": 4.87125, "standard_error": 0.01},
+}
+
+
+def card(run: Path) -> str:
+    return render_model_card(read_run(run))
+
+
+def head(text: str) -> dict:
+    match = re.match(r"---\n(.*?)\n---\n", text, re.S)
+    assert match is not None
+    return yaml.safe_load(match.group(1))
+
+
+def test_the_front_matter_is_what_the_hub_expects(make_run: MakeRun) -> None:
+    run = make_run("a: 'b'", config={"train": {"model": "openai-community/gpt2"}})
+    (run / "releases.jsonl").write_text(json.dumps(RELEASE) + "\n", encoding="utf-8")
+    found = head(card(run))
+    assert found["library_name"] == "transformers"
+    assert {"differential-privacy", "user-level-privacy"} <= set(found["tags"])
+    assert "base_model" not in found  # a name with a place in it may be a folder's
+    (index,) = found["model-index"]
+    assert index["name"] == "a: 'b'"
+    assert index["results"][0]["metrics"][0]["value"] == 4.87125
+    hub = pytest.importorskip("huggingface_hub", reason="comes with transformers")
+    data = hub.ModelCard(card(run)).data
+    assert data.eval_results[0].metric_value == 4.87125
+
+
+def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
+    run = make_run("els", examples_plan())
+    facts, text = read_run(run), card(run)
+    assert markdown(claim_sentence(facts)) in text
+    for assumption in assumptions_of([facts]):
+        assert assumption.title in text
+    for heading in ("Privacy", "Training", "Evaluation", "Uses and limits", "Model details"):
+        assert f"## {heading}" in text
+    assert "| examples of a user | 1 | 2 | 4 |" in text
+    assert "userdp account --sampling examples" in text
+    assert "userdp train STORE --out RUN --sampling examples" in text
+    assert "None was released" in text
+
+
+def test_tables_are_tables(make_run: MakeRun) -> None:
+    """Each row of a table has as many cells as its head, whatever the run is called."""
+    run = make_run("a|b <i>", examples_plan())
+    (run / "releases.jsonl").write_text(json.dumps(RELEASE) + "\n", encoding="utf-8")
+    for table in re.findall(r"(?:^\|.*\n)+", card(run), re.M):
+        cells = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(cells) == 1, table
+        assert re.fullmatch(r"\|(?:---\|)+", table.splitlines()[1])
+    body = card(run).split("---\n", maxsplit=2)[2]
+    assert "<i>" not in body.split("```")[0]
+
+
+def test_invariant_9_it_holds_nothing_of_the_operators(make_run: MakeRun) -> None:
+    run = make_run()
+    assert leaks(card(run), run) == set()
+    assert not depends_on_operator(card, run)
+
+
+def test_invariant_9_broken_twin_a_card_with_an_exact_loss_is_caught(make_run: MakeRun) -> None:
+    run = make_run()
+
+    def leaky(path: Path) -> str:
+        log = path / "operator.jsonl"
+        return card(path) + (log.read_text(encoding="utf-8") if log.exists() else "")
+
+    assert leaks(leaky(run), run)
+    assert depends_on_operator(leaky, run)
+
+
+def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:
+    text = card(make_run(private=False))
+    assert "**No ε is claimed:** it was trained without privacy" in text
+    assert "differential-privacy" not in head(text)["tags"]
+    assert "ε, at most" not in text
+
+
+def test_the_command_writes_it_alone_or_beside_the_page(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, other, path = make_run("a"), make_run("b"), tmp_path / "MODEL_CARD.md"
+    (run / "operator.jsonl").unlink()
+    (run / "operator.jsonl").mkdir()  # opening it would fail
+    assert userdp(["report", str(run), "--model-card", str(path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["model_card"] == str(path)
+    assert result["report"] is None
+    assert path.read_text(encoding="utf-8") == card(run)
+    path.write_text("old", encoding="utf-8")
+    for arguments in (
+        [str(run), str(other), "--model-card", str(path)],
+        [str(run)],
+        [str(run), "--model-card", str(tmp_path)],
+        [str(run), "--model-card", str(path), "--out", str(path)],
+    ):
+        assert userdp(["report", *arguments]) == 2
+        assert capsys.readouterr().err.count("error:") == 1
+    assert path.read_text(encoding="utf-8") == "old"

@@ -1,0 +1,171 @@
+"""A report of six real runs: quick, small, and every number of it recomputed from the files."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from decimal import ROUND_CEILING, Decimal
+from pathlib import Path
+
+import pytest
+
+from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.cli.app import run as userdp
+from userdp.reporting.html import render_report
+from userdp.reporting.operator_facts import read_operator
+from userdp.reporting.run_facts import read_runs
+
+Runs = tuple[Path, ...]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def up(value: float) -> str:
+    return str(Decimal(value).quantize(Decimal("0.0001"), rounding=ROUND_CEILING))
+
+
+def mechanism(run: Path, *, held: int | None = None) -> PoissonUsers | PoissonExamples:
+    """From the lines of the attempts alone, not from the plan: what was drawn, at which noise."""
+    head, *rest = lines(run / "ledger.jsonl")
+    attempts = [line for line in rest if line["kind"] == "attempt"]
+    (probability,) = {line["sampling_probability"] for line in attempts}
+    (noise,) = {line["noise_std"] / line["l2_clip_norm"] for line in attempts}
+    common = {
+        "sampling_probability": probability,
+        "noise_multiplier": noise,
+        "steps": len(attempts),
+    }
+    if attempts[0]["sampling"] == "users":
+        return PoissonUsers(**common)
+    return PoissonExamples(group_size=held or head["plan"]["group_size"], **common)
+
+
+def rows_of(page: str, caption: str) -> dict[str, list[str]]:
+    """The cells of the table with this caption, by row name."""
+    table = next(t for t in re.findall(r"<table.*?</table>", page, re.S) if caption in t)
+    found = {}
+    for row in re.findall(r"<tr>(<th scope=\"row\">.*?)</tr>", table, re.S):
+        name, *cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)
+        found[name] = [re.sub(r"<[^>]+>", "", cell).strip() for cell in cells]
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(six_runs: Runs) -> str:
+    return render_report(read_runs(six_runs), operator=[read_operator(run) for run in six_runs])
+
+
+def test_it_takes_less_than_ten_seconds_and_three_megabytes(six_runs: Runs, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    begin = time.monotonic()
+    assert userdp(["report", *map(str, six_runs), "--out", str(out)]) == 0
+    assert time.monotonic() - begin < 10
+    assert out.stat().st_size < 3_000_000
+
+
+def test_every_epsilon_is_that_of_the_ledgers_lines(six_runs: Runs, page: str) -> None:
+    claims = rows_of(page, "The claim of each run")
+    assert list(claims) == [run.name for run in six_runs]
+    total = Decimal(0)
+    for run in six_runs:
+        delta = lines(run / "ledger.jsonl")[0]["plan"]["target_delta"]
+        epsilon = mechanism(run).epsilon(delta).upper
+        assert claims[run.name][:4] == [up(epsilon), f"{delta:g}", "user", "add-or-remove"]
+        assert f"userdp account --ledger {run.name}\n" in page
+        total += Decimal(epsilon)
+    assert f'class="number">{up(total)}</strong> at δ = <span class="number">0.006' in page
+
+
+def test_the_epsilon_of_users_with_fewer_examples_is_that_of_a_smaller_cap(
+    six_runs: Runs, page: str
+) -> None:
+    table = rows_of(page, "by the number of examples that a user holds")
+    els = [run for run in six_runs if run.name.startswith("els")]
+    assert list(table) == [run.name for run in els]
+    for run in els:
+        wanted = [up(mechanism(run, held=held).epsilon(1e-3).upper) for held in (1, 2, 4)]
+        assert table[run.name] == wanted
+        assert [float(epsilon) for epsilon in wanted] == sorted(map(float, wanted))
+
+
+def test_delta_stands_beside_the_declared_population(six_runs: Runs, page: str) -> None:
+    table = rows_of(page, "δ beside the declared population")
+    uls, els = table["uls-4"], table["els-4"]
+    assert uls[:2] == ["0.001", "200 users"]
+    assert [float(uls[2]), float(uls[3])] == pytest.approx([1 / 200, 200**-1.1], rel=0.05)
+    assert "Careful" not in uls[5]
+    assert els[1] == "1,000 examples"
+    assert "Careful" in els[5]  # 1e-3 is 1/n
+
+
+def test_losses_costs_and_cohorts_are_those_of_the_operators_file(
+    six_runs: Runs, page: str
+) -> None:
+    losses = rows_of(page, "Loss on held-out users")
+    splits = re.findall(r"<tr><th scope=\"row\">([\w-]+)</th><td data-label=\"split\">", page)
+    assert len(splits) == 6 * 2 * 2
+    cohorts, costs = rows_of(page, "Cohorts, as drawn"), rows_of(page, "What it cost")
+    ran = rows_of(page, "Steps of each run")
+    for run in six_runs:
+        log = lines(run / "operator.jsonl")
+        after = [x for x in log if x["kind"] == "final evaluation" and x["of"] == "model"]
+        users = next(x for x in after if x["split"] == "held-out-users")
+        assert losses[run.name][2] == f"{users['loss']:,.4f}"
+        assert losses[run.name][4] == f"{math.exp(users['loss']):,.1f}"
+        for found in after:
+            assert f"{found['user_quantiles']['p95']:,.3f}" in page
+        steps = [x for x in log if x["kind"] == "step"]
+        drawn = [x["units"] for x in steps]
+        mean = sum(drawn) / len(drawn)
+        assert cohorts[run.name][2] == f"{min(drawn):,} / {mean:,.1f} / {max(drawn):,}"
+        assert costs[run.name][0] == f"{sum(x['rows'] for x in steps):,}"
+        assert "torch" in costs[run.name][3]
+        assert ran[run.name][2] == "32"  # 4 steps of 8 expected gradients
+
+
+def test_trade_offs_have_the_papers_layout(six_runs: Runs, page: str) -> None:
+    """One compute budget: a panel of loss against ε with a line per algorithm, and no other."""
+    titles = re.findall(r"<h3>(Loss against .*?)</h3>", page)
+    assert titles == ["Loss against ε at 32 gradients"]
+    words = re.search(r"<desc id=\"by-epsilon-0-words\">(.*?)</desc>", page)
+    assert words is not None
+    after = {
+        run.name: next(
+            x["loss"]
+            for x in lines(run / "operator.jsonl")
+            if x.get("of") == "model" and x["split"] == "held-out-users"
+        )
+        for run in six_runs
+    }
+    for name in ("ELS", "ULS"):
+        first, last = after[f"{name.lower()}-1"], after[f"{name.lower()}-16"]
+        assert f"{name}: from {first:.4g} at 1 to {last:.4g} at 16, 3 points." in words.group(1)
+
+
+def test_the_public_page_of_the_six_opens_none_of_the_operators_files(
+    six_runs: Runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened: list[str] = []
+    real_open, real_bytes = Path.open, Path.read_bytes
+
+    def watch(real):
+        def watched(self: Path, *arguments, **options):
+            opened.append(self.name)
+            return real(self, *arguments, **options)
+
+        return watched
+
+    monkeypatch.setattr(Path, "open", watch(real_open))
+    monkeypatch.setattr(Path, "read_bytes", watch(real_bytes))
+    out, card = tmp_path / "public.html", tmp_path / "MODEL_CARD.md"
+    arguments = ["report", str(six_runs[0]), "--out", str(out), "--model-card", str(card)]
+    assert userdp([*arguments, "--public"]) == 0
+    assert {"ledger.jsonl", "config.json"} <= set(opened)
+    assert not {"operator.jsonl", "resume.json"} & set(opened)
+    opened.clear()
+    assert userdp([*arguments]) == 0
+    assert "operator.jsonl" in opened  # the watch sees what it should
