@@ -34,7 +34,7 @@ K = 10
 EPSILONS = (0.5, 1.0, 3.0, 8.0)
 EXAMPLES_PER_USER = 6  # declared: 9,000 examples after the cap
 BATCH_SIZE = 64
-RATES = (1.5e-3, 5e-3)
+RATES = (1.5e-3, 3e-3)
 REPETITIONS = 3
 METHODS: dict[str, Accountant | None] = {
     "GP (Vadhan)": Accountant.GROUP_PRIVACY_VADHAN,
