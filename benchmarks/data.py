@@ -13,11 +13,7 @@ Parts, each reported on its own:
             (checksums and sync). A block is tokenized in one thread while another fetches, cuts
             and writes, so the stages add up to more than the wall. One line through the sizes
             extrapolates to 135.8 M.
-``grouper`` Dataset Grouper's recipe (key each record by its user, GroupByKey, write each group) on
-            Apache Beam's local runner against the same stages here, on the same file; both write
-            a JSON line per user, and the lines are compared. Beam pins other versions of
-            libraries than ours, so it may live in its own environment: name its interpreter in
-            ``BEAM_PYTHON``.
+``grouper`` Records by user, against Dataset Grouper and bare Apache Beam: `benchmarks.grouping`.
 ``gather``  A cohort of 4,096 users x 64 examples of 128 tokens: `StoreSplit.gather` against
             ``numpy.take`` of the same tokens with the index already built; warm, and cold (the
             store's pages dropped first) apart.
@@ -53,6 +49,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from benchmarks import grouping
 
 PAPER_RECORDS, PAPER_USERS, MEDIAN, MOST = 135_818_730, 342_477, 183, 194_200
 COHORT, GROUP, SEQ_LEN = 4096, 64, 128
@@ -254,139 +252,15 @@ def per_record(rows: list[dict[str, Any]]) -> float:
     return float(np.mean([row["wall_seconds"] / row["records"] for row in rows]))
 
 
-# grouper
-
-BEAM = """
-import json, sys, time
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
-began = time.perf_counter()
-with beam.Pipeline(runner="DirectRunner", options=PipelineOptions(["--direct_num_workers=2",
-        "--direct_running_mode=multi_processing"] if sys.argv[3] == "2" else [])) as p:
-    (p | beam.io.ReadFromText(sys.argv[1]) | beam.Map(json.loads)
-       | beam.Map(lambda r: (r["user"], r["text"])) | beam.GroupByKey()
-       | beam.Map(lambda kv: json.dumps([kv[0], list(kv[1])]))
-       | beam.io.WriteToText(sys.argv[2], num_shards=4))
-print(json.dumps({"seconds": time.perf_counter() - began, "version": beam.__version__}))
-"""
-
-
-def grouper(folder: Path, records: int) -> dict[str, Any]:
-    python = os.environ.get("BEAM_PYTHON", sys.executable)
-    path = folder / "corpus.jsonl"
-    write_corpus(path, records)
-    ours = min(child("--group", str(path), str(folder / "ours"))["seconds"] for _ in range(2))
-    result: dict[str, Any] = {"records": records, "ours_seconds": ours}
-    command = [python, "-c", BEAM, str(path), str(folder / "beam"), "1"]
-    done = subprocess.run(command, capture_output=True, check=False, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["?"])[-1]
-        say(f"Beam did not run: {reason}")
-        return {**result, "beam_failed": reason}
-    beam = json.loads(done.stdout.splitlines()[-1])
-    same = groups([folder / "ours"]) == groups(sorted(folder.glob("beam-*")))
-    result |= {"beam_seconds": beam["seconds"], "beam_version": beam["version"],
-               "same_groups": same,
-               "ratio_beam_over_ours": beam["seconds"] / ours}  # fmt: skip
-    say(f"grouping {records:,} records: ours {ours:.1f} s, Beam {beam['seconds']:.1f} s, "
-        f"ratio {result['ratio_beam_over_ours']:.1f}, same groups: {same}")  # fmt: skip
+def grouper(folder: Path, records: int, few: int) -> dict[str, Any]:
+    files = []
+    for name, count in (("corpus.jsonl", records), ("few.jsonl", few)):
+        files.append(folder / name)
+        write_corpus(files[-1], count)
+    result = grouping.compare(folder, *files, records, few, child)
+    for line in grouping.describe(result):
+        say(line)
     return result
-
-
-def groups(files: list[Path]) -> dict[str, list[str]]:
-    """Each user's texts, in no order, from files of JSON lines."""
-    lines = (line for file in files for line in file.open())
-    return {user: sorted(texts) for user, texts in map(json.loads, lines)}
-
-
-def group_child(path: str, out: str) -> None:
-    """Read, group and write a JSON line per user, as Beam does; with each user's records in order.
-
-    What `prepare` runs up to the tokenizer, and a writer of lines that works on columns too.
-    """
-    from userdp.data.grouping import Grouping
-    from userdp.data.progress import NoProgress
-    from userdp.data.records import Tally
-    from userdp.data.sources import open_source
-
-    began = time.perf_counter()
-    with (
-        tempfile.TemporaryDirectory(dir=Path(out).parent) as scratch,
-        Grouping(Path(scratch)) as grouping,
-        Path(out).open("wb") as sink,
-    ):
-        source: Any = open_source([path])
-        read = time.perf_counter()
-        grouping.add(source.blocks(Tally(), NoProgress()))
-        added = time.perf_counter()
-        grouping.sort()
-        ordered = time.perf_counter()
-        write_groups(grouping.batches(records=2**15), sink)
-    stages = {"reading": added - read, "sorting": ordered - added,
-              "fetching and writing": time.perf_counter() - ordered}  # fmt: skip
-    print(json.dumps({"seconds": time.perf_counter() - began, "stages": stages}))
-
-
-def write_groups(blocks: Iterator[Any], sink: Any) -> None:
-    """``["user", ["text", ...]]`` per line, from blocks of records ordered by user."""
-    from userdp.data.ahead import ahead
-
-    last: list[bytes] = []
-
-    def with_last() -> Iterator[tuple[Any, bytes | None]]:
-        for block in blocks:
-            yield block, last[-1] if last else None
-            last[:] = [block.users[-1].as_py()]
-
-    for _, content in ahead(lines_of, with_last()):
-        sink.write(content)
-    if last:
-        sink.write(b'"]]\n')
-
-
-def lines_of(block_and_last: tuple[Any, bytes | None]) -> Any:
-    """A block of lines; the last is left open, as its user may go on in the next block."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from userdp.data.columns import bytes_of, offsets_of
-
-    def plain(text: str) -> Any:
-        return pa.scalar(text, pa.large_string())
-
-    block, last = block_and_last
-    users = block.users
-    other = pc.not_equal(users.slice(1), users.slice(0, len(users) - 1))
-    first = np.array([last is None or users[0].as_py() != last])
-    begins = np.concatenate([first, other.to_numpy(zero_copy_only=False)])
-    names = escaped(users.filter(pa.array(begins)))
-    heads = pc.binary_join_element_wise(plain('"]]\n["'), names, plain('",["'), plain(""))
-    before = pa.concat_arrays([pa.array(['","'], pa.large_string()), heads])
-    before = before.take(pa.array(np.cumsum(begins) * begins))
-    texts = pc.binary_join_element_wise(before, escaped(block.texts), plain(""))
-    ends = offsets_of(texts)
-    begin = int(ends[0]) + (4 if last is None else 0)  # nothing is open before the first
-    return bytes_of(texts)[begin : ends[-1]].data
-
-
-def escaped(values: Any) -> Any:
-    """What stands between the quotes of each value as a JSON string."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from userdp.data.columns import bytes_of, offsets_of
-
-    texts = values.cast(pa.large_string())
-    ends = offsets_of(values)
-    held = bytes_of(values)[ends[0] : ends[-1]]
-    if not len(held):
-        return texts
-    characters = [c for c in '\\"' if (held == ord(c)).any()]
-    if held.min() < ord(" "):
-        characters += map(chr, np.unique(held[held < ord(" ")]).tolist())
-    for character in characters:  # the backslash first
-        texts = pc.replace_substring(texts, character, json.dumps(character)[1:-1])
-    return texts
 
 
 # gather, draw, flat
@@ -585,7 +459,7 @@ def main() -> None:
         prepare_child(*options.prepare)
         return
     if options.group:
-        group_child(*options.group)
+        grouping.group_child(*options.group)
         return
     quick: bool = options.quick
     sizes = [20_000, 60_000] if quick else [round(1e6 * m) for m in options.millions]
@@ -596,7 +470,9 @@ def main() -> None:
         folder = Path(name)
         runs: dict[str, Callable[[], dict[str, Any]]] = {
             "scale": lambda: scale(folder, sizes),
-            "grouper": lambda: grouper(folder, 20_000 if quick else 1_000_000),
+            "grouper": lambda: grouper(
+                folder, *((20_000, 1_000) if quick else (1_000_000, 20_000))
+            ),
             "gather": lambda: gather(folder, 512 if quick else 2 * COHORT, 3 if quick else 5),
             "draw": lambda: draw(
                 folder,
