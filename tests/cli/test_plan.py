@@ -126,6 +126,7 @@ def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, nor
     values = json.loads(capsys.readouterr().out)
     used = values["budget"]["releases"]
     assert {release["query_id"] for release in used} == {"users", "median"}
+    assert values["store_epsilon_so_far"] == pytest.approx(0.3)
     frozen = Plan.from_dict(values["plan"])
     assert frozen.population == 1000
     assert frozen.guarantee().epsilon + 0.15 <= 4.0
@@ -143,6 +144,21 @@ def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, nor
     assert values["plan"]["target_epsilon"] == pytest.approx(3.6)
     assert plan(store, population=None, query_share="0.01") == 2
     assert "their share" in capsys.readouterr().err
+
+
+def test_a_dp_answer_that_cannot_be_is_left_out_and_still_paid(store, norms, capsys):
+    for name, value in (("users", 1000), ("examples", -67_732)):
+        StoreLedger(store).query(name, name=name, pure_epsilon=0.1)
+        StoreLedger(store).answer(name, value=value)
+    assert plan(store, "--json", population=None) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert "too noisy" in values["notes"][0]
+    assert all(constant["name"] != "population examples" for constant in values["constants"])
+    assert values["budget"]["query_epsilon"] == pytest.approx(0.2)
+    StoreLedger(store).query("again", name="users", pure_epsilon=0.1)
+    StoreLedger(store).answer("again", value=-5)
+    assert plan(store, population=None) == 2
+    assert "DP population must be" in capsys.readouterr().err
 
 
 def test_a_dp_count_without_a_delta_is_refused(store, norms, capsys):

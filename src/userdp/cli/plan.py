@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -122,6 +123,7 @@ def plan(
             most_noise=most_noise,
         )
     )
+    proposal = replace(proposal, notes=inputs.notes + proposal.notes)
     if plot is not None:
         from userdp.cli.plan_plot import draw
 
@@ -133,8 +135,25 @@ def plan(
             "not cover that; plan file and report say so.",
             soft_wrap=True,
         )
-    result: dict[str, Any] = {**proposal.to_dict(), "out": str(out), "store": str(store)}
-    emit(result, json=json, render=lambda console: _print(console, proposal, out))
+    charged = _charged(store)
+    result: dict[str, Any] = {
+        **proposal.to_dict(),
+        "out": str(out),
+        "store": str(store),
+        "store_epsilon_so_far": charged,
+    }
+
+    def show(console: Console) -> None:
+        _print(console, proposal, out)
+        if charged:
+            console.print(
+                f"note: the store's ledger stands at epsilon {round_up(charged)} before this run, "
+                "DP answers included; what the run costs is added to that",
+                markup=False,
+                soft_wrap=True,
+            )
+
+    emit(result, json=json, render=show)
 
 
 def _check_places(out: Path, plot: Path | None) -> None:
@@ -146,6 +165,13 @@ def _check_places(out: Path, plot: Path | None) -> None:
             raise UseError(f"{path} is a folder, and a file is to be written there")
     if plot is not None and plot.suffix not in _PLOTS:
         raise UseError(f"cannot draw {plot}", hint="name it .png, .pdf, .svg or .html")
+
+
+def _charged(store: Path) -> float:
+    """What the people of the store have been charged so far."""
+    from userdp.ledger import StoreLedger, claim
+
+    return claim(store).guarantee.epsilon if StoreLedger(store).path.exists() else 0.0
 
 
 def _norms(store: Path, path: Path | None, model: str | None) -> GradientNorms:

@@ -23,13 +23,14 @@ _STATISTICS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """The constants of a request, and the DP releases that they were taken from."""
+    """The constants of a request, the DP releases looked at for them, and what to know of those."""
 
     population: Constant
     population_examples: Constant | None
     median_examples: Constant | None
     delta: float
     releases: tuple[Release, ...]
+    notes: tuple[str, ...]
 
 
 def gather(
@@ -72,6 +73,7 @@ def gather(
     origin = Origin.NON_PRIVATE if exact_counts else Origin.DECLARED
     found: dict[str, Constant] = {}
     releases: list[Release] = []
+    notes: list[str] = []
     for name, value in declared.items():
         if value is not None:
             found[name] = Constant(name=name, value=_count(name, value), origin=origin)
@@ -81,12 +83,19 @@ def gather(
             continue
         assert charge.query_epsilon is not None
         assert charge.answer is not None
-        found[name] = Constant(
-            name=name,
-            value=_count(f"DP {name}", charge.answer),
-            origin=Origin.DP_RELEASE,
-            query_id=charge.run_id,
-        )
+        users = found.get("population")
+        if name == "population examples" and charge.answer < ((users and users.value) or 1):
+            notes.append(
+                f"the DP answer for examples, {charge.answer}, is below the number of users: too "
+                "noisy to use, so users times group size stands for it (its cost counts)"
+            )
+        else:
+            found[name] = Constant(
+                name=name,
+                value=_count(f"DP {name}", charge.answer),
+                origin=Origin.DP_RELEASE,
+                query_id=charge.run_id,
+            )
         releases.append(
             Release(
                 name=charge.query_name or name,
@@ -111,7 +120,8 @@ def gather(
             "the plan needs a population: the sampling probability and every denominator are "
             "made of it, and the store's own count is private",
             hint="declare a nominal number of users with --population, or release it under DP "
-            f"first, as a share of the budget: userdp stats {store} --epsilon {share * epsilon:g}",
+            f"first, as a share of the budget: userdp stats {store} --epsilon {share * epsilon:g} "
+            "--ask users --ask median",
         )
     if delta is None:
         counts = [found.get("population examples"), found["population"]]
@@ -129,6 +139,7 @@ def gather(
         median_examples=found.get(median),
         delta=delta,
         releases=tuple(releases),
+        notes=tuple(notes),
     )
 
 

@@ -63,10 +63,11 @@ def choose(uls: UlsCell, els: ElsCell | None, *, example_norm: float, why_no_els
 def describe(cell: UlsCell | ElsCell, *, example_norm: float | None = None) -> str:
     """A configuration in words."""
     if isinstance(cell, UlsCell):
+        each = "one example" if cell.group_size == 1 else f"up to {cell.group_size} examples"
         return (
             f"{cell.noise_std:.4g} on each coordinate of the mean gradient (σ = "
-            f"{cell.noise_multiplier:.4g}, {cell.cohort_size:.5g} users a step with up to "
-            f"{cell.group_size} examples each, L_ULS = {cell.user_norm:.4g})"
+            f"{cell.noise_multiplier:.4g}, {cell.cohort_size:.5g} users a step with {each} each, "
+            f"L_ULS = {cell.user_norm:.4g})"
         )
     norm = "" if example_norm is None else f", L_ELS = {example_norm:.4g}"
     return (

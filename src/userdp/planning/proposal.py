@@ -172,14 +172,15 @@ def basis_of(constants: tuple[Constant, ...]) -> str:
     def names(origin: Origin) -> str:
         return ", ".join(c.name for c in constants if c.origin is origin)
 
+    found = []
     for origin, words in (
         (Origin.NON_PRIVATE, "non-private statistics"),
         (Origin.HELD_OUT, "statistics of held-out users"),
         (Origin.DP_RELEASE, "DP releases in the store's ledger"),
     ):
         if names(origin):
-            return f"{words}: {names(origin)}"
-    return "declared constants and public statistics"
+            found.append(f"{words}: {names(origin)}")
+    return "; ".join(found) or "declared constants and public statistics"
 
 
 def load_plan(path: Path) -> tuple[Plan, str | None]:
