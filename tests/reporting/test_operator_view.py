@@ -28,7 +28,7 @@ from userdp.reporting.tradeoff import trade_offs
 AUDIT = {
     "kind": "audit",
     "method": "one-run audit",
-    "epsilon_lower": 0.02,
+    "epsilon_lower": 0.0237,
     "confidence": 0.95,
     "power_epsilon": 5.5,
 }
@@ -43,10 +43,10 @@ def test_an_audits_lower_bound_stands_beside_the_claim(make_run: MakeRun) -> Non
     run = make_run()
     page = page_of(run, {**AUDIT, "epsilon_lower": 0.01}, AUDIT)
     assert "contradicts" not in page
-    for text in ("one-run audit", ">0.02<", "95 %", ">5.5<", "agrees with the claim"):
+    for text in ("one-run audit", ">0.0237<", "95 %", ">5.5<", "agrees with the claim"):
         assert text in page
     assert ">0.01<" not in page  # the newest of a method counts
-    assert ">0.02<" not in page[: page.index('id="operator"')]
+    assert ">0.0237<" not in page[: page.index('id="operator"')]
     assert "None of these runs was audited" in page_of(run)
 
 
@@ -61,6 +61,51 @@ def test_an_audit_above_the_claim_is_an_alarm(make_run: MakeRun) -> None:
 def test_an_audit_that_could_not_have_seen_it_says_so(make_run: MakeRun) -> None:
     page = page_of(make_run(), {**AUDIT, "power_epsilon": 0.05})
     assert "could not have shown more than ε = 0.05" in page
+
+
+def audit_file(run: Path, **changes: object) -> Path:
+    """What `userdp audit` leaves, as far as a report reads it."""
+    extra = {
+        "bound": {"epsilon_lower": 0.0151, "confidence": 0.95, "most_detectable": 3.13},
+        "steps": {"epsilon_lower": 0.0097, "confidence": 0.95},
+    }
+    roc = {"auc": 0.513, "auc_low": 0.45, "auc_high": 0.57, "tpr_at_low_fpr": 0.012,
+           "low_fpr": 0.01}  # fmt: skip
+    (run / "audit").mkdir(exist_ok=True)
+    path = run / "audit" / "audit.json"
+    values = {"extra_run": extra, "inference": roc, "flagged": [], **changes}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    return path
+
+
+def test_the_file_of_an_audit_is_read_and_its_flags_are_alarms(make_run: MakeRun) -> None:
+    run = make_run()
+    audit_file(run)
+    summary = {"kind": "audit", "flagged": [], "epsilon_lower": None}
+    page = page_of(run, summary)
+    for text in (">0.0151<", ">3.13<", ">0.0097<", ">0.513<", "0.450 to 0.570",
+                 "no better than chance", "1.2 %, accusing 1 % of others"):  # fmt: skip
+        assert text in page
+    assert 'role="alert"' not in page
+    public = render_report(read_runs([run]))
+    assert "0.0151" not in public
+    audit_file(run, flagged=["steps: noise scale"], extra_run=None)
+    page = page_of(run)
+    assert 'role="alert"' in page
+    assert "steps: noise scale" in page
+    audit_file(run, extra_run={"bound": {}})
+    with pytest.raises(UseError, match="damaged"):
+        read_operator(run)
+
+
+def test_the_audits_own_result_is_what_the_report_reads() -> None:
+    """The names that the report reads are those that an audit writes."""
+    bounds = pytest.importorskip("userdp.auditing.guesses").CanaryBound.__slots__
+    steps = pytest.importorskip("userdp.auditing.steps").StepAudit.__slots__
+    roc = pytest.importorskip("userdp.auditing.roc").Roc.__slots__
+    assert {"epsilon_lower", "confidence", "most_detectable"} <= set(bounds)
+    assert {"epsilon_lower", "confidence"} <= set(steps)
+    assert {"auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr"} <= set(roc)
 
 
 def test_the_machine_the_time_and_the_gradients_are_shown(make_run: MakeRun) -> None:

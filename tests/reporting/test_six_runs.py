@@ -165,7 +165,7 @@ def test_the_public_page_of_the_six_opens_none_of_the_operators_files(
     arguments = ["report", str(six_runs[0]), "--out", str(out), "--model-card", str(card)]
     assert userdp([*arguments, "--public"]) == 0
     assert {"ledger.jsonl", "config.json"} <= set(opened)
-    assert not {"operator.jsonl", "resume.json"} & set(opened)
+    assert not {"operator.jsonl", "resume.json", "audit.json"} & set(opened)
     opened.clear()
     assert userdp([*arguments]) == 0
     assert "operator.jsonl" in opened  # the watch sees what it should

@@ -1,6 +1,6 @@
-"""What the operator alone may see of a run: exact losses and counts from operator.jsonl.
+"""What the operator alone may see of a run: exact losses and counts, and what attacks showed.
 
-No ε covers any of it. A public page is rendered without ever opening that file.
+No ε covers any of it. A public page is rendered without ever opening the files it comes from.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.errors import UseError
+from userdp.reporting.audit_facts import Attack, AuditFacts, audit_of, read_audited
 
 OPERATOR = "operator.jsonl"
 HELD_OUT_USERS = "held-out-users"
@@ -73,36 +74,23 @@ class EvaluationFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AuditFacts:
-    """What an attack on the run could show: its privacy loss is at least so much.
-
-    Args:
-        method: how it was audited.
-        epsilon_lower: a lower bound on ε; 0 where nothing was shown.
-        confidence: in (0, 1), with which the bound holds.
-        power_epsilon: the largest ε that the audit could have shown; None if it does not say.
-    """
-
-    method: str
-    epsilon_lower: float
-    confidence: float
-    power_epsilon: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorFacts:
     """All of one run's operator-only numbers that a page shows.
 
     Args:
         steps: ascending.
         evaluations: ascending by step, the released weights last.
-        audits: the newest of each method.
+        audits: the newest lower bound of each method.
+        flagged: what of the run's last audit contradicts its claim, in words.
+        attack: on its released model, if it was made.
         machine: what the run was last on, in words; None in older files.
     """
 
     steps: tuple[StepFacts, ...]
     evaluations: tuple[EvaluationFacts, ...]
     audits: tuple[AuditFacts, ...] = ()
+    flagged: tuple[str, ...] = ()
+    attack: Attack | None = None
     machine: str | None = None
 
     @property
@@ -148,7 +136,7 @@ class OperatorFacts:
 
 
 def read_operator(run: Path) -> OperatorFacts:
-    """The operator-only facts in a run's folder; empty if there is no such file.
+    """The operator-only facts in a run's folder; empty if there are no such files.
 
     A later line replaces an earlier one of the same step (a resumed run repeats no step's number,
     an evaluation may be repeated).
@@ -160,7 +148,7 @@ def read_operator(run: Path) -> OperatorFacts:
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
-        return OperatorFacts(steps=(), evaluations=())
+        lines = []
     except OSError as error:
         raise UseError(
             f"cannot read {path}: {error.strerror}; it is for the run's operator",
@@ -168,7 +156,8 @@ def read_operator(run: Path) -> OperatorFacts:
         ) from error
     steps: dict[int, StepFacts] = {}
     evaluations: dict[tuple[int | None, str, bool], EvaluationFacts] = {}
-    audits: dict[str, AuditFacts] = {}
+    audited = read_audited(run)
+    audits = {bound.method: bound for bound in audited.bounds}
     machine = None
     for number, line in enumerate(lines, start=1):
         try:
@@ -181,8 +170,9 @@ def read_operator(run: Path) -> OperatorFacts:
                 found = _evaluation(entry)
                 evaluations[found.step, found.split, found.final] = found
             elif kind == "audit":
-                audit = _audit(entry)
-                audits[audit.method] = audit
+                bound = audit_of(entry)
+                if bound is not None:
+                    audits[bound.method] = bound
             elif kind == "machine":
                 machine = _machine(entry)
         except (ValueError, KeyError, TypeError) as error:
@@ -194,7 +184,9 @@ def read_operator(run: Path) -> OperatorFacts:
         evaluations=tuple(
             sorted(evaluations.values(), key=lambda e: math.inf if e.step is None else e.step)
         ),
-        audits=tuple(audits[method] for method in sorted(audits)),
+        audits=tuple(audits.values()),
+        flagged=audited.flagged,
+        attack=audited.attack,
         machine=machine,
     )
 
@@ -225,15 +217,6 @@ def _evaluation(entry: dict[str, Any]) -> EvaluationFacts:
         user_quantiles={
             str(name): float(value) for name, value in (entry.get("user_quantiles") or {}).items()
         },
-    )
-
-
-def _audit(entry: dict[str, Any]) -> AuditFacts:
-    return AuditFacts(
-        method=str(entry["method"]),
-        epsilon_lower=float(entry["epsilon_lower"]),
-        confidence=float(entry["confidence"]),
-        power_epsilon=_number(entry.get("power_epsilon")),
     )
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from userdp.guarantees import round_up
+from userdp.reporting.audit_facts import Attack, AuditFacts
 from userdp.reporting.comparison import Comparison
 from userdp.reporting.curves import Plot, Series, draw, points
-from userdp.reporting.operator_facts import AuditFacts, EvaluationFacts, OperatorFacts
+from userdp.reporting.operator_facts import EvaluationFacts, OperatorFacts
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.tradeoff import LOSS, trade_offs
 
@@ -77,6 +78,17 @@ class AuditRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AttackRow:
+    """The attack on a released model, formatted."""
+
+    name: str
+    auc: str
+    interval: str
+    found: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
     """A drawn plot and its caption."""
 
@@ -92,6 +104,8 @@ class OperatorView:
     rows: tuple[OperatorRow, ...]
     splits: tuple[SplitRow, ...]
     audits: tuple[AuditRow, ...]
+    attacks: tuple[AttackRow, ...]
+    alarms: tuple[tuple[str, str], ...]
     figures: tuple[Figure, ...]
     quantiles: tuple[str, ...] = QUANTILES
 
@@ -122,10 +136,26 @@ def operator_view(
             "there are.",
         ),
     ]
+    audits = tuple(audit_row(run, found) for run, facts in pairs for found in facts.audits)
     return OperatorView(
         rows=tuple(_row(run, facts) for run, facts in pairs),
         splits=tuple(_split_row(run, found) for run, facts in pairs for found in facts.final),
-        audits=tuple(audit_row(run, found) for run, facts in pairs for found in facts.audits),
+        audits=audits,
+        attacks=tuple(
+            _attack_row(run, facts.attack) for run, facts in pairs if facts.attack is not None
+        ),
+        alarms=(
+            *((run.name, what) for run, facts in pairs for what in facts.flagged),
+            *(
+                (
+                    row.name,
+                    f"{row.method}: ε is at least {row.lower} (confidence {row.confidence}), and "
+                    f"{row.claimed} is claimed",
+                )
+                for row in audits
+                if row.broken
+            ),
+        ),
         figures=tuple(_figure(plot, caption) for plot, caption in plots if plot is not None),
     )
 
@@ -247,6 +277,17 @@ def audit_row(run: RunFacts, audit: AuditFacts) -> AuditRow:
         power="–" if power is None else f"{power:.3g}",
         verdict=verdict,
         broken=broken,
+    )
+
+
+def _attack_row(run: RunFacts, attack: Attack) -> AttackRow:
+    chance = attack.low <= 0.5 <= attack.high
+    return AttackRow(
+        name=run.name,
+        auc=f"{attack.auc:.3f}",
+        interval=f"{attack.low:.3f} to {attack.high:.3f}",
+        found=f"{100 * attack.found:.1f} %, accusing {100 * attack.false_alarms:g} % of others",
+        verdict="no better than chance" if chance else "differs from chance",
     )
 
 
