@@ -32,7 +32,7 @@ from userdp.training.config import PlainPlan, Schedule, TrainConfig
 BUDGETS = (16, 32, 64, 128, 256)
 GROUP_SIZES = (1, 2, 4, 8, 16)
 EPSILONS = (4.0, 1.0)
-RATES = (2e-3, 4e-3)
+RATES = {4.0: (2e-3, 4e-3), 1.0: (1e-3, 2e-3)}
 REPETITIONS = 3
 STEPS = 60
 SEQ_LEN = 64
@@ -107,7 +107,7 @@ def make_plan(work: Path, out: Path) -> dict[str, Any]:
         "seq_len": SEQ_LEN,
         "population": POPULATION,
         "delta": DELTA,
-        "learning_rates": RATES,
+        "learning_rates": {str(epsilon): rates for epsilon, rates in RATES.items()},
         "repetitions": REPETITIONS,
         "evaluated_examples_per_user": EVALUATED_EXAMPLES,
         "probed_users": probed.users,
@@ -176,7 +176,7 @@ def run(work: Path, plan: dict[str, Any], results: Path, epsilons: list[float]) 
         tuning = [
             job(plan, work, epsilon=epsilon, g=g, m=m, rate=rate, run="tune")
             for g, m in grid
-            for rate in RATES
+            for rate in RATES[epsilon]
         ]
         run_all(tuning, **shared)
         rows = read_rows(results)
