@@ -90,7 +90,7 @@ def describe(mechanism: SampledMechanism) -> dict[str, Any]:
 
     from userdp.guarantees import PrivacyUnit
 
-    values = asdict(mechanism)  # type: ignore[call-overload]  # every concrete one is a dataclass
+    values = asdict(mechanism)
     values.pop("measured_under", None)  # said by the adjacency
     return {
         **values,

@@ -94,11 +94,11 @@ def _window_hashes(tokens: NDArray[np.uint64], least: int) -> NDArray[np.uint64]
     """Of each window of ``least`` consecutive tokens: Σ h(t_{i+j}) b^j modulo 2**64."""
     if len(tokens) < least:
         return np.zeros(0, dtype=np.uint64)
-    powers = np.cumprod(np.full(len(tokens), _BASE))
-    sums = np.cumsum(mix64(tokens + np.uint64(1)) * powers)
+    powers = np.cumprod(np.full(len(tokens), _BASE), dtype=np.uint64)
+    sums = np.cumsum(mix64(tokens + np.uint64(1)) * powers, dtype=np.uint64)
     windows = sums[least - 1 :].copy()
     windows[1:] -= sums[:-least]
-    inverse = np.cumprod(np.full(len(windows), _INVERSE))
+    inverse = np.cumprod(np.full(len(windows), _INVERSE), dtype=np.uint64)
     hashes: NDArray[np.uint64] = windows * inverse
     return hashes
 

@@ -100,15 +100,15 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     for name in ENGINES:
         engine = get_engine(name)
         found = engine(model, causal_lm_loss, units, l2_clip_norm=bound, micro_batch=rows)
-        error = float(((found.norms - exact.norms) / exact.norms).abs().max())
+        off = float(((found.norms - exact.norms) / exact.norms).abs().max())
         move = _largest_move(engine, model, units, bound, found) / bound
         engines.append(
             {
                 "engine": name,
-                "norm_error": error,
+                "norm_error": off,
                 "largest_move": move,
                 "step_ratio": ratios[name],
-                "passed": error <= NORM_TOLERANCE and move <= 1,
+                "passed": off <= NORM_TOLERANCE and move <= 1,
             }
         )
     choice = choose(model, causal_lm_loss, units, micro_batch=rows)
