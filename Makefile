@@ -18,7 +18,7 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format selftest gpu fuzz bench-accounting bench-data bench-step clean
+.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting bench-data bench-step clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ gpu:  ## all that wants a GPU, in at most 8 minutes: docs/results/gpu.json and g
 fuzz: $(STAMP)  ## 10,000 random inputs to `userdp prepare`, some killed; goes on where it stopped
 	USERDP_FUZZ_INPUTS=$${USERDP_FUZZ_INPUTS:-10000} \
 		$(BIN)/python -m pytest -m slow tests/data/test_fuzz_campaign.py -s $(PYTEST_FLAGS)
+
+audit-campaign: $(STAMP)  ## 20 right runs and 3 broken ones, each audited; goes on where it stopped
+	OMP_NUM_THREADS=1 USERDP_AUDIT_RUNS=$${USERDP_AUDIT_RUNS:-20} \
+		$(BIN)/python -m pytest -m slow tests/auditing/test_audit_campaign.py -s
 
 clean:  ## remove the virtual environment and what runs left
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

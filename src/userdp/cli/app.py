@@ -58,6 +58,10 @@ _COMMANDS = {
         "Sample text or a synthetic data set from a run's model.",
         "run --records 1000 --out synthetic.jsonl",
     ),
+    "audit": (
+        "Attack a run and bound its epsilon from below (operator-only).",
+        "run --store store",
+    ),
     "selftest": (
         "Check every gradient engine on this machine, device and model.",
         "--model bundled",

@@ -1,0 +1,4 @@
+"""Attacks on a run, and checks of its mechanism: an empirical lower bound on ε.
+
+Everything measured here on real users is operator-only: no ε covers it.
+"""

@@ -1,0 +1,161 @@
+"""`userdp audit`: every attack on one run, and the verdict."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from userdp.auditing.extra_run import ExtraRun, Sabotage, extra_run
+from userdp.auditing.inference import user_inference
+from userdp.data.progress import Progress
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.ledger import claim
+from userdp.ledger.journal import read_entries
+from userdp.ledger.run import plan_of
+from userdp.training import files
+from userdp.training.config import TrainConfig
+from userdp.training.models import load_model, read_model, require_fit
+from userdp.training.runs import RunFolder
+
+FOLDER = "audit"
+RESULT = "audit.json"
+
+
+def audit_run(
+    run: Path,
+    store: UserStore,
+    *,
+    inference: bool = True,
+    repeat: bool = True,
+    canaries: int = 128,
+    most_users: int = 2000,
+    most_examples: int = 8,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+    sabotage: Sabotage | None = None,
+    unsafe_seed: int | None = None,
+) -> dict[str, Any]:
+    """Attack a finished run, and repeat it once with canaries under observation.
+
+    The result is written to ``RUN/audit/audit.json`` (mode 0600). Operator-only.
+
+    Args:
+        run: a run's folder, finished.
+        store: the one it was trained on.
+        inference: the user-inference attack on the released model.
+        repeat: the extra run with canaries and white-box checks; only for a private run.
+        canaries: of the extra run.
+        most_users: of a side of the attack.
+        most_examples: fresh ones of a user that the attack reads.
+        confidence: of the canaries' bound.
+        progress: is told how many steps of the extra run are done.
+        sabotage: FOR TESTS, see `extra_run`.
+        unsafe_seed: FOR TESTS, see `extra_run`.
+
+    Returns:
+        ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``extra_run``, ``epsilon_lower``,
+        ``flagged`` (what contradicts the claim, by name), ``passed``.
+
+    Raises:
+        UseError: the run has no model, was trained on another store, or nothing is asked for.
+    """
+    folder = RunFolder(run)
+    public = folder.read_config()
+    if public.get("store") != store.meta.store_id:
+        raise UseError(
+            f"the run at {run} was trained on another store than {store.path}: its members are not "
+            "this store's training users",
+            hint="give the --store that it was trained on",
+        )
+    if not folder.model.is_dir():
+        raise UseError(
+            f"the run at {run} has released no model yet",
+            hint="go on with it: userdp train STORE --out RUN --resume",
+        )
+    config = TrainConfig.from_dict(public.get("train", {}))
+    claimed = claim(folder.ledger).guarantee
+    plan = plan_of(folder.ledger, read_entries(folder.ledger))
+    if not inference and (not repeat or plan is None):
+        raise UseError(
+            "nothing is left to audit: a run without privacy claims nothing that a repetition "
+            "could contradict",
+            hint="leave --no-inference out",
+        )
+    place = run / FOLDER
+    place.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    for left in place.glob("work-*"):  # of a killed audit: it holds private text
+        shutil.rmtree(left, ignore_errors=True)
+    result: dict[str, Any] = {
+        "claimed_epsilon": claimed.epsilon,
+        "delta": claimed.delta,
+        "unit": str(claimed.unit),
+        "adjacency": str(claimed.adjacency),
+        "inference": None,
+        "extra_run": None,
+        "epsilon_lower": None,
+        "flagged": [],
+    }
+    if inference:
+        model = read_model(str(folder.model))
+        require_fit(model, str(folder.model), store)
+        found = user_inference(
+            model,
+            load_model(config, store).float(),
+            store,
+            most_examples=most_examples,
+            most_users=most_users,
+        )
+        result["inference"] = found.to_dict()
+    if repeat and plan is not None:
+        again = extra_run(
+            store,
+            plan,
+            config,
+            work=place / f"work-{secrets.token_hex(4)}",
+            canaries=canaries,
+            confidence=confidence,
+            progress=progress,
+            sabotage=sabotage,
+            unsafe_seed=unsafe_seed,
+        )
+        result["extra_run"] = again.to_dict()
+        result["epsilon_lower"] = max(again.bound.epsilon_lower, again.steps.epsilon_lower)
+        result["flagged"] = contradictions(again, claimed.epsilon)
+    result["passed"] = not result["flagged"]
+    files.write_json(place / RESULT, _plain(result), mode=files.OPERATOR_FILE)
+    folder.log({"kind": "audit", **{k: _plain(result[k]) for k in ("flagged", "epsilon_lower")}})
+    return result
+
+
+def contradictions(found: ExtraRun, claimed: float) -> list[str]:
+    """What of an extra run is not what ``claimed`` says."""
+    flagged = [f"steps: {name}" for name in found.steps.flagged]
+    if found.bound.epsilon_lower > claimed:
+        flagged.append("canaries: lower bound above the claim")
+    if found.steps.epsilon_lower > claimed:
+        flagged.append("steps: lower bound above the claim")
+    return flagged
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which has neither infinity nor NaN."""
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def read_audit(run: Path) -> dict[str, Any] | None:
+    """The last audit of a run, for its operator; None where there was none."""
+    path = run / FOLDER / RESULT
+    if not path.is_file():
+        return None
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values

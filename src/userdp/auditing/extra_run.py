@@ -1,0 +1,230 @@
+"""One more run of a plan, on a copy of the store with canaries, watched at every step."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from userdp.auditing.canaries import copy_with, make_canaries
+from userdp.auditing.guesses import CanaryBound, canary_bound
+from userdp.auditing.observer import Directions, clipped_gradients, watch
+from userdp.auditing.scores import white_box_scores
+from userdp.auditing.steps import StepAudit, audit_steps
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
+from userdp.gradients import Units, causal_lm_loss, trainable_parameters
+from userdp.guarantees import Sampling
+from userdp.plan import Plan
+from userdp.training.averaging import build_average
+from userdp.training.config import TrainConfig
+from userdp.training.files import OPERATOR_FOLDER
+from userdp.training.lora import add_adapters
+from userdp.training.losses import build_loss
+from userdp.training.models import enable_checkpointing, load_model
+from userdp.training.optimizers import build_optimizer, set_learning_rate
+from userdp.training.private import PrivateRun, make_private
+from userdp.training.schedules import learning_rate
+
+Sabotage = Callable[[PrivateRun], None]
+"""FOR TESTS: breaks a run that has not begun, below what the observer sees."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtraRun:
+    """What one watched run showed. Operator-only.
+
+    Args:
+        bound: of the canaries.
+        steps: the white-box checks.
+        canaries: how many; ``included`` of them in, ``natural`` of them of natural text.
+        included: how many were in.
+        natural: how many are text canaries.
+        users_left_out: training users who made room for them.
+        gradients: per-unit gradients computed, all in all.
+        planned_gradients: what the plan's own run computes, in expectation.
+        energy: the part of the canaries' gradients that the white-box score reads.
+        seconds: of the extra run, copy and scores included.
+    """
+
+    bound: CanaryBound
+    steps: StepAudit
+    canaries: int
+    included: int
+    natural: int
+    users_left_out: int
+    gradients: int
+    planned_gradients: float
+    energy: float
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "bound": self.bound.to_dict(),
+            "steps": self.steps.to_dict(),
+            "canaries": self.canaries,
+            "included": self.included,
+            "natural": self.natural,
+            "users_left_out": self.users_left_out,
+            "gradients": self.gradients,
+            "planned_gradients": self.planned_gradients,
+            "energy": self.energy,
+            "seconds": self.seconds,
+        }
+
+
+def extra_run(
+    store: UserStore,
+    plan: Plan,
+    config: TrainConfig,
+    *,
+    work: Path,
+    canaries: int = 128,
+    confidence: float = 0.95,
+    most_bytes: int = 1 << 28,
+    progress: Progress | None = None,
+    sabotage: Sabotage | None = None,
+    unsafe_seed: int | None = None,
+) -> ExtraRun:
+    """Train once more by ``plan`` with canaries among the users, and judge what was seen.
+
+    The run is a real one (`make_private`: ledger, sampler, engine, noise), on a copy of the store
+    in ``work``, which is removed at the end with the run's model. It is not charged to ``store``:
+    nothing of it is released, and what this returns is operator-only.
+
+    Args:
+        store: whose people trained.
+        plan: the run's.
+        config: the run's; selections by perplexity are replaced by ``random``, since the scores are
+            another store's.
+        work: a folder that does not exist yet.
+        canaries: how many are made up.
+        confidence: of the canaries' bound.
+        most_bytes: memory for the canaries' directions.
+        progress: is told how many steps are done.
+        sabotage: FOR TESTS.
+        unsafe_seed: FOR TESTS: of coins and canaries (never of the run's sampler or noise).
+
+    Raises:
+        UseError: the store is too small for so many canaries, or training refuses.
+
+    Source: Steinke et al. 2023, Algorithm 1, with users in place of examples.
+    """
+    begin = time.monotonic()
+    told = progress or NoProgress()
+    made = make_canaries(store, plan, count=canaries, unsafe_seed=unsafe_seed)
+    with _scratch(work):
+        copy, left_out = copy_with(store, made, work / "store", plan, unsafe_seed=unsafe_seed)
+        model = add_adapters(load_model(config, copy), config)
+        if config.activation_checkpointing:
+            enable_checkpointing(model)
+        optimizer = build_optimizer(model, config)
+        average = build_average(model, config)
+        units = made.units()
+        before = _losses(model, units)
+        told.stage("audit", plan.steps)
+        with make_private(
+            model,
+            optimizer,
+            copy,
+            plan,
+            out=work / "run",
+            loss=build_loss(config, model),
+            micro_batch=config.micro_batch,
+            engine=config.engine,
+            selection=Strategy.RANDOM if config.selection.scored else config.selection,
+        ) as run:
+            if sabotage is not None:
+                sabotage(run)
+            directions = Directions(
+                clipped_gradients(run, units), count=canaries, most_bytes=most_bytes
+            )
+            worst_move = float(directions.norms.max()) / plan.l2_clip_norm
+            seen = watch(run, directions)
+            for step in run:
+                set_learning_rate(
+                    optimizer, learning_rate(config, step=step.number, steps=plan.steps)
+                )
+                optimizer.step()
+                if average is not None:
+                    average.update()
+                told.at(step.number)
+        if average is not None:
+            average.apply()
+        ratios, sums = white_box_scores(np.stack(seen.answers), directions.gram(), plan)
+        learned = before - _losses(model, units)
+    drawn = sum(len(cohort) for cohort in seen.cohorts)
+    return ExtraRun(
+        bound=canary_bound(
+            {
+                "white box": ratios,
+                "white box, gradient canaries": np.where(made.natural, np.nan, ratios),
+                "black box": learned,
+            },
+            made.included,
+            sums={
+                "white box": np.where(made.natural, np.nan, sums),
+                "black box": np.where(made.natural, np.nan, learned),
+            },
+            delta=plan.target_delta,
+            confidence=confidence,
+        ),
+        steps=audit_steps(seen, plan, worst_move=worst_move),
+        canaries=canaries,
+        included=int(made.included.sum()),
+        natural=int(made.natural.sum()),
+        users_left_out=left_out,
+        gradients=drawn + canaries + 8 * len(seen.moves),
+        planned_gradients=plan.steps * plan.sampling_probability * _population(store, plan),
+        energy=directions.energy,
+        seconds=time.monotonic() - begin,
+    )
+
+
+@torch.no_grad()
+def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
+    """float64 (canaries,): each canary's loss; the model in evaluation mode."""
+    device = next(iter(trainable_parameters(model).values())).device
+    was_training = model.training
+    model.eval()
+    try:
+        found = [
+            causal_lm_loss(model, part.input_ids, part.lengths).double().cpu()
+            for part in (
+                units.select(begin, min(begin + 32, len(units))).to(device)
+                for begin in range(0, len(units), 32)
+            )
+        ]
+    finally:
+        model.train(was_training)
+    losses: NDArray[np.float64] = torch.cat(found).numpy()
+    return losses
+
+
+def _population(store: UserStore, plan: Plan) -> int:
+    counts = store.split(Split.TRAIN).counts
+    if plan.sampling is Sampling.USERS:
+        return len(counts)
+    return int(np.minimum(counts, plan.group_size).sum())
+
+
+@contextmanager
+def _scratch(work: Path) -> Iterator[None]:
+    """A folder for the operator alone, which holds private text and goes whatever happens."""
+    work.mkdir(mode=OPERATOR_FOLDER)
+    try:
+        yield
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,99 @@
+r"""User inference: was this person in the training data, judged by *fresh* text of theirs?
+
+.. math:: T(u) = \frac{1}{|X_u|} \sum_{x \in X_u} \log \frac{p_\theta(x)}{p_{\theta_0}(x)}
+
+with the released model :math:`\theta` and the model :math:`\theta_0` that the run began from; X_u
+are examples of u that nothing was trained on. Members' are the split of held-out examples, the
+others' are held-out users'. Source: Kandpal et al. 2023, Equation 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from userdp.auditing.roc import Roc, roc
+from userdp.data.splits import Split
+from userdp.data.store import StoreSplit, UserStore
+from userdp.errors import UseError
+from userdp.gradients import Units, causal_lm_loss, row_losses
+from userdp.guarantees import require_count
+
+
+def user_inference(
+    model: nn.Module,
+    base: nn.Module,
+    store: UserStore,
+    *,
+    most_examples: int = 8,
+    most_users: int = 2000,
+    batch: int = 32,
+) -> Roc:
+    """Tell training users from held-out users by the mean log-likelihood ratio of fresh text.
+
+    Operator-only. At most the first ``most_examples`` of each user's fresh examples are read, on
+    both sides, so that neither side's scores are steadier than the other's.
+
+    Args:
+        model: the released one.
+        base: what the run began from.
+        store: with users and examples held out.
+        most_examples: of a user.
+        most_users: of a side, the first so many.
+        batch: examples in one pass.
+
+    Raises:
+        UseError: nobody, or one person alone, is on a side.
+    """
+    require_count("most_examples", most_examples)
+    require_count("most_users", most_users, at_least=2)
+    scores = {}
+    for name in (Split.HELD_OUT_EXAMPLES, Split.HELD_OUT_USERS):
+        part = store.split(name)
+        if len(part.counts) < 2:
+            raise UseError(
+                f"the store holds {len(part.counts)} users in split {name}: there is nobody to "
+                "tell from the others",
+                hint="prepare it with --held-out-users 0.1 --held-out-examples 0.05",
+            )
+        counts = np.minimum(part.counts[:most_users], most_examples)
+        users = np.repeat(np.arange(len(counts)), counts)
+        examples = np.concatenate([np.arange(count) for count in counts])
+        ratios = log_likelihoods(model, part, users, examples, batch=batch) - log_likelihoods(
+            base, part, users, examples, batch=batch
+        )
+        scores[name] = np.bincount(users, weights=ratios) / counts
+    return roc(scores[Split.HELD_OUT_EXAMPLES], scores[Split.HELD_OUT_USERS])
+
+
+@torch.no_grad()
+def log_likelihoods(
+    model: nn.Module,
+    part: StoreSplit,
+    users: NDArray[np.int64],
+    examples: NDArray[np.int64],
+    *,
+    batch: int = 32,
+) -> NDArray[np.float64]:
+    """float64 (rows,): log p(x) of each example, summed over its target tokens."""
+    device = next(model.parameters()).device
+    order = np.argsort(-part.lengths(users, examples), kind="stable")
+    found = np.zeros(len(users))
+    was_training = model.training
+    model.eval()
+    try:
+        for begin in range(0, len(order), batch):
+            here = order[begin : begin + batch]
+            rows = part.gather(users[here], examples[here])
+            units = Units.from_flat(
+                rows.tokens, rows.offsets, np.arange(len(here) + 1), rows.targets
+            ).to(device)
+            losses = row_losses(
+                causal_lm_loss, model, units.input_ids, units.lengths, units.targets
+            )
+            found[here] = -(losses.double() * units.target_counts()).cpu().numpy()
+    finally:
+        model.train(was_training)
+    return found

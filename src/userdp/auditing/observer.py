@@ -1,0 +1,244 @@
+"""What an observer inside a private run sees: the draws, the noise, the noisy sums.
+
+The one place outside `userdp.training.private` that reaches into a `PrivateRun`. It wraps the two
+objects that a step asks, the sampler and the noise source; the step itself, the ledger and the
+gradient engine are the run's own. What it sees is exact, and no ε covers it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from userdp.cohorts import Cohort, Sampler
+from userdp.gradients import NoiseSource, Units
+from userdp.guarantees import Sampling
+from userdp.plan import StepRecord
+from userdp.training.private import PrivateRun
+
+_PART = 64
+_MOST_PARTS = 64
+_APART = 1 << 17
+_MOST_VALUES = 1 << 24
+_FIRST = 8
+_LOOKS = 3
+_LOOK_UNITS = 4
+
+
+@dataclass(kw_only=True, slots=True)
+class Observed:
+    """A run's steps, as seen from inside. Operator-only.
+
+    Args:
+        population: units that the sampler draws from.
+        parts: places in a step's noise that are sampled: (first, last) columns of ``noise``.
+        cohorts: per step, int64 numbers of the drawn units.
+        noise: per step, float32 (columns,): what was added, over what the plan says is its std.
+        answers: per step, float64 (canaries,): the noisy sum along each direction watched, in units
+            of the step's clip norm.
+        moves: by how much leaving a drawn unit out moved a sum, over the clip norm.
+    """
+
+    population: int
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    cohorts: list[NDArray[np.int64]] = field(default_factory=list)
+    noise: list[NDArray[np.float32]] = field(default_factory=list)
+    answers: list[NDArray[np.float64]] = field(default_factory=list)
+    moves: list[float] = field(default_factory=list)
+
+
+class Directions:
+    """Unit vectors in parameter space, one per canary: the gradient that it adds, clipped.
+
+    Args:
+        vectors: ``{name: tensor}`` of each canary.
+        count: how many there are.
+        most_bytes: memory for all; beyond it only the coordinates where the first few canaries
+            are largest are kept.
+
+    Attributes:
+        norms: float64 (canaries,), of the whole vectors.
+        energy: the part of the vectors' squares that lies in what is kept, in [0, 1].
+    """
+
+    def __init__(
+        self, vectors: Iterator[dict[str, Tensor]], *, count: int, most_bytes: int
+    ) -> None:
+        first = list(islice(vectors, min(count, _FIRST)))
+        self._kept = _largest(first, max(1, most_bytes // (4 * count)))
+        rows, norms = [], []
+        for vector in chain(first, vectors):
+            norms.append(math.sqrt(sum(float(v.double().square().sum()) for v in vector.values())))
+            rows.append(self._on_kept(vector).float())
+        self.norms = np.array(norms)
+        stacked = torch.stack(rows)
+        lengths = stacked.double().norm(dim=1).numpy()
+        usable = np.maximum(self.norms, 1e-30)
+        self.energy = float(np.mean((lengths / usable) ** 2))
+        self.share = lengths / usable
+        self.units = stacked / torch.from_numpy(np.maximum(lengths, 1e-30)).float()[:, None]
+
+    def gram(self) -> NDArray[np.float64]:
+        """float64 (canaries, canaries): inner products of the directions."""
+        found: NDArray[np.float64] = (self.units @ self.units.T).double().numpy()
+        return found
+
+    def along(self, value: dict[str, Tensor]) -> NDArray[np.float64]:
+        """float64 (canaries,): ``value`` along each direction."""
+        found: NDArray[np.float64] = (self.units @ self._on_kept(value).float()).double().numpy()
+        return found
+
+    def _on_kept(self, value: dict[str, Tensor]) -> Tensor:
+        return torch.cat([value[name].reshape(-1)[at].cpu() for name, at in self._kept.items()])
+
+
+def _largest(vectors: list[dict[str, Tensor]], budget: int) -> dict[str, Tensor]:
+    """By tensor, the ``budget`` coordinates of the greatest sum of squares; all if they fit."""
+    sums = {name: sum(v[name].reshape(-1).square() for v in vectors) for name in vectors[0]}
+    flat = torch.cat([torch.as_tensor(square).cpu() for square in sums.values()])
+    if len(flat) <= budget:
+        return {name: torch.arange(v.numel(), device=v.device) for name, v in vectors[0].items()}
+    chosen = torch.zeros(len(flat), dtype=torch.bool)
+    chosen[flat.topk(budget).indices] = True
+    parts = torch.split(chosen, [v.numel() for v in vectors[0].values()])
+    return {
+        name: part.nonzero().flatten().to(v.device)
+        for part, (name, v) in zip(parts, vectors[0].items(), strict=True)
+    }
+
+
+def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
+    """Put an observer around a run that has not begun; returns what it fills."""
+    counts = np.asarray(run._collator.counts)
+    plan = run.plan
+    if plan.sampling is Sampling.USERS:
+        ends = np.arange(1, len(counts) + 1)
+    else:
+        ends = np.cumsum(np.minimum(counts, plan.group_size))
+    seen = Observed(population=int(ends[-1]) if len(ends) else 0)
+    sampler = _WatchedSampler(run._sampler, seen, ends, by_user=plan.sampling is Sampling.USERS)
+    run._sampler = sampler
+    run._noise = _WatchedNoise(run, seen, sampler, directions)
+    return seen
+
+
+class _WatchedSampler(Sampler):
+    def __init__(
+        self, inner: Sampler, seen: Observed, ends: NDArray[np.int64], *, by_user: bool
+    ) -> None:
+        self._inner, self._seen, self._ends, self._by_user = inner, seen, ends, by_user
+        self.cohort: Cohort | None = None
+
+    def draw(self) -> Cohort:
+        cohort = self._inner.draw()
+        first = cohort.offsets[:-1]
+        users = cohort.users[first]
+        if self._by_user:
+            units = users
+        else:
+            starts = np.where(users > 0, self._ends[users - 1], 0)
+            units = starts + cohort.examples[first]
+        self._seen.cohorts.append(units.astype(np.int64))
+        self.cohort = cohort
+        return cohort
+
+    def record(
+        self, *, noise_std: float, l2_clip_norm: float, count_noise_std: float | None = None
+    ) -> StepRecord:
+        return self._inner.record(
+            noise_std=noise_std, l2_clip_norm=l2_clip_norm, count_noise_std=count_noise_std
+        )
+
+
+class _WatchedNoise(NoiseSource):
+    """Passes every call on, and notes what it added. The first call after a draw is the sum's."""
+
+    def __init__(
+        self,
+        run: PrivateRun,
+        seen: Observed,
+        sampler: _WatchedSampler,
+        directions: Directions | None,
+    ) -> None:
+        self._run, self._inner, self._seen = run, run._noise, seen
+        self._sampler, self._directions = sampler, directions
+        self._places: list[tuple[str, int, int]] = []
+
+    @property
+    def unsafe(self) -> bool:
+        return self._inner.unsafe
+
+    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
+        cohort, self._sampler.cohort = self._sampler.cohort, None
+        if cohort is None:  # the count of adaptive clipping
+            self._inner.add_(value, noise_std)
+            return
+        if not self._places:
+            self._choose(value)
+        before = self._sample(value)
+        if len(self._seen.moves) < _LOOKS:
+            self._look(cohort)
+        self._inner.add_(value, noise_std)
+        added = (self._sample(value) - before) / noise_std
+        self._seen.noise.append(added.float().numpy())
+        if self._directions is not None:
+            self._seen.answers.append(self._directions.along(value) / self._run._l2_clip_norm)
+
+    def _choose(self, value: dict[str, Tensor]) -> None:
+        """Beginnings of tensors, and places far inside large ones: parts of equal length."""
+        starts = [
+            (name, start, min(start + _PART, v.numel()))
+            for name, v in value.items()
+            for start in range(0, v.numel(), _APART)
+        ]
+        apart = max(1, len(starts) // _MOST_PARTS)
+        self._places = starts[::apart]
+        steps = self._run.plan.steps
+        while len(self._places) > 1 and len(self._places) * _PART * steps > _MOST_VALUES:
+            self._places = self._places[::2]
+        at = 0
+        for _, start, end in self._places:
+            self._seen.parts.append((at, at + end - start))
+            at += end - start
+
+    def _sample(self, value: dict[str, Tensor]) -> Tensor:
+        flat = {name: v.reshape(-1) for name, v in value.items()}
+        return torch.cat([flat[n][start:end].double().cpu() for n, start, end in self._places])
+
+    def _look(self, cohort: Cohort) -> None:
+        """How far one drawn unit moves the sum, beside at most three others (invariant 3)."""
+        if not cohort.units or _draws_rows(self._run) or _has_dropout(self._run):
+            return
+        units = self._run._collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
+        everybody = self._run._clip(units)
+        without = self._run._clip(units.select(1, len(units)))
+        square = sum(
+            float((v - without.value[n]).double().square().sum())
+            for n, v in everybody.value.items()
+        )
+        self._seen.moves.append(square**0.5 / self._run._l2_clip_norm)
+
+
+def clipped_gradients(run: PrivateRun, units: Units) -> Iterator[dict[str, Tensor]]:
+    """Each unit's clipped gradient by the run's own engine, at the weights of now."""
+    for number in range(len(units)):
+        yield run._clip(units.select(number, number + 1)).value
+
+
+def _draws_rows(run: PrivateRun) -> bool:
+    """Whether the collator itself draws, so that gathering twice gives other rows."""
+    return run._collator._selector is not None
+
+
+def _has_dropout(run: PrivateRun) -> bool:
+    return any(
+        isinstance(module, torch.nn.Dropout) and module.p > 0 and module.training
+        for module in run._model.modules()
+    )

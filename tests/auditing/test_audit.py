@@ -1,0 +1,168 @@
+"""Whole audits of toy runs: right ones pass, broken ones are flagged, stores are left alone."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+from tests.auditing import toy
+from tests.plans import els_plan
+from userdp.auditing.audit_run import audit_run, contradictions
+from userdp.auditing.canaries import make_canaries
+from userdp.auditing.observer import watch
+from userdp.cli.app import run as userdp
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.training.config import PlainPlan
+from userdp.training.loop import train
+from userdp.training.private import make_private
+
+CLAIMED = toy.audit_plan().guarantee().epsilon
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> UserStore:
+    return toy.audit_store(tmp_path_factory.mktemp("audited"))
+
+
+def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path):
+    for _ in range(2):
+        found = toy.audited(store, tmp_path)
+        assert contradictions(found, CLAIMED) == []
+        assert found.bound.epsilon_lower < CLAIMED
+        assert 0.8 * CLAIMED < found.steps.epsilon_lower < CLAIMED
+        assert found.bound.most_detectable > 0
+        assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
+        assert found.gradients <= 1.25 * found.planned_gradients  # equal in expectation
+        assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
+    assert not (tmp_path / "work").exists()
+    assert StoreLedger(store.path).charges() == []
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "name"),
+    [
+        (toy.under_noised, "steps: lower bound above the claim"),
+        (toy.shuffled, "steps: participation"),
+        (toy.reused, "steps: noise repeated between steps"),
+        (toy.not_clipped, "steps: sensitivity"),
+    ],
+)
+def test_broken_runs_are_caught_by_the_steps(store, tmp_path, sabotage, name):
+    assert name in contradictions(toy.audited(store, tmp_path, sabotage=sabotage), CLAIMED)
+
+
+def test_canaries_alone_catch_a_run_without_noise(store, tmp_path):
+    """A small claim and next to no noise: whoever was drawn can be read off the sums."""
+    plan = toy.audit_plan(noise_multiplier=20.0)
+
+    def noiseless(run):
+        run._noise = Quiet()
+
+    class Quiet(toy.NoiseSource):
+        def add_(self, value, noise_std):
+            super().add_(value, noise_std / 1000)
+
+    found = toy.audited(store, tmp_path, plan, sabotage=noiseless, canaries=72)
+    claimed = plan.guarantee().epsilon
+    assert found.bound.epsilon_lower > claimed
+    assert "canaries: lower bound above the claim" in contradictions(found, claimed)
+
+
+def test_examples_are_audited_as_well_as_users(store, tmp_path):
+    plan = els_plan(population=600, batch_size=40, steps=10, noise_multiplier=1.0)
+    found = toy.audited(store, tmp_path, plan)
+    assert contradictions(found, plan.guarantee().epsilon) == []
+    assert found.gradients <= 1.5 * found.planned_gradients
+
+
+def test_watching_changes_nothing(store, tmp_path):
+    """With known seeds a watched run gives the same gradients as another."""
+    from tests.training.toy import gradient, sgd, toy_model
+
+    copies = [toy.audit_store(tmp_path / name, 60) for name in ("a", "b")]
+    found = []
+    for number, copy in enumerate(copies):
+        torch.manual_seed(0)
+        model = toy_model(copy)
+        seeds = {"unsafe_seed": 1, "unsafe_noise_seed": 2}
+        plan = toy.audit_plan(steps=3)
+        with make_private(
+            model, sgd(model), copy, plan, out=tmp_path / f"r{number}", **seeds
+        ) as run:
+            if number:
+                seen = watch(run)
+            found.append([gradient(model) for _ in run if not sgd(model).step()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert len(seen.cohorts) == len(seen.noise) == 3
+
+
+def test_canaries_are_fair_coins_and_half_natural(store):
+    made = make_canaries(store, toy.audit_plan(), count=60)
+    assert made.natural.sum() == min(30, len(store.split(Split.HELD_OUT_USERS).counts))
+    tosses = [make_canaries(store, toy.audit_plan(), count=60).included.mean() for _ in range(40)]
+    assert abs(np.mean(tosses) - 0.5) < 4 * 0.5 / np.sqrt(60 * 40)
+    vocabulary = store.meta.vocab_size
+    assert all(row.min() >= 0 and row.max() < vocabulary for row in made.rows)
+
+
+def test_too_many_canaries_for_a_store_are_refused(store, tmp_path):
+    with pytest.raises(UseError, match="would take the place"):
+        toy.audited(store, tmp_path, canaries=400)
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.fixture(scope="module")
+def overfitted(tmp_path_factory):
+    """Members' own text is of another kind than the others', and a plain run learns it."""
+    folder = tmp_path_factory.mktemp("plain")
+    store = toy.audit_store(folder)
+    train(
+        store,
+        PlainPlan(steps=30, batch_size=16),
+        toy.CONFIG,
+        out=folder / "run",
+        tensorboard=False,
+    )
+    return folder / "run", store
+
+
+def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfitted, capsys):
+    run, store = overfitted
+    assert userdp(["audit", str(run), "--store", str(store.path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["claimed_epsilon"] == "inf"
+    assert said["extra_run"] is None
+    assert 0 <= said["inference"]["auc_low"] <= said["inference"]["auc_high"] <= 1
+    kept = run / "audit" / "audit.json"
+    assert json.loads(kept.read_text())["inference"] == said["inference"]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert "audit" not in (run / "ledger.jsonl").read_text()
+
+
+def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path, capsys):
+    plan = toy.audit_plan(unsafe_shuffle=False)
+    train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
+    before = StoreLedger(store.path).charges()
+    asked = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--canaries", "16"]
+    assert userdp([*asked, "--no-inference"]) == 0
+    assert "Nothing contradicts the claim" in capsys.readouterr().out
+    assert StoreLedger(store.path).charges() == before
+    found = audit_run(tmp_path / "run", store, inference=False, canaries=16, sabotage=toy.shuffled)
+    assert not found["passed"]
+    assert "steps: participation" in found["flagged"]
+    other = toy.audit_store(tmp_path / "other", 30)
+    assert userdp(["audit", str(tmp_path / "run"), "--store", str(other.path)]) == 2
+    assert "another store" in capsys.readouterr().err

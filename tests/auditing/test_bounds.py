@@ -1,0 +1,114 @@
+"""Bounds against brute force, and against mechanisms whose ε is known."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from userdp.auditing.bounds import (
+    gaussian_epsilon,
+    one_run_epsilon,
+    one_run_p_value,
+    one_shot_epsilon,
+)
+from userdp.auditing.guesses import canary_bound
+from userdp.errors import UseError
+
+
+@pytest.mark.parametrize(("m", "r", "v"), [(6, 6, 5), (8, 4, 4), (9, 9, 9), (5, 3, 0)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.0])
+def test_without_delta_it_is_the_tail_of_the_sum_of_all_outcomes(m, r, v, epsilon):
+    right = math.exp(epsilon) / (1 + math.exp(epsilon))
+    tail = sum(
+        right ** sum(o) * (1 - right) ** (r - sum(o))
+        for o in itertools.product((0, 1), repeat=r)
+        if sum(o) >= v
+    )
+    found = one_run_p_value(canaries=m, guesses=r, correct=v, epsilon=epsilon, delta=0.0)
+    assert found == pytest.approx(tail, rel=1e-9)
+
+
+def test_delta_costs_what_theorem_5_2_says():
+    """The published loop, written out."""
+    m, r, v, epsilon, delta = 40, 30, 25, 1.0, 1e-3
+    q = 1 / (1 + math.exp(-epsilon))
+    beta = stats.binom.sf(v - 1, r, q)
+    alpha = total = 0.0
+    for i in range(1, v + 1):
+        total += stats.binom.pmf(v - i, r, q)
+        alpha = max(alpha, total / i)
+    found = one_run_p_value(canaries=m, guesses=r, correct=v, epsilon=epsilon, delta=delta)
+    assert found == pytest.approx(beta + 2 * m * delta * alpha)
+
+
+def test_the_bound_is_the_epsilon_at_which_the_p_value_is_the_level():
+    asked = {"canaries": 100, "guesses": 100, "correct": 95, "delta": 1e-5}
+    found = one_run_epsilon(**asked)
+    assert 1.5 < found < math.log(95 / 5)
+    assert one_run_p_value(**asked, epsilon=found) <= 0.05
+    assert one_run_p_value(**asked, epsilon=found + 1e-6) > 0.05 - 1e-6
+    assert one_run_epsilon(canaries=100, guesses=100, correct=55, delta=0.0) == 0.0
+
+
+def randomized_response(epsilon, draw, canaries):
+    """Each coin is told rightly with the probability that ε allows, and no more."""
+    included = draw.random(canaries) < 0.5
+    honest = draw.random(canaries) < math.exp(epsilon) / (1 + math.exp(epsilon))
+    told = np.where(honest, included, ~included)
+    return included, told + draw.random(canaries) / 2
+
+
+def bounds_of(epsilon, runs, draw):
+    found = []
+    for _ in range(runs):
+        included, scores = randomized_response(epsilon, draw, 200)
+        bound = canary_bound({"told": scores}, included, sums={}, delta=1e-6)
+        found.append(bound.epsilon_lower)
+    return np.array(found)
+
+
+def test_the_bound_is_below_the_true_epsilon_of_randomized_response():
+    found = bounds_of(1.5, 40, np.random.default_rng(0))
+    assert (found > 1.5).mean() <= 0.05
+    assert np.median(found) > 0.6
+
+
+def test_a_broken_twin_that_forgets_the_confidence_is_caught(monkeypatch):
+    from userdp.auditing import guesses
+
+    def optimistic(*, canaries, guesses, correct, delta, confidence):
+        del canaries, delta, confidence
+        return math.log(max(correct, 1) / max(guesses - correct, 0.5))
+
+    monkeypatch.setattr(guesses, "one_run_epsilon", optimistic)
+    found = bounds_of(1.5, 40, np.random.default_rng(0))
+    assert (found > 1.5).mean() > 0.05
+
+
+def test_gaussians_apart_by_a_shift_have_the_analytic_epsilon():
+    """Balle and Wang 2018, Theorem 8, at equal variances."""
+    sigma, delta = 1.3, 1e-5
+    found = gaussian_epsilon(mean=1.0, std=sigma, other_mean=0.0, other_std=sigma, delta=delta)
+    exact = stats.norm.cdf(0.5 / sigma - found * sigma) - math.exp(found) * stats.norm.cdf(
+        -0.5 / sigma - found * sigma
+    )
+    assert exact == pytest.approx(delta, rel=1e-3)
+
+
+def test_one_shot_estimates_grow_with_the_distance_and_need_two_on_a_side():
+    draw = np.random.default_rng(3)
+    null = draw.standard_normal(4000)
+    near = one_shot_epsilon(draw.standard_normal(4000) + 0.5, null, delta=1e-5)
+    far = one_shot_epsilon(draw.standard_normal(4000) + 3, null, delta=1e-5)
+    exact = gaussian_epsilon(mean=3, std=1, other_mean=0, other_std=1, delta=1e-5)
+    assert near < far == pytest.approx(exact, rel=0.15)
+    assert math.isnan(one_shot_epsilon(np.ones(1), null, delta=1e-5))
+
+
+def test_nothing_out_of_range_is_taken():
+    with pytest.raises(UseError):
+        one_run_p_value(canaries=5, guesses=6, correct=2, epsilon=1, delta=0)
+    with pytest.raises(ValueError, match="epsilon"):
+        one_run_p_value(canaries=5, guesses=5, correct=2, epsilon=math.nan, delta=0)

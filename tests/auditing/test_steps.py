@@ -1,0 +1,140 @@
+"""White-box checks on simulated runs: right ones pass, each broken one is flagged by name."""
+
+import numpy as np
+import pytest
+
+from tests.auditing.toy import audit_plan
+from userdp.auditing.observer import Observed
+from userdp.auditing.steps import LEVEL, audit_steps, participation_checks
+
+PLAN = audit_plan(steps=30)
+PARTS = [(64 * k, 64 * k + 64) for k in range(10)]
+
+
+def right(seed, population=160):
+    draw = np.random.default_rng(seed)
+    return Observed(
+        population=population,
+        parts=PARTS,
+        cohorts=[np.flatnonzero(draw.random(population) < 0.1) for _ in range(30)],
+        noise=[draw.standard_normal(640).astype(np.float32) for _ in range(30)],
+        moves=[0.99],
+    )
+
+
+def flagged(seen, **options):
+    return audit_steps(seen, PLAN, **{"worst_move": 0.99, **options}).flagged
+
+
+def test_right_runs_are_flagged_as_seldom_as_the_level_says():
+    smallest = []
+    for seed in range(60):
+        found = audit_steps(right(seed), PLAN, worst_move=0.99)
+        assert not found.flagged
+        assert found.epsilon_lower < PLAN.guarantee().epsilon
+        smallest.append(min(c.p_value for c in found.checks if c.p_value is not None))
+    assert np.quantile(smallest, 0.5) > 10 * LEVEL
+
+
+def less_noise(seen):
+    seen.noise = [noise * 0.9 for noise in seen.noise]
+
+
+def more_noise(seen):
+    seen.noise = [noise * 1.1 for noise in seen.noise]
+
+
+def uniform(seen):
+    draw = np.random.default_rng(1)
+    seen.noise = [draw.uniform(-(3**0.5), 3**0.5, 640).astype(np.float32) for _ in range(30)]
+
+
+def one_pair(seen):
+    seen.noise[17] = seen.noise[4]
+
+
+def opposite(seen):
+    seen.noise[9] = -seen.noise[3]
+
+
+def tensors_alike(seen):
+    seen.noise = [np.tile(noise[:64], 10) for noise in seen.noise]
+
+
+def twice_as_many(seen):
+    draw = np.random.default_rng(2)
+    seen.cohorts = [np.flatnonzero(draw.random(160) < 0.2) for _ in range(30)]
+
+
+def fixed_size(seen):
+    draw = np.random.default_rng(2)
+    seen.cohorts = [draw.choice(160, 16, replace=False) for _ in range(30)]
+
+
+def shuffled(seen):
+    draw = np.random.default_rng(2)
+    passes = [draw.permutation(160).reshape(10, 16) for _ in range(3)]
+    seen.cohorts = list(np.concatenate(passes))
+
+
+def same_cohort(seen):
+    seen.cohorts = [seen.cohorts[0]] * 30
+
+
+def one_user_always(seen):
+    seen.cohorts = [np.union1d(cohort, np.arange(6)) for cohort in seen.cohorts]
+
+
+def unclipped(seen):
+    seen.moves = [0.9, 1.001]
+
+
+@pytest.mark.parametrize(
+    ("break_", "name"),
+    [
+        (less_noise, "noise scale"),
+        (more_noise, "noise scale"),
+        (uniform, "noise shape"),
+        (one_pair, "noise repeated between steps"),
+        (opposite, "noise repeated between steps"),
+        (tensors_alike, "noise repeated within a step"),
+        (twice_as_many, "number drawn"),
+        (fixed_size, "size of draws"),
+        (shuffled, "participation"),
+        (same_cohort, "participation"),
+        (one_user_always, "participation"),
+        (unclipped, "sensitivity"),
+    ],
+)
+def test_broken_runs_are_caught_by_name(break_, name):
+    seen = right(5)
+    break_(seen)
+    assert name in flagged(seen)
+
+
+def test_the_stated_power_is_what_happens():
+    """Noise at the stated ratio is flagged in about 95% of runs; nearer to 1 in fewer."""
+    ratio = audit_steps(right(0), PLAN, worst_move=0.99).detectable_noise_ratio
+    assert 0.9 < ratio < 1
+
+    def part_flagged(ratio):
+        found = []
+        for seed in range(50):
+            seen = right(seed)
+            seen.noise = [noise * ratio for noise in seen.noise]
+            found.append("noise scale" in flagged(seen))
+        return np.mean(found)
+
+    assert 0.86 <= part_flagged(ratio) <= 1
+    assert part_flagged((1 + ratio) / 2) < 0.7
+
+
+def test_the_bound_by_less_noise_is_above_the_claim():
+    seen = right(3)
+    seen.noise = [noise / 10 for noise in seen.noise]
+    assert audit_steps(seen, PLAN, worst_move=0.99).epsilon_lower > PLAN.guarantee().epsilon
+
+
+def test_when_everybody_joins_every_step_there_is_nothing_to_see():
+    checks = participation_checks([np.arange(20)] * 5, population=20, probability=1.0)
+    assert not any(check.flagged for check in checks)
