@@ -3,10 +3,10 @@
 T, p, K, σ_ULS and δ are drawn on logarithmic scales; ε is what ULS has at δ. The conjecture says
 that ELS with noise K·σ_ULS has at this ε no larger δ than ULS. Certified brackets decide.
 
-It fails at the end of large δ, few steps or large p: close to ε = 0 δ is the total variation distance,
-which is concave in the shift, so that K shifts of 1/K are worth more than one of 1. (T = 1, p = 1/2,
-K = 2, σ_ULS = 1/2: δ(0) of ELS is 1.035 times that of ULS.) Lemma 1 of the paper, on Rényi
-divergences, says nothing of that end of the curve. See docs/results/conjecture-1.md.
+It fails at the end of large δ, for few steps or large p: close to ε = 0 δ is the total variation
+distance, which is concave in the shift, so that K shifts of 1/K are worth more than one of 1.
+(T = 1, p = 1/2, K = 2, σ_ULS = 1/2: δ(0) of ELS is 1.035 times that of ULS.) Lemma 1 of the paper,
+on Rényi divergences, says nothing of that end of the curve. See docs/results/conjecture-1.md.
 """
 
 from __future__ import annotations
