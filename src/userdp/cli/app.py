@@ -47,7 +47,7 @@ _COMMANDS = {
         "store --out run --plan plan.json",
     ),
     "evaluate": (
-        "Measure loss and perplexity on held-out users (operator-only).",
+        "Measure loss and perplexity on held-out text (operator-only, or under DP).",
         "run --store store",
     ),
     "personalize": (
@@ -67,7 +67,7 @@ _COMMANDS = {
         "--model bundled",
     ),
     "report": (
-        "Write one HTML page: the claim, its assumptions, the curves.",
+        "Write one HTML page: the claim, its assumptions, the curves; and a model card.",
         "run --out report.html",
     ),
     "reproduce": ("Compute a figure of the papers.", "ganesh-figure-1 --out figures"),
