@@ -11,7 +11,7 @@ from tests.auditing import toy
 from tests.plans import els_plan
 from userdp.auditing.audit_run import audit_run, contradictions
 from userdp.auditing.canaries import make_canaries
-from userdp.auditing.observer import watch
+from userdp.auditing.observer import Directions, watch
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -116,6 +116,22 @@ def test_canaries_are_fair_coins_and_half_natural(store):
     assert abs(np.mean(tosses) - 0.5) < 4 * 0.5 / np.sqrt(60 * 40)
     vocabulary = store.meta.vocab_size
     assert all(row.min() >= 0 and row.max() < vocabulary for row in made.rows)
+
+
+def test_directions_beyond_the_memory_keep_the_largest_coordinates():
+    draw = torch.Generator().manual_seed(0)
+    vectors = [{"a": torch.randn(50, generator=draw), "b": torch.zeros(30)} for _ in range(5)]
+    for vector in vectors:
+        vector["b"][7] = 40.0
+    all_of_it = Directions(iter(vectors), count=5, most_bytes=1 << 20)
+    assert all_of_it.energy == pytest.approx(1)
+    few = Directions(iter(vectors), count=5, most_bytes=4 * 5 * 3)
+    assert 0.9 < few.energy < 1
+    flat = torch.stack([torch.cat([v["a"], v["b"]]) for v in vectors]).double()
+    assert np.allclose(all_of_it.norms, flat.norm(dim=1).numpy())
+    unit = flat / flat.norm(dim=1, keepdim=True)
+    assert np.allclose(all_of_it.gram(), (unit @ unit.T).numpy(), atol=1e-5)
+    assert np.allclose(all_of_it.along(vectors[2]), (unit @ flat[2]).numpy(), rtol=1e-5)
 
 
 def test_too_many_canaries_for_a_store_are_refused(store, tmp_path):

@@ -56,7 +56,8 @@ def user_inference(
             raise UseError(
                 f"the store holds {len(part.counts)} users in split {name}: there is nobody to "
                 "tell from the others",
-                hint="prepare it with --held-out-users 0.1 --held-out-examples 0.05",
+                hint="prepare it with --held-out-users 0.1 --held-out-examples 0.05, or audit with "
+                "--no-inference",
             )
         counts = np.minimum(part.counts[:most_users], most_examples)
         users = np.repeat(np.arange(len(counts)), counts)
@@ -64,7 +65,8 @@ def user_inference(
         ratios = log_likelihoods(model, part, users, examples, batch=batch) - log_likelihoods(
             base, part, users, examples, batch=batch
         )
-        scores[name] = np.bincount(users, weights=ratios) / counts
+        # A model that diverged says nothing of anybody.
+        scores[name] = np.nan_to_num(np.bincount(users, weights=ratios) / counts, nan=0.0)
     return roc(scores[Split.HELD_OUT_EXAMPLES], scores[Split.HELD_OUT_USERS])
 
 

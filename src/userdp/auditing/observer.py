@@ -28,6 +28,7 @@ _MOST_PARTS = 64
 _APART = 1 << 17
 _MOST_VALUES = 1 << 24
 _FIRST = 8
+_PEEK_BYTES = 1 << 30
 _LOOKS = 3
 _LOOK_UNITS = 4
 
@@ -71,7 +72,9 @@ class Directions:
     def __init__(
         self, vectors: Iterator[dict[str, Tensor]], *, count: int, most_bytes: int
     ) -> None:
-        first = list(islice(vectors, min(count, _FIRST)))
+        first = [next(vectors)]
+        bytes_each = sum(v.numel() * v.element_size() for v in first[0].values())
+        first += islice(vectors, min(count, _FIRST, max(1, _PEEK_BYTES // bytes_each)) - 1)
         self._kept = _largest(first, max(1, most_bytes // (4 * count)))
         rows, norms = [], []
         for vector in chain(first, vectors):

@@ -1,0 +1,82 @@
+"""The user-inference attack: the statistic by hand, members found, and a broken twin."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.corpora import ListSource, interleaved
+from tests.training.toy import CONFIG, WORDS, toy_model, write_tokenizer
+from userdp.auditing.inference import log_likelihoods, user_inference
+from userdp.data.prepare import prepare_store
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.training.config import PlainPlan
+from userdp.training.loop import train
+from userdp.training.models import read_model
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory) -> UserStore:
+    """Each user has a word of their own that follows every other word of theirs."""
+    folder = tmp_path_factory.mktemp("people")
+    draw = np.random.default_rng(0)
+
+    def record(own: str) -> str:
+        return " ".join(f"{WORDS[draw.integers(30)]} {own}" for _ in range(3))
+
+    texts = {
+        f"user{number:03d}".encode(): [record(WORDS[number % 30]) for _ in range(12)]
+        for number in range(50)
+    }
+    prepare_store(
+        ListSource(interleaved(texts)),
+        folder / "store",
+        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
+        seq_len=8,
+        held_out_users=0.5,
+        held_out_examples=0.3,
+    )
+    return UserStore.open(folder / "store")
+
+
+def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
+    model = toy_model(people).eval()
+    part = people.split(Split.HELD_OUT_USERS)
+    users, examples = np.array([0, 3, 1]), np.array([1, 0, 2])
+    found = log_likelihoods(model, part, users, examples, batch=2)
+    rows = part.gather(users, examples)
+    for number in range(3):
+        tokens = torch.from_numpy(rows.row(number).astype(np.int64))
+        with torch.no_grad():
+            logits = model(input_ids=tokens[None]).logits[0].double()
+        expected = sum(
+            float(logits[t].log_softmax(0)[tokens[t + 1]]) for t in range(len(tokens) - 1)
+        )
+        assert found[number] == pytest.approx(expected, rel=1e-5)
+
+
+def test_members_of_a_run_without_privacy_are_found_and_without_training_nobody(people, tmp_path):
+    base = toy_model(people)
+    assert user_inference(base, base, people).auc == 0.5
+    plan = PlainPlan(steps=150, batch_size=32)
+    train(people, plan, CONFIG, out=tmp_path / "run", tensorboard=False)
+    found = user_inference(read_model(str(tmp_path / "run" / "model")), base, people)
+    assert found.auc_low > 0.5
+    assert not found.at_chance
+
+
+def test_a_broken_twin_that_reads_one_side_twice_is_caught(people, monkeypatch):
+    """Were members' scores taken from the others' text, there would be nothing to find."""
+    honest = people.split
+
+    def same(name):
+        return honest(Split.HELD_OUT_USERS)
+
+    monkeypatch.setattr(people, "split", same)
+    torch.manual_seed(1)
+    other = toy_model(people)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    assert user_inference(other, toy_model(people), people).auc == 0.5
