@@ -7,7 +7,7 @@ from tests.plans import uls_plan
 from tests.training.toy import attempts, sgd, toy_model
 from userdp.errors import UseError
 from userdp.ledger import RunLedger, StoreLedger
-from userdp.training import files
+from userdp import files
 from userdp.training.private import make_private
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 from pathlib import Path
 from typing import Any
 
+from userdp import files
 from userdp.auditing.extra_run import ExtraRun, Sabotage, extra_run
 from userdp.auditing.inference import user_inference
 from userdp.data.progress import Progress
@@ -16,7 +16,6 @@ from userdp.errors import UseError
 from userdp.ledger import claim
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
-from userdp.training import files
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model, read_model, require_fit
 from userdp.training.runs import RunFolder
@@ -150,12 +149,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def read_audit(run: Path) -> dict[str, Any] | None:
-    """The last audit of a run, for its operator; None where there was none."""
-    path = run / FOLDER / RESULT
-    if not path.is_file():
-        return None
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values

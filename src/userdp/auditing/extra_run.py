@@ -24,12 +24,12 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
+from userdp.files import OPERATOR_FOLDER
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.guarantees import Sampling
 from userdp.plan import Plan
 from userdp.training.averaging import build_average
 from userdp.training.config import TrainConfig
-from userdp.training.files import OPERATOR_FOLDER
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import enable_checkpointing, load_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -58,7 +59,12 @@ class CanaryBound:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {**asdict(self), "ways": [way.to_dict() for way in self.ways]}
+        estimates = {name: None if math.isnan(e) else e for name, e in self.estimates.items()}
+        return {
+            **asdict(self),
+            "ways": [way.to_dict() for way in self.ways],
+            "estimates": estimates,
+        }
 
 
 def canary_bound(

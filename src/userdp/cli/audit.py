@@ -11,6 +11,7 @@ from rich.table import Table
 from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
+from userdp.reporting.figures.drawing import panels, require_drawing_place, save
 
 
 def audit(
@@ -56,10 +57,7 @@ def audit(
     if plot is not None:
         if no_inference:
             raise UseError("--plot draws the attack that --no-inference leaves out")
-        if not plot.parent.is_dir():
-            raise UseError(f"there is no folder {plot.parent} to draw into")
-        if plot.suffix not in (".png", ".svg", ".pdf"):
-            raise UseError(f"cannot draw a {plot.suffix!r} file", hint="end it in .png")
+        require_drawing_place(plot)
     from userdp.auditing.audit_run import audit_run
     from userdp.data.store import UserStore
 
@@ -116,7 +114,10 @@ def _print_extra(console: Console, say: Any, result: dict[str, Any], again: dict
         f"{again['canaries']} canaries could have proved is {bound['most_detectable']:.3f}"
         + (": they cannot contradict this claim." if bound["most_detectable"] <= claimed else ".")
     )
-    estimates = ", ".join(f"{name} {value:.3g}" for name, value in bound["estimates"].items())
+    estimates = ", ".join(
+        f"{name} none" if value is None else f"{name} {value:.3g}"
+        for name, value in bound["estimates"].items()
+    )
     say(f"Estimates without a confidence level (Andrew et al. 2024): {estimates}.")
     say(
         f"Steps: the noise seen and a user who moves the sum by {steps['worst_move']:.4f} of the "
@@ -145,11 +146,6 @@ def _print_extra(console: Console, say: Any, result: dict[str, Any], again: dict
 
 def _draw(attack: dict[str, Any], path: Path) -> None:
     """The ROC, also on logarithmic axes, where few false positives can be seen."""
-    import io
-
-    from userdp.reporting.figures.drawing import panels
-    from userdp.training.files import OPERATOR_FILE, write_file
-
     figure, axes = panels(2)
     false, true = zip(*attack["curve"], strict=True)
     for axis in axes:
@@ -167,6 +163,4 @@ def _draw(attack: dict[str, Any], path: Path) -> None:
         f"User inference: AUC {attack['auc']:.3f} ({attack['auc_low']:.3f} to "
         f"{attack['auc_high']:.3f}), operator-only"
     )
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format=path.suffix.removeprefix("."))
-    write_file(path, drawn.getvalue(), mode=OPERATOR_FILE)
+    save(figure, path, operator_only=True)

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from userdp.cli.output import emit
-from userdp.cli.prepare import _Bar
 from userdp.cli.prepare_options import InputOptions
+from userdp.cli.progress import StepBar
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def dedup(
     records = open_source(private, kind=source, options=(input_options or InputOptions())
                           .source_options(None))  # fmt: skip
     tally = Tally()
-    with _Bar() as bar:
+    with StepBar() as bar:
         texts = PrivateTexts(_texts(records, tally, bar), rules)
         if not len(texts):
             raise UseError(

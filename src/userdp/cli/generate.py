@@ -111,7 +111,7 @@ def _require_place(out: Path, *, overwrite: bool) -> None:
 
 
 def _write(out: Path, texts: list[GeneratedText]) -> None:
-    from userdp.training.files import write_file
+    from userdp.files import write_file
 
     lines = (json_library.dumps({"text": text.prompt + text.text}) + "\n" for text in texts)
     write_file(out, "".join(lines).encode())

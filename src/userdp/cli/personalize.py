@@ -11,6 +11,7 @@ from rich.table import Table
 from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
+from userdp.reporting.figures.drawing import panels, require_drawing_place, save
 
 
 def personalize(
@@ -52,8 +53,8 @@ def personalize(
     """
     if not learning_rate:
         raise UseError("give at least one learning rate")
-    if plot is not None and not plot.parent.is_dir():
-        raise UseError(f"there is no folder {plot.parent} to draw into")
+    if plot is not None:
+        require_drawing_place(plot)
     from userdp.data.store import UserStore
     from userdp.training.personalization import LocalTraining
     from userdp.training.personalize_run import personalize_run
@@ -119,11 +120,6 @@ def _print(console: Console, result: dict[str, Any]) -> None:
 
 def _draw(result: dict[str, Any], path: Path) -> None:
     """Loss over the learning rate, with and without; and the gain over users."""
-    import io
-
-    from userdp.reporting.figures.drawing import panels
-    from userdp.training.files import OPERATOR_FILE, write_file
-
     figure, (losses, gains) = panels(2)
     for name, color in (("base", "tab:gray"), ("model", "tab:blue")):
         rows = [row for row in result.get(name, ()) if row["loss_with"] is not None]
@@ -153,9 +149,4 @@ def _draw(result: dict[str, Any], path: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     figure.suptitle(f"Personalization of {result['users']} held-out users (operator-only)")
-    kind = path.suffix.removeprefix(".").lower() or "png"
-    if kind not in ("png", "svg", "pdf"):
-        raise UseError(f"cannot draw a {path.suffix} file", hint="end it in .png, .svg or .pdf")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format=kind)
-    write_file(path, drawn.getvalue(), mode=OPERATOR_FILE)
+    save(figure, path, operator_only=True)

@@ -12,12 +12,11 @@ from rich.table import Table
 from userdp.cli.output import emit, stderr
 from userdp.errors import UseError
 from userdp.guarantees import round_up
+from userdp.reporting.figures.drawing import require_drawing_place
 
 if TYPE_CHECKING:
     from userdp.planning.norms import GradientNorms
     from userdp.planning.proposal import Proposal
-
-_PLOTS = (".png", ".pdf", ".svg", ".html")
 
 
 def plan(
@@ -158,13 +157,12 @@ def plan(
 
 def _check_places(out: Path, plot: Path | None) -> None:
     """Refuse places that cannot be written before anything is computed."""
-    for path in (out, *([] if plot is None else [plot])):
-        if not path.parent.is_dir():
-            raise UseError(f"no folder at {path.parent} to put {path.name} in")
-        if path.is_dir():
-            raise UseError(f"{path} is a folder, and a file is to be written there")
-    if plot is not None and plot.suffix not in _PLOTS:
-        raise UseError(f"cannot draw {plot}", hint="name it .png, .pdf, .svg or .html")
+    if not out.parent.is_dir():
+        raise UseError(f"no folder at {out.parent} to put {out.name} in")
+    if out.is_dir():
+        raise UseError(f"{out} is a folder, and a file is to be written there")
+    if plot is not None:
+        require_drawing_place(plot)
 
 
 def _charged(store: Path) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from userdp.errors import FailureError, UseError
+from userdp.reporting.figures.drawing import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,28 +15,7 @@ if TYPE_CHECKING:
 
 def draw(proposal: Proposal, path: Path) -> None:
     """Draw to a .png, .pdf, .svg or .html file, whole or not at all."""
-    figure = _figure(proposal)
-    partial = path.with_name(f".{path.name}.partial{path.suffix}")
-    try:
-        if path.suffix == ".html":
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg")
-            svg = buffer.getvalue()
-            svg = svg[svg.index("<svg") :]
-            partial.write_text(
-                '<!doctype html><html lang="en"><meta charset="utf-8"><title>userdp plan</title>'
-                f"<body>{svg}</body></html>\n",
-                encoding="utf-8",
-            )
-        else:
-            figure.savefig(partial, dpi=150)
-        partial.replace(path)
-    except ValueError as error:
-        raise UseError(f"cannot draw {path}: {error}", hint="name it .png, .pdf or .svg") from error
-    except OSError as error:
-        raise FailureError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    save(_figure(proposal), path)
 
 
 def _figure(proposal: Proposal) -> Figure:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import emit
 from userdp.cli.prepare_options import InputOptions, default_split
+from userdp.cli.progress import StepBar
 
 
 def prepare(
@@ -84,7 +75,7 @@ def prepare(
     chosen = (input_options or InputOptions()).source_options(template_from)
     records = open_source(paths or [], kind=source, options=chosen)
     rule = default_split(records.kind) if split is None else SplitRule(split)
-    with _Bar() as bar:
+    with StepBar() as bar:
         if append:
             meta = append_records(records, out, split=rule, memory_limit=memory_limit, progress=bar)
         else:
@@ -104,45 +95,6 @@ def prepare(
             )
     result = {"store": str(out), **meta.to_dict()}
     emit(result, json=json, render=lambda console: _print(console, result))
-
-
-class _Bar:
-    """A progress bar per stage on stderr, with the time that is left; silent in a pipe."""
-
-    def __init__(self) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description:>10}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=stderr,
-            disable=not stderr.is_terminal,
-        )
-        self._task: TaskID | None = None
-
-    def stage(self, name: str, total: int | None) -> None:
-        if self._task is not None:
-            done = self._bar.tasks[self._task].total
-            self._bar.update(self._task, completed=done)
-        self._task = self._bar.add_task(name, total=total)
-
-    def at(self, done: int) -> None:
-        if self._task is not None:
-            self._bar.update(self._task, completed=done)
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
 
 def _print(console: Console, result: dict[str, Any]) -> None:

@@ -35,7 +35,9 @@ class StepBar:
         self._task: TaskID | None = None
 
     def stage(self, name: str, total: int | None) -> None:
-        """A new bar."""
+        """A new bar; the one before stands at its end."""
+        if self._task is not None:
+            self._bar.update(self._task, completed=self._bar.tasks[self._task].total)
         self._task = self._bar.add_task(name, total=total)
 
     def at(self, done: int) -> None:

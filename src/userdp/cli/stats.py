@@ -11,6 +11,7 @@ from rich.table import Table
 
 from userdp.cli.output import emit
 from userdp.errors import UseError
+from userdp.reporting.figures.drawing import require_drawing_place, save
 
 if TYPE_CHECKING:
     from userdp.data.statistics import SplitStatistics, StoreStatistics
@@ -50,8 +51,8 @@ def stats(
         return
     if ask is not None:
         raise UseError("--ask is for private statistics", hint="give --epsilon as well")
-    if plot is not None and not plot.parent.is_dir():
-        raise UseError(f"no folder at {plot.parent} to put the plot in")
+    if plot is not None:
+        require_drawing_place(plot)
     statistics = describe(UserStore.open(store, fixed_graph=True))
     if plot is not None:
         _plot(statistics, plot)
@@ -158,11 +159,4 @@ def _plot(statistics: StoreStatistics, path: Path) -> None:
     axes.set_xlabel("examples per user")
     axes.set_ylabel("users")
     axes.set_title("operator-only: exact counts", fontsize=9)
-    partial = path.with_name(f".{path.name}.partial{path.suffix}")
-    try:
-        figure.savefig(partial, dpi=150)
-        partial.replace(path)
-    except ValueError as error:
-        raise UseError(f"cannot draw {path}: {error}", hint="name it .png, .pdf or .svg") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    save(figure, path, operator_only=True)

@@ -19,10 +19,10 @@ def verify(store: Path, /, *, quick: bool = False, json: bool = False) -> int:
         quick: compare the files with their checksums, without reading the tokens by the index.
         json: print one JSON object on stdout.
     """
-    from userdp.cli.prepare import _Bar
+    from userdp.cli.progress import StepBar
     from userdp.data.verify import Verification, verify_store
 
-    with _Bar() as bar:
+    with StepBar() as bar:
         result = verify_store(store, deep=not quick, progress=bar)
 
     def show(console: Console, found: Verification = result) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 from userdp.data import format as layout
 from userdp.data.body import Body, Index, checksums
-from userdp.data.files import replace_bytes, sync_folder
+from userdp.data.files import replace_bytes
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.records import Tally
 from userdp.data.store import UserStore
 from userdp.data.writer import index_files, meta_text, totals_of
 from userdp.errors import UseError
+from userdp.files import sync
 
 _SCRATCH = ".append-scratch"
 
@@ -114,7 +115,7 @@ class StoreAppender:
             },
         )
         for folder, _, _ in os.walk(self._path):
-            sync_folder(Path(folder))
+            sync(Path(folder))
         replace_bytes(self._path / layout.META, meta_text(meta))
         self.meta = meta
         return meta

@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from userdp.files import sync
+
 
 def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
     """One Arrow IPC file of one record batch, synced; it must not exist yet."""
@@ -34,16 +36,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
     write_bytes(partial, content)
     partial.rename(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
 
 
 def checksum(path: Path) -> dict[str, Any]:

@@ -26,10 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.data.files import replace_bytes, sync_folder
+from userdp.data.files import replace_bytes
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
 from userdp.errors import UseError
+from userdp.files import sync
 from userdp.guarantees import require_count
 
 Document = dict[str, Any]
@@ -248,7 +249,7 @@ def filter_file(
             )
             for document in kept:
                 sink.write(json.dumps(document, ensure_ascii=True) + "\n")
-        sync_folder(partial)  # a file is synced as a folder is
+        sync(partial)  # a file is synced as a folder is
         (counts,) = told
         provenance = {
             "private_data": private_content,
@@ -261,7 +262,7 @@ def filter_file(
         beside = out.with_name(f"{out.name}.provenance.json")
         replace_bytes(beside, (json.dumps(provenance, indent=2) + "\n").encode())
         partial.rename(out)
-        sync_folder(out.parent)
+        sync(out.parent)
     finally:
         partial.unlink(missing_ok=True)
     return counts

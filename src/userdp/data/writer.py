@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from userdp.data import format as layout
 from userdp.data.body import Body, Index, checksums
 from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state
-from userdp.data.files import sync_folder, write_bytes
+from userdp.data.files import write_bytes
 from userdp.data.meta import StoreMeta, is_store
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
+from userdp.files import sync
 
 
 class StoreWriter:
@@ -160,11 +161,11 @@ class StoreWriter:
     def _publish(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
         for folder, _, _ in os.walk(self._work):
-            sync_folder(Path(folder))
+            sync(Path(folder))
         require_free(self._out, overwrite=self._overwrite)
         if not self._out.exists():
             self._work.rename(self._out)
-            sync_folder(self._out.parent)
+            sync(self._out.parent)
             return
         old = self._out.with_name(f".{self._out.name}.old-{secrets.token_hex(4)}")
         held = os.open(self._out, os.O_RDONLY)
@@ -175,7 +176,7 @@ class StoreWriter:
         finally:
             os.close(held)
         self._work.rename(self._out)
-        sync_folder(self._out.parent)
+        sync(self._out.parent)
         _keep_ledger(old, self._out)
         shutil.rmtree(old, ignore_errors=True)
 
@@ -253,7 +254,7 @@ def _keep_ledger(old: Path, new: Path) -> None:
     """
     if (old / layout.LEDGER).exists() and not (new / layout.LEDGER).exists():
         (new / layout.LEDGER).hardlink_to(old / layout.LEDGER)
-        sync_folder(new)
+        sync(new)
 
 
 def _recover(out: Path) -> None:

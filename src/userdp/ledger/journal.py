@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.errors import FailureError, UseError
+from userdp.files import sync
 
 _START = "0" * 16
 
@@ -73,7 +74,7 @@ def append_entries(path: Path, entries: list[dict[str, Any]], *, mode: int = 0o6
     finally:
         os.close(descriptor)
     if created:
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
 class JournalWriter:
@@ -160,11 +161,3 @@ def _write_all(descriptor: int, text: bytes, offset: int) -> None:
 
 def _hash(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()[:16]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 
 from userdp.errors import FailureError, UseError
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, write_file
 
 
 def require_page_place(path: Path, *, flag: str = "--out", name: str = "report.html") -> Path:
@@ -30,23 +29,8 @@ def write_page(path: Path, text: str, *, private: bool) -> None:
     Raises:
         FailureError: the disk refused; what was there before is unchanged.
     """
-    mode = 0o600 if private else 0o644
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_file(path, text.encode(), mode=OPERATOR_FILE if private else SHAREABLE_FILE)
     except OSError as error:
         raise FailureError(
             f"cannot write the report {path}: {error.strerror}; what was there is unchanged",

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from userdp import files
 from userdp.errors import FailureError
 from userdp.gradients import trainable_parameters
-from userdp.training import files
 from userdp.training.averaging import WeightAverage
 
 _KEPT = 2

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import nn
 
+from userdp import files
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.queries.means import ReleasedMean, release_means
-from userdp.training import files
 from userdp.training.config import TrainConfig
 from userdp.training.evaluation import evaluate, user_losses
 from userdp.training.models import load_model, read_model, require_fit

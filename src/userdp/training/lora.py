@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from userdp import files
 from userdp.errors import UseError
-from userdp.training import files
 from userdp.training.config import TrainConfig
 
 

@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from torch import nn
 
 import userdp
+from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.training import files
 from userdp.training.config import Precision, TrainConfig
 
 BUNDLED = "bundled"

@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.plan import Plan
-from userdp.training import files
 from userdp.version import __version__
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from userdp.training import files
+from userdp import files
 
 
 class Tracker(Protocol):

@@ -21,7 +21,7 @@ from pathlib import Path
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.conjecture import Verdict, check_conjecture_1
 from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
-from userdp.reporting.figures.drawing import panels
+from userdp.reporting.figures.drawing import panels, save
 from userdp.reporting.figures.table import Row
 
 _LEAST_RATIO = 1e-12
@@ -109,7 +109,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     figure.suptitle(f"Conjecture 1 of Charles et al. 2024 in {len(rows)} settings", fontsize=10)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def _ratio(row: Row) -> float:

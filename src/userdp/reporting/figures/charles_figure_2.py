@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.reporting.figures.drawing import panels
+from userdp.reporting.figures.drawing import panels, save
 from userdp.reporting.figures.table import Row
 from userdp.reporting.figures.variances import (
     diverse_clip,
@@ -88,4 +88,4 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     figure.suptitle("noise variance of ELS and ULS, Charles et al. 2024, Figure 2", fontsize=10)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from userdp.reporting.figures.drawing import panels
+from userdp.reporting.figures.drawing import panels, save
 from userdp.reporting.figures.table import Row
 from userdp.reporting.figures.variances import examples_noise, users_noise
 from userdp.studies.mean_estimation import Algorithm, Population, simulate
@@ -127,4 +127,4 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axis.grid(alpha=0.3, which="both")
         axis.legend(fontsize=8)
     figure.suptitle("mean estimation by ELS and ULS, Charles et al. 2024, Figure 3", fontsize=10)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

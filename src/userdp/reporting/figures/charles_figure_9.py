@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from userdp.reporting.figures.charles_figure_2 import SERIES
-from userdp.reporting.figures.drawing import panels
+from userdp.reporting.figures.drawing import panels, save
 from userdp.reporting.figures.table import Row
 from userdp.reporting.figures.variances import (
     diverse_clip,
@@ -85,4 +85,4 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize=7)
     figure.suptitle("noise variance of ELS and ULS, Charles et al. 2024, Figure 9", fontsize=10)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

@@ -32,7 +32,7 @@ def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
             temporary.unlink(missing_ok=True)
             raise
     finally:
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def write_json(path: Path, values: dict[str, Any], *, mode: int = SHAREABLE_FILE) -> None:
@@ -52,8 +52,8 @@ def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
-                sync_file(file)
-        sync_folder(temporary)
+                sync(file)
+        sync(temporary)
         if path.exists():
             old = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
             path.rename(old)
@@ -61,7 +61,7 @@ def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             temporary.rename(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -89,17 +89,8 @@ def sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def sync_file(path: Path) -> None:
-    """Force a file to the disk."""
-    _sync(path)
-
-
-def sync_folder(path: Path) -> None:
-    """Force a folder's entries to the disk."""
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Force a file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
