@@ -21,6 +21,7 @@ class PrivacyUnit(StrEnum):
     USER = "user"
     EXAMPLE = "example"
     SUBJECT = "subject"
+    SILO = "silo"
 
 
 class Adjacency(StrEnum):
