@@ -471,7 +471,7 @@ def main() -> None:
         runs: dict[str, Callable[[], dict[str, Any]]] = {
             "scale": lambda: scale(folder, sizes),
             "grouper": lambda: grouper(
-                folder, *((20_000, 1_000) if quick else (1_000_000, 20_000))
+                folder, *((20_000, 1_000) if quick else (1_000_000, 100_000))
             ),
             "gather": lambda: gather(folder, 512 if quick else 2 * COHORT, 3 if quick else 5),
             "draw": lambda: draw(
