@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from tests.training.toy import cycles, toy_model, toy_store
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss
+from userdp.ledger import StoreLedger
 from userdp.planning.norms import GradientNorms, NormSource
+from userdp.training import probe as probe_module
 from userdp.training.models import save_model
 from userdp.training.probe import power_grid, probe_store
 
@@ -80,8 +82,6 @@ def test_means_over_more_examples_are_shorter(folder) -> None:
     assert again == norms
     few = probe_store(store, config, source=NormSource.PUBLIC, max_group_size=8, seed=1, users=5)
     assert few.users == 5
-    with pytest.raises(UseError, match="exactly"):
-        probe_store(store, config, source=NormSource.DP_RELEASE)
 
 
 def test_the_grid_ends_at_the_largest_group() -> None:
@@ -110,3 +110,69 @@ def test_what_the_norms_are_is_said(folder, tmp_path, capsys) -> None:
     found = capsys.readouterr()
     assert "not covered by the claim" in found.out
     assert "non-private" in found.err
+
+
+@pytest.fixture
+def charged(folder, tmp_path) -> Path:
+    """A store of its own, since a release is charged there; and the model."""
+    pytest.importorskip("opendp", reason="the extra queries is not installed")
+    shutil.copytree(folder / "store", tmp_path / "here" / "store")
+    shutil.copytree(folder / "model", tmp_path / "here" / "model")
+    return tmp_path / "here"
+
+
+RELEASE = ["--source", "dp-release", "--users", "100", "--max-group-size", "2"]
+
+
+def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path, capsys) -> None:
+    out = tmp_path / "norms.json"
+    price = ["--population", "100", "--epsilon", "200"]
+    assert probe(charged, out, *RELEASE, *price) == 0
+    assert "released under DP" in capsys.readouterr().out
+    norms = GradientNorms.load(out)
+    (line,) = StoreLedger(charged / "store").charges()
+    assert (norms.ledger_line, line.query_epsilon) == (line.run_id, 200.0)
+    assert norms.users == 100  # as declared: how many were measured is private
+    assert norms.quantiles is None
+    assert norms.median_examples_per_user is None
+    assert (
+        probe(charged, tmp_path / "exact.json", "--source", "public", "--max-group-size", "2") == 0
+    )
+    exact = GradientNorms.load(tmp_path / "exact.json")
+    for size in (1, 2):
+        assert norms.user_norm(size) == pytest.approx(exact.user_norm(size), rel=0.3)
+    assert norms.example_norm == norms.user_norm(1)
+
+
+def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, tmp_path, monkeypatch) -> None:
+    """Each user's coin is their own: nobody's presence moves who else is measured."""
+    seen = []
+    honest = probe_module.draw_units
+
+    def noted(split, chosen, **rest):
+        seen.append(len(chosen))
+        return honest(split, chosen, **rest)
+
+    monkeypatch.setattr(probe_module, "draw_units", noted)
+    for _ in range(12):
+        options = [*RELEASE, "--population", "200", "--epsilon", "1"]
+        assert probe(charged, tmp_path / "norms.json", *options) == 0
+    people = len(UserStore.open(charged / "store").split(Split.TRAIN).counts)
+    assert abs(np.mean(seen) - people / 2) < 4 * np.sqrt(people / 4 / 12)
+    assert len(set(seen)) > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([*RELEASE], "needs the declared number of users"),
+        ([*RELEASE, "--population", "100", "--epsilon", "1", "--seed", "3"], "no seed"),
+        ([*RELEASE, "--population", "100", "--epsilon", "-1"], "epsilon"),
+        (["--source", "public", "--epsilon", "1"], "for DP releases"),
+    ],
+)
+def test_bad_releases_charge_nobody(charged, tmp_path, capsys, options, says) -> None:
+    assert probe(charged, tmp_path / "norms.json", *options) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert StoreLedger(charged / "store").charges() == []
+    assert not (tmp_path / "norms.json").exists()

@@ -5,9 +5,9 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.training.toy import attempts, sgd, toy_model
+from userdp import files
 from userdp.errors import UseError
 from userdp.ledger import RunLedger, StoreLedger
-from userdp import files
 from userdp.training.private import make_private
 
 

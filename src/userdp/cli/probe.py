@@ -10,6 +10,7 @@ from rich.table import Table
 
 from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
+from userdp.errors import UseError
 
 if TYPE_CHECKING:
     from userdp.planning.norms import GradientNorms
@@ -18,6 +19,9 @@ _MEANING = {
     "public": "measured on people whom you declare public: planning with it costs nothing.",
     "held-out-users": (
         "measured exactly on held-out users: operator-only, and no claim covers these users."
+    ),
+    "dp-release": (
+        "released under DP: charged in the store's ledger, where userdp plan finds the price."
     ),
     "non-private": (
         "measured exactly on the training users: what is planned with it is not covered by the "
@@ -32,9 +36,11 @@ def probe(
     *,
     out: Path,
     model: str = "bundled",
-    source: Literal["held-out-users", "public", "non-private"] = "held-out-users",
+    source: Literal["held-out-users", "public", "dp-release", "non-private"] = "held-out-users",
     users: int = 128,
     max_group_size: int = 16,
+    population: int | None = None,
+    epsilon: float | None = None,
     lora_rank: int | None = None,
     lora_alpha: float | None = None,
     lora_targets: tuple[str, ...] = (),
@@ -51,15 +57,21 @@ def probe(
         out: the file of norms (norms.json) to write.
         model: "bundled", a folder of a Hugging Face causal language model, or its name on the hub.
         source: held-out-users (users the store never trains on), public (the store's training
-            users are public people), or non-private (its training users, exactly).
-        users: how many users to draw.
+            users are public people), dp-release (its training users under DP: --epsilon and
+            --population) or non-private (its training users, exactly).
+        users: how many users to draw; for dp-release, how many to expect.
         max_group_size: the largest G.
+        population: for dp-release: the declared number of users; each is measured with
+            probability users / population.
+        epsilon: for dp-release: the price of all norms together, charged to the store.
         lora_rank: as for userdp train: the norms of the adapters' gradients.
         lora_alpha: as for userdp train.
         lora_targets: as for userdp train.
         seed: of the users and examples drawn; drawn by the operating system by default.
         json: print one JSON object on stdout.
     """
+    if not out.parent.is_dir():
+        raise UseError(f"there is no folder {out.parent} to put {out.name} in")
     if source == "non-private":
         stderr.print(
             "[bold yellow]warning:[/] --source non-private: the norms are exact numbers of the "
@@ -81,6 +93,8 @@ def probe(
             source=NormSource(source),
             users=users,
             max_group_size=max_group_size,
+            population=population,
+            epsilon=epsilon,
             seed=seed,
             progress=bar,
         )
@@ -88,7 +102,7 @@ def probe(
     result: dict[str, Any] = {
         **norms.to_dict(),
         "out": str(out),
-        "operator_only": source != "public",
+        "operator_only": source not in ("public", "dp-release"),
     }
     emit(result, json=json, render=lambda console: _print(console, norms, out))
 

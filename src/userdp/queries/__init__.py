@@ -1,6 +1,7 @@
 """Statistics of a store under user-level DP, each a line of the store's privacy ledger."""
 
 from userdp.queries.means import ReleasedMean, ReleasedMeans, release_means
+from userdp.queries.medians import ReleasedMedians, charge_medians, draw_medians
 from userdp.queries.release import DEFAULT_STATISTICS, Release, release
 from userdp.queries.statistics import Statistic, parse_statistic
 
@@ -9,7 +10,10 @@ __all__ = [
     "Release",
     "ReleasedMean",
     "ReleasedMeans",
+    "ReleasedMedians",
     "Statistic",
+    "charge_medians",
+    "draw_medians",
     "parse_statistic",
     "release",
     "release_means",

@@ -20,6 +20,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.guarantees import require_positive
 from userdp.ledger import StoreLedger
+from userdp.queries.ownership import require_one_owner
 from userdp.queries.statistics import bounded_sum, mechanism, parse_statistic
 
 GRID = 4096
@@ -91,13 +92,7 @@ def release_means(
     require_positive("bound", bound, at_most=1e6)
     if not values or len({len(numbers) for numbers in values.values()}) != 1:
         raise UseError("means over the same users need as many numbers under each name")
-    if store.meta.ownership["adjacency"] != "add-or-remove":
-        raise UseError(
-            "this store's records have several owners, and its claims stand under "
-            f"{store.meta.ownership['adjacency']} adjacency: one user's number says something of "
-            "others there",
-            hint="prepare a store with --owners first",
-        )
+    require_one_owner(store)
     part = epsilon / (_SUM_PARTS * len(values) + _COUNT_PARTS)
     top = max(1, math.floor(bound * GRID))
     middle = top // 2

@@ -11,6 +11,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.guarantees import require_count, require_positive
 from userdp.ledger import StoreLedger
+from userdp.queries.ownership import require_one_owner
 from userdp.queries.statistics import draw, parse_statistic
 
 DEFAULT_STATISTICS = ("users", "examples", "median")
@@ -66,13 +67,7 @@ def release(
     if not names:
         raise UseError("no statistic is named", hint="one of: users, examples, median, p1 to p99")
     wanted = [parse_statistic(name) for name in names]
-    if store.meta.ownership["adjacency"] != "add-or-remove":
-        raise UseError(
-            "this store's records have several owners, and its claims stand under "
-            f"{store.meta.ownership['adjacency']} adjacency: the counts of one user say something "
-            "of others there",
-            hint="prepare a store with --owners first",
-        )
+    require_one_owner(store)
     counts = store.split(Split.TRAIN).counts
     ledger = StoreLedger(store.path)
     share = epsilon / len(wanted)

@@ -81,14 +81,8 @@ def mechanism(statistic: Statistic, *, epsilon: float, most_examples: int) -> An
     dp = _opendp()
     space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
     if statistic.quantile is not None:
-        grid = candidates(most_examples)
-
-        def build(scale: float) -> Any:
-            return space >> dp.m.then_private_quantile(
-                dp.max_divergence(), grid, alpha=statistic.quantile, scale=scale
-            )
-
-    elif statistic.name == "users":
+        return quantile(candidates(most_examples), at=statistic.quantile, epsilon=epsilon)
+    if statistic.name == "users":
 
         def build(scale: float) -> Any:
             return space >> dp.t.then_count() >> dp.m.then_laplace(scale=scale)
@@ -98,6 +92,28 @@ def mechanism(statistic: Statistic, *, epsilon: float, most_examples: int) -> An
         def build(scale: float) -> Any:
             clamped = space >> dp.t.then_clamp((0, most_examples)) >> dp.t.then_sum()
             return clamped >> dp.m.then_laplace(scale=scale)
+
+    return _within(build, epsilon)
+
+
+def quantile(grid: list[int], *, at: float, epsilon: float) -> Any:
+    """What draws, from a list of one whole number per user, which number of a grid is its quantile.
+
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove; each call draws anew and costs anew.
+
+    Args:
+        grid: public candidates, rising.
+        at: in (0, 1); 0.5 is the median.
+        epsilon: finite, > 0.
+
+    Source: Smith 2011, by the exponential mechanism; Dwork and Roth 2014, Section 3.4.
+    """
+    require_positive("epsilon", epsilon, at_most=700.0)
+    dp = _opendp()
+    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
+
+    def build(scale: float) -> Any:
+        return space >> dp.m.then_private_quantile(dp.max_divergence(), grid, alpha=at, scale=scale)
 
     return _within(build, epsilon)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from userdp.gradients import Units
 from userdp.gradients.probe import ProbedNorms, probe_norms
 from userdp.guarantees import require_count
 from userdp.planning.norms import GradientNorms, NormSource
+from userdp.queries.medians import charge_medians, draw_medians
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
@@ -30,34 +32,52 @@ def probe_store(
     source: NormSource = NormSource.HELD_OUT,
     users: int = 128,
     max_group_size: int = 16,
+    population: int | None = None,
+    epsilon: float | None = None,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> GradientNorms:
     """Median gradient norms of ``users`` random users, for G = 1, 2, 4, … ``max_group_size``.
+
+    Guarantee: with the source ``DP_RELEASE`` the result is (``epsilon``, 0)-DP per user,
+    add-or-remove: each training user is measured by a coin of their own, and the medians are drawn
+    by `userdp.queries.medians`, charged before anything is measured. No other source promises
+    anything.
 
     Each user's examples are taken in a random order; one pass over the first ``max_group_size`` of
     them gives the norms for every G.
 
     Args:
         store: whose users are measured: those held out (``HELD_OUT``), else its training users,
-            who are public people (``PUBLIC``) or private (``NON_PRIVATE``).
+            who are public people (``PUBLIC``) or private (``NON_PRIVATE``, ``DP_RELEASE``).
         config: the model, its precision and adapters; the weights are those training begins with.
         source: what the numbers are to be called; no claim covers any but public ones.
-        users: how many to draw, without replacement; all if there are fewer.
+        users: how many to draw, without replacement; all if there are fewer. For ``DP_RELEASE``
+            how many are expected: each is measured with probability ``users / population``.
         max_group_size: the largest G.
+        population: the declared number of users; for ``DP_RELEASE`` alone.
+        epsilon: what all medians together cost; for ``DP_RELEASE`` alone.
         seed: of the users and examples drawn; the operating system's by default.
         progress: is told how many users are done.
 
     Raises:
         UseError: there are no such users, the model does not fit the store, a number is out of
-            range, or ``source`` is ``DP_RELEASE``: this measures exactly.
+            range, or an argument of the one kind of source is given for the other.
 
     Source: Charles et al. 2024, Equation 8 and Appendix F.1 (128 users, the median).
     """
     require_count("users", users)
     grid = power_grid(max_group_size)
     if source is NormSource.DP_RELEASE:
-        raise UseError("the probe measures exactly: it cannot make a DP release")
+        return _release(
+            store, config, users=users, grid=grid, population=population, epsilon=epsilon,
+            seed=seed, progress=progress or NoProgress(),
+        )  # fmt: skip
+    if population is not None or epsilon is not None:
+        raise UseError(
+            f"a population and an epsilon are for DP releases, and the source is {source}",
+            hint="name the source dp-release, or leave both out",
+        )
     split = store.split(Split.HELD_OUT_USERS if source is NormSource.HELD_OUT else Split.TRAIN)
     if not len(split.counts):
         raise UseError(
@@ -66,38 +86,100 @@ def probe_store(
             hint="prepare it with --held-out-users 0.1, or probe a store of public text with "
             "--source public",
         )
-    progress = progress or NoProgress()
-    units, counts = draw_units(split, users=users, most=grid[-1], seed=seed)
-    model = add_adapters(load_model(config, store), config)
-    progress.stage("probe", len(units))
-    found = probe_norms(model, build_loss(config, model), units, group_sizes=grid, done=progress.at)
+    draw = np.random.default_rng(seed)
+    chosen = draw.permutation(len(split.counts))[:users]
+    found = _measurement(store, config, split, grid, progress or NoProgress())(chosen, draw)
     return GradientNorms(
         model=Path(config.model).name,
-        users=len(units),
+        users=len(chosen),
         user_norms={size: found.user_median(size) for size in grid},
         example_norm=found.example_median(),
         source=source,
         quantiles=None if source is NormSource.PUBLIC else _quartiles(found),
-        median_examples_per_user=max(1, int(np.median(counts))),
+        median_examples_per_user=max(1, int(np.median(split.counts[chosen]))),
     )
 
 
-def draw_units(
-    split: StoreSplit, *, users: int, most: int, seed: int | None = None
-) -> tuple[Units, NDArray[np.int64]]:
-    """Random users of a split, each with at most ``most`` of its examples in random order.
+def _release(
+    store: UserStore,
+    config: TrainConfig,
+    *,
+    users: int,
+    grid: tuple[int, ...],
+    population: int | None,
+    epsilon: float | None,
+    seed: int | None,
+    progress: Progress,
+) -> GradientNorms:
+    """The same under DP. The norm of one example is that of G = 1, so it costs nothing more."""
+    if population is None or epsilon is None:
+        raise UseError(
+            "a DP release of gradient norms needs the declared number of users and an epsilon",
+            hint="--source dp-release --population 20000 --users 2000 --epsilon 0.2",
+        )
+    if seed is not None:
+        raise UseError(
+            "a DP release takes no seed: under known coins, whose examples are drawn would depend "
+            "on who else is there",
+            hint="leave --seed out",
+        )
+    require_count("population", population)
+    rate = min(1.0, users / population)
+    part = store.split(Split.TRAIN)
+    measure = _measurement(store, config, part, grid, progress)
+    subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
+    query_id = charge_medians(store, epsilon=epsilon, subject=subject)
+    coins = np.random.default_rng()
+    chosen = np.flatnonzero(coins.random(len(part.counts)) < rate)
+    norms = np.zeros((0, len(grid)))
+    if len(chosen):
+        norms = measure(chosen, coins).users.numpy()
+    released = draw_medians(
+        {str(size): norms[:, column] for column, size in enumerate(grid)},
+        epsilon=epsilon,
+        query_id=query_id,
+    )
+    return GradientNorms(
+        model=Path(config.model).name,
+        users=users,
+        user_norms={size: released.medians[str(size)] for size in grid},
+        example_norm=released.medians["1"],
+        source=NormSource.DP_RELEASE,
+        ledger_line=query_id,
+    )
 
-    Returns:
-        The users as units, and how many examples each of them has in the split.
-    """
-    draw = np.random.default_rng(seed)
-    chosen = draw.permutation(len(split.counts))[:users]
-    counts = split.counts[chosen]
-    orders = [draw.permutation(int(count))[:most] for count in counts]
+
+Measure = Callable[[NDArray[np.int64], np.random.Generator], ProbedNorms]
+
+
+def _measurement(
+    store: UserStore,
+    config: TrainConfig,
+    split: StoreSplit,
+    grid: tuple[int, ...],
+    progress: Progress,
+) -> Measure:
+    """What measures users, each by a function of that user's examples and of coins alone."""
+    model = add_adapters(load_model(config, store), config)
+    loss = build_loss(config, model)
+
+    def measure(chosen: NDArray[np.int64], draw: np.random.Generator) -> ProbedNorms:
+        units = draw_units(split, chosen, most=grid[-1], draw=draw)
+        progress.stage("probe", len(units))
+        return probe_norms(model, loss, units, group_sizes=grid, done=progress.at)
+
+    return measure
+
+
+def draw_units(
+    split: StoreSplit, chosen: NDArray[np.int64], *, most: int, draw: np.random.Generator
+) -> Units:
+    """These users of a split as units, each with at most ``most`` examples in random order."""
+    orders = [draw.permutation(int(count))[:most] for count in split.counts[chosen]]
     sizes = np.array([len(order) for order in orders], dtype=np.int64)
     rows = split.gather(np.repeat(chosen, sizes), np.concatenate(orders))
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets), counts
+    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets)
 
 
 def power_grid(largest: int) -> tuple[int, ...]:
