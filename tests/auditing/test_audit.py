@@ -2,15 +2,17 @@
 
 import json
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.broken_runs import noiseless, not_clipped, reused, shuffled, under_noised
 from tests.auditing import toy
 from tests.plans import els_plan
 from userdp.auditing.audit_run import audit_run, contradictions
-from userdp.auditing.canaries import make_canaries
+from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions, watch
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
@@ -54,10 +56,10 @@ def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path):
 @pytest.mark.parametrize(
     ("sabotage", "name"),
     [
-        (toy.under_noised, "steps: lower bound above the claim"),
-        (toy.shuffled, "steps: participation"),
-        (toy.reused, "steps: noise repeated between steps"),
-        (toy.not_clipped, "steps: sensitivity"),
+        (under_noised, "steps: lower bound above the claim"),
+        (shuffled, "steps: participation"),
+        (reused, "steps: noise repeated between steps"),
+        (not_clipped, "steps: sensitivity"),
     ],
 )
 def test_broken_runs_are_caught_by_the_steps(store, tmp_path, sabotage, name):
@@ -67,15 +69,7 @@ def test_broken_runs_are_caught_by_the_steps(store, tmp_path, sabotage, name):
 def test_canaries_alone_catch_a_run_without_noise(store, tmp_path):
     """A small claim and next to no noise: whoever was drawn can be read off the sums."""
     plan = toy.audit_plan(noise_multiplier=20.0)
-
-    def noiseless(run):
-        run._noise = Quiet()
-
-    class Quiet(toy.NoiseSource):
-        def add_(self, value, noise_std):
-            super().add_(value, noise_std / 1000)
-
-    found = toy.audited(store, tmp_path, plan, sabotage=noiseless, canaries=72)
+    found = toy.audited(store, tmp_path, plan, sabotage=noiseless, canaries=60)
     claimed = plan.guarantee().epsilon
     assert found.bound.epsilon_lower > claimed
     assert "canaries: lower bound above the claim" in contradictions(found, claimed)
@@ -116,6 +110,17 @@ def test_canaries_are_fair_coins_and_half_natural(store):
     assert abs(np.mean(tosses) - 0.5) < 4 * 0.5 / np.sqrt(60 * 40)
     vocabulary = store.meta.vocab_size
     assert all(row.min() >= 0 and row.max() < vocabulary for row in made.rows)
+
+
+def test_who_makes_room_does_not_depend_on_the_coins(store, tmp_path):
+    """Else a coin would move two users, and guesses would prove more than the mechanism's ε."""
+    plan = toy.audit_plan()
+    made = make_canaries(store, plan, count=40, unsafe_seed=1)
+    left = [
+        copy_with(store, replace(made, included=coins), tmp_path / str(coins[0]), plan)[1]
+        for coins in (np.zeros(40, dtype=bool), np.ones(40, dtype=bool))
+    ]
+    assert left[0] == left[1] >= 20
 
 
 def test_directions_beyond_the_memory_keep_the_largest_coordinates():
@@ -176,7 +181,7 @@ def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path
     assert userdp([*asked, "--no-inference"]) == 0
     assert "Nothing contradicts the claim" in capsys.readouterr().out
     assert StoreLedger(store.path).charges() == before
-    found = audit_run(tmp_path / "run", store, inference=False, canaries=16, sabotage=toy.shuffled)
+    found = audit_run(tmp_path / "run", store, inference=False, canaries=16, sabotage=shuffled)
     assert not found["passed"]
     assert "steps: participation" in found["flagged"]
     other = toy.audit_store(tmp_path / "other", 30)

@@ -6,6 +6,7 @@ import torch
 
 from tests.data.corpora import ListSource, interleaved
 from tests.training.toy import CONFIG, WORDS, toy_model, write_tokenizer
+from userdp.auditing import inference
 from userdp.auditing.inference import log_likelihoods, user_inference
 from userdp.data.prepare import prepare_store
 from userdp.data.splits import Split
@@ -69,14 +70,60 @@ def test_members_of_a_run_without_privacy_are_found_and_without_training_nobody(
 def test_a_broken_twin_that_reads_one_side_twice_is_caught(people, monkeypatch):
     """Were members' scores taken from the others' text, there would be nothing to find."""
     honest = people.split
-
-    def same(name):
-        return honest(Split.HELD_OUT_USERS)
-
-    monkeypatch.setattr(people, "split", same)
+    everything = [np.arange(count) for count in honest(Split.HELD_OUT_USERS).counts]
+    monkeypatch.setattr(people, "split", lambda name: honest(Split.HELD_OUT_USERS))
+    monkeypatch.setattr(
+        inference,
+        "fresh_examples",
+        lambda store: dict.fromkeys((Split.HELD_OUT_EXAMPLES, Split.HELD_OUT_USERS), everything),
+    )
     torch.manual_seed(1)
     other = toy_model(people)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
     assert user_inference(other, toy_model(people), people).auc == 0.5
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory) -> UserStore:
+    """Half of all people write twenty records, about one word; the others two, about another."""
+    folder = tmp_path_factory.mktemp("busy")
+    texts = {
+        f"user{number:03d}".encode(): [" ".join([WORDS[number % 2]] * 4)] * (2, 20)[number % 2]
+        for number in range(400)
+    }
+    prepare_store(
+        ListSource(interleaved(texts)),
+        folder / "store",
+        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
+        seq_len=8,
+        held_out_users=0.5,
+        held_out_examples=0.1,
+    )
+    return UserStore.open(folder / "store")
+
+
+def attack_on_a_model_that_favours_busy_people(store, monkeypatch):
+    def by_word(model, part, users, examples, *, batch):
+        word = [part.gather([u], [e]).row(0)[0] for u, e in zip(users, examples, strict=True)]
+        return np.array(word) * float(model)
+
+    monkeypatch.setattr(inference, "log_likelihoods", by_word)
+    return user_inference(1, 0, store)
+
+
+def test_busy_people_are_not_taken_for_members(busy, monkeypatch):
+    assert attack_on_a_model_that_favours_busy_people(busy, monkeypatch).at_chance
+
+
+def test_a_broken_twin_that_reads_held_out_users_whole_is_caught(busy, monkeypatch):
+    honest = inference.fresh_examples
+
+    def whole(store):
+        everything = [np.arange(n) for n in store.split(Split.HELD_OUT_USERS).counts]
+        return {**honest(store), Split.HELD_OUT_USERS: everything}
+
+    monkeypatch.setattr(inference, "fresh_examples", whole)
+    found = attack_on_a_model_that_favours_busy_people(busy, monkeypatch)
+    assert not found.at_chance

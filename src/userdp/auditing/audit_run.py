@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 from pathlib import Path
@@ -56,7 +57,8 @@ def audit_run(
         unsafe_seed: FOR TESTS, see `extra_run`.
 
     Returns:
-        ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``extra_run``, ``epsilon_lower``,
+        ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``extra_run``, ``run_seconds`` (of
+        the audited run's own steps; None where its operator's file is gone), ``epsilon_lower``,
         ``flagged`` (what contradicts the claim, by name), ``passed``.
 
     Raises:
@@ -95,6 +97,7 @@ def audit_run(
         "adjacency": str(claimed.adjacency),
         "inference": None,
         "extra_run": None,
+        "run_seconds": _seconds_of(folder.operator),
         "epsilon_lower": None,
         "flagged": [],
     }
@@ -138,6 +141,15 @@ def contradictions(found: ExtraRun, claimed: float) -> list[str]:
     if found.steps.epsilon_lower > claimed:
         flagged.append("steps: lower bound above the claim")
     return flagged
+
+
+def _seconds_of(operator: Path) -> float | None:
+    """Of all steps in an operator's file; None where there is none."""
+    if not operator.is_file():
+        return None
+    lines = map(json.loads, operator.read_text(encoding="utf-8").splitlines())
+    found = [float(line["seconds"]) for line in lines if line.get("kind") == "step"]
+    return sum(found) if found else None
 
 
 def _plain(value: Any) -> Any:

@@ -148,10 +148,14 @@ def _make_room(counts: NDArray[np.int64], canaries: Canaries, plan: Plan) -> int
 
     The canaries that are in are drawn as often as anybody; and each canary's gradient is computed
     once by itself, with a few more to see the sensitivity.
+
+    The number must not depend on the coins: if each canary that comes in drove a user out, a coin
+    would move two users, and guesses could prove more than the mechanism's own ε.
     """
     examples = plan.sampling is Sampling.EXAMPLES
     cost = np.minimum(counts, plan.group_size) if examples else np.ones_like(counts)
-    own = int(canaries.included.sum()) * canaries.copies
-    looked_at = (len(canaries.rows) + 32) / (plan.steps * plan.sampling_probability)
-    needed = own + math.ceil(looked_at)
+    canary_count = len(canaries.rows)
+    most_in = canary_count / 2 + math.sqrt(canary_count)  # in 97% of all tosses
+    looked_at = (canary_count + 32) / (plan.steps * plan.sampling_probability)
+    needed = math.ceil(most_in * canaries.copies + looked_at)
     return int(np.searchsorted(np.cumsum(cost), needed) + 1)

@@ -164,7 +164,8 @@ def extra_run(
         if average is not None:
             average.apply()
         ratios, sums = white_box_scores(np.stack(seen.answers), directions.gram(), plan)
-        learned = before - _losses(model, units)
+        learned = _told(before - _losses(model, units))
+        ratios = _told(ratios)
     drawn = sum(len(cohort) for cohort in seen.cohorts)
     return ExtraRun(
         bound=canary_bound(
@@ -191,6 +192,14 @@ def extra_run(
         energy=directions.energy,
         seconds=time.monotonic() - begin,
     )
+
+
+def _told(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where a run diverged a score says nothing; that is guessed "out" like any low one.
+
+    So the number of guesses stays what it was before the run.
+    """
+    return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
 
 
 @torch.no_grad()

@@ -83,14 +83,15 @@ def canary_bound(
 
     Args:
         scores: by name, float64 (canaries,); greater means rather in. Nothing is guessed
-            of a canary whose score is not finite, which must not depend on the coins.
+            of a canary whose score is NaN, which must depend on neither coins nor outputs: the
+            theorem takes the number of guesses for fixed.
         included: the coins.
         sums: scores that are sums over the steps, so that Gaussians fit them: for the estimates.
         delta: of the claim.
         confidence: of the bound.
     """
     total = len(included)
-    asked = {name: np.flatnonzero(np.isfinite(values)) for name, values in scores.items()}
+    asked = {name: np.flatnonzero(~np.isnan(values)) for name, values in scores.items()}
     plan = [
         (name, int(len(who) * top), int(len(who) * bottom))
         for name, who in asked.items()

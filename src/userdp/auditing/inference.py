@@ -5,6 +5,11 @@ r"""User inference: was this person in the training data, judged by *fresh* text
 with the released model :math:`\theta` and the model :math:`\theta_0` that the run began from; X_u
 are examples of u that nothing was trained on. Members' are the split of held-out examples, the
 others' are held-out users'. Source: Kandpal et al. 2023, Equation 2.
+
+A store holds out a part of each training user's examples, so a member with fresh examples has many
+examples, as a rule. Were held-out users taken whole, busy people would be told from quiet ones,
+trained on or not. So of a held-out user the same part is read, drawn by the user's public hash, and
+who then has nothing is left out: the two sides differ by the training alone.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, row_losses
 from userdp.guarantees import require_count
+
+_SALT = 0x6672657368  # public: the same examples on every machine
 
 
 def user_inference(
@@ -50,24 +57,51 @@ def user_inference(
     require_count("most_examples", most_examples)
     require_count("most_users", most_users, at_least=2)
     scores = {}
-    for name in (Split.HELD_OUT_EXAMPLES, Split.HELD_OUT_USERS):
-        part = store.split(name)
-        if len(part.counts) < 2:
+    for name, fresh in fresh_examples(store).items():
+        kept = [own for own in fresh if len(own)][:most_users]
+        if len(kept) < 2:
             raise UseError(
-                f"the store holds {len(part.counts)} users in split {name}: there is nobody to "
-                "tell from the others",
+                f"the store holds fresh examples of {len(kept)} users in split {name}: there is "
+                "nobody to tell from the others",
                 hint="prepare it with --held-out-users 0.1 --held-out-examples 0.05, or audit with "
                 "--no-inference",
             )
-        counts = np.minimum(part.counts[:most_users], most_examples)
-        users = np.repeat(np.arange(len(counts)), counts)
-        examples = np.concatenate([np.arange(count) for count in counts])
+        part = store.split(name)
+        kept = [own[:most_examples] for own in kept]
+        counts = np.array([len(own) for own in kept])
+        numbers = np.array([n for n, own in enumerate(fresh) if len(own)][:most_users])
+        users, examples = np.repeat(numbers, counts), np.concatenate(kept)
         ratios = log_likelihoods(model, part, users, examples, batch=batch) - log_likelihoods(
             base, part, users, examples, batch=batch
         )
         # A model that diverged says nothing of anybody.
-        scores[name] = np.nan_to_num(np.bincount(users, weights=ratios) / counts, nan=0.0)
+        means = np.add.reduceat(ratios, np.cumsum(counts) - counts) / counts
+        scores[name] = np.nan_to_num(means, nan=0.0)
     return roc(scores[Split.HELD_OUT_EXAMPLES], scores[Split.HELD_OUT_USERS])
+
+
+def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:
+    """By split, each user's fresh examples: int64, for members all that were held out.
+
+    Of a held-out user each example but the first, with the chance that a training user's example
+    but the first was held out with; a function of the user's hash, the number of examples and that
+    chance.
+    """
+    members, others = store.split(Split.HELD_OUT_EXAMPLES), store.split(Split.HELD_OUT_USERS)
+    trained = store.split(Split.TRAIN).counts
+    held_out = int(members.counts.sum())
+    chance = held_out / max(1, held_out + int((trained - 1).sum()))
+    drawn: list[NDArray[np.int64]] = []
+    for user, count in enumerate(others.counts.tolist()):
+        draw = np.random.default_rng([*others.user_hashes[user].tolist(), _SALT])
+        fresh = np.flatnonzero(draw.random(count - 1) < chance)
+        drawn.append(1 + fresh.astype(np.int64))
+    return {
+        Split.HELD_OUT_EXAMPLES: [
+            np.arange(count, dtype=np.int64) for count in members.counts.tolist()
+        ],
+        Split.HELD_OUT_USERS: drawn,
+    }
 
 
 @torch.no_grad()

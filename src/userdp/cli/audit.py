@@ -138,9 +138,11 @@ def _print_extra(console: Console, say: Any, result: dict[str, Any], again: dict
             check["power"],
         )
     console.print(table)
+    own = result["run_seconds"]
     say(
         f"Cost: {again['gradients']:,} gradients of users or examples; the run itself takes "
-        f"{again['planned_gradients']:,.0f}. {again['seconds']:.0f} s."
+        f"{again['planned_gradients']:,.0f}. {again['seconds']:.1f} s"
+        + ("." if own is None else f"; the steps of the run itself took {own:.1f} s.")
     )
 
 
