@@ -1,6 +1,6 @@
 """The analogue of Chua et al. 2024, Table 7, on any user store: what each selection chooses.
 
-    python -m benchmarks.selections STORE [--group-size 10] [--model PATH] [--max-users N] [--json]
+    python -m benchmarks.selections STORE [--group-size 10] [--model PATH] [--json]
 
 For each strategy at most ``group_size`` examples per training user: their average length in tokens,
 average perplexity under the bundled base model (public text), and the part shorter than the limit.
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from userdp.data.scores import read_scores
 from userdp.data.selections import Strategy, build_selector, select_once
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import UserStore
 
 FIXED = (
     Strategy.RANDOM,
@@ -26,45 +27,29 @@ FIXED = (
     Strategy.HIGHEST_PERPLEXITY,
     Strategy.LOWEST_PERPLEXITY,
 )
-BATCH = 32
 
 
-def perplexities(split: StoreSplit, model_path: str) -> np.ndarray:
+def perplexities(store: UserStore, model: str) -> np.ndarray:
     """exp(mean loss) of each training example, in the order of users and examples."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    from userdp.cli.progress import StepBar
+    from userdp.training.scores import score_store
 
-    from userdp.gradients import Units, causal_lm_loss
-
-    model = AutoModelForCausalLM.from_pretrained(model_path).eval()
-    users = np.repeat(np.arange(len(split.counts)), split.counts)
-    examples = np.arange(len(users)) - np.repeat(
-        np.cumsum(split.counts) - split.counts, split.counts
-    )
-    order = np.argsort(split.lengths(users, examples), kind="stable")
-    found = np.zeros(len(users), dtype=np.float32)
-    with torch.no_grad():
-        for begin in range(0, len(order), BATCH):
-            here = order[begin : begin + BATCH]
-            rows = split.gather(users[here], examples[here])
-            units = Units.from_flat(rows.tokens, rows.offsets, np.arange(len(here) + 1))
-            losses = causal_lm_loss(model, units.input_ids, units.lengths)
-            found[here] = losses.double().exp().numpy()
-            if begin // BATCH % 100 == 0:
-                print(f"scored {begin:,} of {len(order):,}", file=sys.stderr, flush=True)
-    return found
+    with tempfile.TemporaryDirectory() as folder, StepBar() as bar:
+        out = Path(folder) / "scores.arrow"
+        score_store(store, model, out, progress=bar)
+        return read_scores(out, store)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument("--group-size", type=int, default=10)
-    parser.add_argument("--model", default=str(default_model()))
+    parser.add_argument("--model", default="bundled")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     store = UserStore.open(options.store)
     split = store.split("train")
-    scores = perplexities(split, options.model)
+    scores = perplexities(store, options.model)
     first = np.cumsum(split.counts) - split.counts
     table = {}
     for strategy in FIXED:
@@ -94,12 +79,6 @@ def main() -> None:
     else:
         for name, row in table.items():
             print(f"{name:20}", {key: round(value, 3) for key, value in row.items()})
-
-
-def default_model() -> Path:
-    import userdp
-
-    return Path(userdp.__file__).parent / "assets" / "base-model"
 
 
 if __name__ == "__main__":

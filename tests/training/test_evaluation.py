@@ -68,11 +68,12 @@ def coupled_loss(model, input_ids, lengths, targets=None):
 
 def pooled_losses(model, store, split, *, loss) -> list[float]:
     """The broken twin: all users' rows in one pass."""
-    from userdp.training.evaluation import _row_losses, _rows_of
+    from userdp.training.evaluation import _rows_of
+    from userdp.training.split_losses import split_losses
 
     part = store.split(split)
     users, examples = _rows_of(part, users_by_hash(part, None))
-    losses, targets = _row_losses(model, part, users, examples, loss=loss, batch=10**6)
+    losses, targets = split_losses(model, part, users, examples, loss=loss, batch=10**6)
     sums = np.bincount(users, weights=losses * targets)
     return list(sums / np.bincount(users, weights=targets))
 

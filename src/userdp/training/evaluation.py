@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
+from userdp.gradients import Loss, causal_lm_loss, require_masked
 from userdp.guarantees import require_count
+from userdp.training.split_losses import split_losses
 
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 """Of the users' own losses: how unequally a model serves people."""
@@ -85,7 +85,7 @@ def evaluate(
             hint="prepare the store with a part held out, or choose another --split",
         )
     users, examples = _rows_of(part, chosen)
-    row_losses, targets = _row_losses(model, part, users, examples, loss=loss, batch=batch)
+    row_losses, targets = split_losses(model, part, users, examples, loss=loss, batch=batch)
     sums = np.bincount(users, weights=row_losses * targets, minlength=len(part.counts))
     tokens = np.bincount(users, weights=targets, minlength=len(part.counts))
     measured = tokens > 0
@@ -155,7 +155,7 @@ def user_losses(
     means = []
     for user, count in enumerate(part.counts):
         rows = np.full(count, user)
-        losses, targets = _row_losses(model, part, rows, np.arange(count), loss=loss, batch=batch)
+        losses, targets = split_losses(model, part, rows, np.arange(count), loss=loss, batch=batch)
         if targets.sum():
             means.append(float((losses * targets).sum() / targets.sum()))
     return np.array(means, dtype=np.float64)
@@ -169,35 +169,3 @@ def _rows_of(
     users = np.repeat(chosen, counts)
     firsts = np.repeat(np.cumsum(counts) - counts, counts)
     return users, np.arange(len(users), dtype=np.int64) - firsts
-
-
-@torch.no_grad()
-def _row_losses(
-    model: nn.Module,
-    part: StoreSplit,
-    users: np.ndarray,
-    examples: np.ndarray,
-    *,
-    loss: Loss,
-    batch: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Each row's mean loss and its number of targets, in the order given."""
-    device = next(model.parameters()).device
-    order = np.argsort(-part.lengths(users, examples), kind="stable")
-    losses = np.zeros(len(users))
-    targets = np.zeros(len(users))
-    was_training = model.training
-    model.eval()
-    try:
-        for begin in range(0, len(order), batch):
-            here = order[begin : begin + batch]
-            rows = part.gather(users[here], examples[here])
-            units = Units.from_flat(
-                rows.tokens, rows.offsets, np.arange(len(here) + 1), rows.targets
-            ).to(device)
-            found = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
-            losses[here] = found.double().cpu().numpy()
-            targets[here] = units.target_counts().cpu().numpy()
-    finally:
-        model.train(was_training)
-    return losses, targets

@@ -23,9 +23,9 @@ from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import Units, causal_lm_loss, row_losses
 from userdp.guarantees import require_count
 from userdp.training.models import read_model, require_fit, resolve
+from userdp.training.split_losses import split_losses
 
 _BLOCK = 8192
 """Examples that are sorted by length together; their scores are one block of the file."""
@@ -76,7 +76,7 @@ def score_store(
         raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
     scorer = read_model(resolve(model))
     require_fit(scorer, model, store)
-    scorer = scorer.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    scorer = scorer.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     told = progress or NoProgress()
     told.stage("score", total)
     seen: list[NDArray[np.float32]] = []
@@ -116,7 +116,6 @@ def require_public(model: str, store: UserStore) -> None:
         )
 
 
-@torch.no_grad()
 def _scored(
     model: nn.Module, part: StoreSplit, begin: int, end: int, batch: int, progress: Progress
 ) -> NDArray[np.float32]:
@@ -125,18 +124,9 @@ def _scored(
     number = np.arange(begin, end)
     users = np.searchsorted(ends, number, side="right")
     examples = number - (ends - part.counts)[users]
-    device = next(model.parameters()).device
-    order = np.argsort(part.lengths(users, examples), kind="stable")
-    scores = np.full(len(number), np.nan, dtype=np.float32)
-    for at in range(0, len(order), batch):
-        here = order[at : at + batch]
-        rows = part.gather(users[here], examples[here])
-        units = Units.from_flat(
-            rows.tokens, rows.offsets, np.arange(len(here) + 1), rows.targets
-        ).to(device)
-        losses = row_losses(causal_lm_loss, model, units.input_ids, units.lengths, units.targets)
-        known = (units.target_counts() > 0) & losses.isfinite()
-        capped = losses.double().clamp(max=math.log(np.finfo(np.float32).max))
-        scores[here] = torch.where(known, capped.exp(), math.nan).cpu().numpy()
-        progress.at(begin + at + len(here))
-    return scores
+    losses, targets = split_losses(
+        model, part, users, examples, batch=batch, done=lambda rows: progress.at(begin + rows)
+    )
+    capped = np.minimum(losses, math.log(np.finfo(np.float32).max))
+    known = (targets > 0) & np.isfinite(losses)
+    return np.where(known, np.exp(capped), np.nan).astype(np.float32)
