@@ -15,7 +15,6 @@ who then has nothing is left out: the two sides differ by the training alone.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -23,8 +22,8 @@ from userdp.auditing.roc import Roc, roc
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import Units, causal_lm_loss, row_losses
 from userdp.guarantees import require_count
+from userdp.training.split_losses import split_losses
 
 _SALT = 0x6672657368  # public: the same examples on every machine
 
@@ -104,7 +103,6 @@ def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:
     }
 
 
-@torch.no_grad()
 def log_likelihoods(
     model: nn.Module,
     part: StoreSplit,
@@ -114,22 +112,5 @@ def log_likelihoods(
     batch: int = 32,
 ) -> NDArray[np.float64]:
     """float64 (rows,): log p(x) of each example, summed over its target tokens."""
-    device = next(model.parameters()).device
-    order = np.argsort(-part.lengths(users, examples), kind="stable")
-    found = np.zeros(len(users))
-    was_training = model.training
-    model.eval()
-    try:
-        for begin in range(0, len(order), batch):
-            here = order[begin : begin + batch]
-            rows = part.gather(users[here], examples[here])
-            units = Units.from_flat(
-                rows.tokens, rows.offsets, np.arange(len(here) + 1), rows.targets
-            ).to(device)
-            losses = row_losses(
-                causal_lm_loss, model, units.input_ids, units.lengths, units.targets
-            )
-            found[here] = -(losses.double() * units.target_counts()).cpu().numpy()
-    finally:
-        model.train(was_training)
-    return found
+    losses, targets = split_losses(model, part, users, examples, batch=batch)
+    return -losses * targets
