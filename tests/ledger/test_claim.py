@@ -1,12 +1,15 @@
 import dataclasses
+import json
 import math
 
 import pytest
 
 from tests.plans import els_plan, uls_plan
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger, claim
-from userdp.plan import StepRecord
+from userdp.ledger.run import write_winner
+from userdp.plan import FixedGrid, PrivateSelection, StepRecord
 
 
 def run(path, plan, attempts):
@@ -149,3 +152,65 @@ def test_a_run_with_known_seeds_claims_nothing(tmp_path):
     path = tmp_path / "ledger.jsonl"
     RunLedger.create(path, plan=plan, run_id="r", facts={"unsafe_seeds": True}).close()
     assert claim(path).guarantee.epsilon == math.inf
+
+
+LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
+
+
+def tuning(plan):
+    return PrivateSelection(plans=(plan,), score_epsilon=0.1, repetitions=LAW)
+
+
+def trial(path, plan, selection_id="s"):
+    path.mkdir()
+    ledger = RunLedger.create(path / "ledger.jsonl", plan=plan, run_id="t", trial_of=selection_id)
+    for _ in range(plan.steps):
+        ledger.attempt(StepRecord.of_plan(plan))
+    ledger.finish()
+    ledger.close()
+    return path / "ledger.jsonl"
+
+
+def test_a_selection_is_one_charge_and_its_trials_are_none(tmp_path):
+    plan, store = uls_plan(), StoreLedger(tmp_path)
+    store.reserve_selection("s", tuning(plan))
+    store.require_selection("s", plan)
+    assert claim(tmp_path).guarantee == tuning(plan).guarantee()
+    assert claim(tmp_path, delta=1e-7).guarantee == tuning(plan).guarantee(delta=1e-7)
+    store.reserve("one", plan)
+    both = tuning(plan).guarantee().epsilon + plan.guarantee().epsilon
+    assert claim(tmp_path).guarantee.epsilon == pytest.approx(both)
+    assert claim(tmp_path, delta=1e-7).guarantee.delta == pytest.approx(1e-7)
+    with pytest.raises(UseError, match="already reserved"):
+        store.reserve_selection("s", tuning(plan))
+    for selection_id, other in (("x", plan), ("one", plan), ("s", els_plan())):
+        with pytest.raises(UseError, match="pays for this plan"):
+            store.require_selection(selection_id, other)
+
+
+def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tmp_path):
+    plan = uls_plan()
+    source = trial(tmp_path / "trial", plan)
+    assert claim(source).guarantee.epsilon == math.inf
+    write_winner(source, tmp_path / "winner.jsonl", tuning(plan))
+    found = claim(tmp_path / "winner.jsonl")
+    assert found.guarantee == tuning(plan).guarantee()
+    assert found.guarantee.epsilon > plan.guarantee().epsilon
+    assert found.complete
+    assert "trial_of" not in (tmp_path / "winner.jsonl").read_text()
+    grid = FixedGrid(plans=(plan, plan, plan), score_epsilon=0.1)
+    write_winner(run(tmp_path / "run", plan, 5) / "ledger.jsonl", tmp_path / "grid.jsonl", grid)
+    assert claim(tmp_path / "grid.jsonl").guarantee == grid.guarantee()
+
+
+def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tmp_path):
+    source = trial(tmp_path / "trial", uls_plan())
+    with pytest.raises(UseError, match="did not try"):
+        write_winner(source, tmp_path / "winner.jsonl", tuning(uls_plan(noise_multiplier=9.0)))
+    write_winner(source, tmp_path / "winner.jsonl", tuning(uls_plan()))
+    lines = (tmp_path / "winner.jsonl").read_text().splitlines()
+    header = json.loads(lines[0])
+    header["tuning"]["plans"] = [uls_plan(noise_multiplier=9.0).to_dict()]
+    (tmp_path / "edited.jsonl").write_text(json.dumps(header) + "\n")
+    with pytest.raises(UseError, match="did not try"):
+        claim(tmp_path / "edited.jsonl")

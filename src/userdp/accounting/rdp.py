@@ -31,7 +31,7 @@ a = min(πσ/2, 6), and the moment is at least 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -123,13 +123,29 @@ def epsilon(
     Source: Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), Proposition 12; the same in
     Balle et al. 2020 (arXiv:1905.09982), Theorem 21 and after.
     """
-    log_delta, steps = math.log(require_delta(delta)), require_count("steps", steps)
-    best = math.inf
-    for order in orders:
-        rho = _composed(order, sampling_probability, noise_multiplier, group_size, steps)
-        # δ = e^{(α-1)(ρ-ε)} (α-1)^{α-1} / α^α, solved for ε
-        best = min(best, rho + (_log_kappa(order) - log_delta) / (order - 1))
-    return Bracket(lower=0.0, upper=_up(max(best, 0.0)), accountant=ACCOUNTANT, note=_NOTE)
+    require_delta(delta)
+    require_count("steps", steps)
+    curve = {
+        order: _composed(order, sampling_probability, noise_multiplier, group_size, steps)
+        for order in orders
+    }
+    upper = epsilon_of_curve(curve, delta)
+    return Bracket(lower=0.0, upper=upper, accountant=ACCOUNTANT, note=_NOTE)
+
+
+def epsilon_of_curve(curve: Mapping[float, float], delta: float) -> float:
+    """The ε at ``delta`` of anything that is (α, ρ)-RDP for each pair of ``curve``, rounded up.
+
+    Args:
+        curve: ρ by order α > 1; an infinite ρ says nothing.
+        delta: in (0, 1).
+
+    Source: as `epsilon`.
+    """
+    log_delta = math.log(require_delta(delta))
+    # δ = e^{(α-1)(ρ-ε)} (α-1)^{α-1} / α^α, solved for ε
+    best = min(rho + (_log_kappa(order) - log_delta) / (order - 1) for order, rho in curve.items())
+    return _up(max(best, 0.0))
 
 
 def delta(
@@ -145,13 +161,22 @@ def delta(
 
     Guarantee, arguments, errors and source as in `epsilon`; at most 1.
     """
-    epsilon, steps = require_epsilon(epsilon), require_count("steps", steps)
-    best = 0.0  # log of δ = 1
-    for order in orders:
-        rho = _composed(order, sampling_probability, noise_multiplier, group_size, steps)
-        best = min(best, (order - 1) * (rho - epsilon) + _log_kappa(order))
-    upper = min(math.exp(best) * (1 + 1e-13 * (1 - best)), 1.0)
-    return Bracket(lower=0.0, upper=max(upper, 5e-324), accountant=ACCOUNTANT, note=_NOTE)
+    require_epsilon(epsilon)
+    require_count("steps", steps)
+    curve = {
+        order: _composed(order, sampling_probability, noise_multiplier, group_size, steps)
+        for order in orders
+    }
+    upper = delta_of_curve(curve, epsilon)
+    return Bracket(lower=0.0, upper=upper, accountant=ACCOUNTANT, note=_NOTE)
+
+
+def delta_of_curve(curve: Mapping[float, float], epsilon: float) -> float:
+    """The δ at ``epsilon`` of anything with this RDP curve, rounded up; as `epsilon_of_curve`."""
+    require_epsilon(epsilon)
+    best = min((order - 1) * (rho - epsilon) + _log_kappa(order) for order, rho in curve.items())
+    best = min(best, 0.0)  # log of δ = 1
+    return max(min(math.exp(best) * (1 + 1e-13 * (1 - best)), 1.0), 5e-324)
 
 
 def lemma_1_sides(

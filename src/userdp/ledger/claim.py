@@ -51,7 +51,9 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
     """The claim of a run ledger or a store ledger, or of the folder that holds one.
 
     Guarantee: for a run, the ε of the attempted steps at ``delta`` (the plan's own by default); a
-    run whose sampling or noise had a known seed claims nothing. For a store, runs are added up by
+    run whose sampling or noise had a known seed claims nothing. The winner of a tuning claims what
+    the tuning costs, whole; a trial of a private selection, which is nobody's but the operator's,
+    claims nothing. For a store, runs are added up by
     basic composition: the parameters of a later run may have been chosen after seeing an earlier
     one, and sums of pre-fixed (ε_i, δ_i) stay valid then.
 
@@ -73,27 +75,33 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
 def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -> Claim:
     plan = run_ledger.plan_of(path, entries)
     steps = run_ledger.count_attempts(entries)
+    composition = "steps of one mechanism"
     if plan is None:
         guarantee = _no_claim(delta or 0.0)
     else:
         for entry in entries:
             if entry["kind"] == "attempt":
                 _refuse_other_step(path, entry, plan)
-        guarantee = plan.guarantee(
-            steps, delta=delta, void=bool(entries[0]["facts"].get("unsafe_seeds"))
-        )
+        void = bool(entries[0]["facts"].get("unsafe_seeds"))
+        tuning = run_ledger.tuning_of(path, entries)
+        if tuning is not None and not void:
+            guarantee, composition = tuning.guarantee(delta=delta), tuning.in_words
+        elif "trial_of" in entries[0]:
+            guarantee, composition = _no_claim(delta or 0.0), "a trial of a private selection"
+        else:
+            guarantee = plan.guarantee(steps, delta=delta, void=void)
     return Claim(
         guarantee=guarantee,
         subject="run",
         steps=steps,
         runs=1,
         complete=plan is not None and steps == plan.steps,
-        composition="steps of one mechanism",
+        composition=composition,
     )
 
 
 def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Claim:
-    planned = sum(charge.plan is not None for charge in charges)
+    planned = sum(charge.plan is not None or charge.selection is not None for charge in charges)
     share = delta / planned if delta and planned else None
     parts = [_part(charge, share) for charge in charges]
     claimed = [part for part in parts if math.isfinite(part.epsilon)]
@@ -132,6 +140,8 @@ def _part(charge: store_ledger.Charge, delta: float | None) -> Guarantee:
             sampling=Sampling.USERS,
             accountant="pure",
         )
+    if charge.selection is not None:
+        return charge.selection.guarantee(delta=delta)
     if charge.plan is None:
         return _no_claim(0.0)
     return charge.plan.guarantee(charge.steps, delta=delta)

@@ -13,9 +13,13 @@ from typing import Any
 
 from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
-from userdp.plan import Plan, StepRecord
+from userdp.plan import Plan, StepRecord, Tuning
+from userdp.plan.tuning import tuning_from_dict
 
 SCHEMA = "userdp.ledger/1"
+TUNED_SCHEMA = "userdp.ledger/2"
+"""Of a trial of a private selection and of the winner of a tuning, whose claims are not their
+plan's: a version that does not know better must not read them."""
 
 
 class RunLedger:
@@ -47,11 +51,18 @@ class RunLedger:
 
     @classmethod
     def create(
-        cls, path: Path, *, plan: Plan | None, run_id: str, facts: dict[str, Any] | None = None
+        cls,
+        path: Path,
+        *,
+        plan: Plan | None,
+        run_id: str,
+        facts: dict[str, Any] | None = None,
+        trial_of: str | None = None,
     ) -> RunLedger:
         """Begin a ledger; ``facts`` are public constants such as versions.
 
-        ``plan`` is None for a run without privacy: its ε is infinite.
+        ``plan`` is None for a run without privacy: its ε is infinite. ``trial_of`` names the
+        private selection that pays for this run, of which only the winner claims anything.
         """
         if path.exists():
             raise UseError(
@@ -65,6 +76,8 @@ class RunLedger:
             "plan": plan.to_dict() if plan else None,
             "facts": facts or {},
         }
+        if trial_of is not None:
+            header |= {"schema": TUNED_SCHEMA, "trial_of": trial_of}
         append_entries(path, [header])
         return cls(path, plan, 0)
 
@@ -126,10 +139,44 @@ class RunLedger:
         self._writer.close()
 
 
+def write_winner(source: Path, target: Path, tuning: Tuning) -> None:
+    """Write the ledger of a tuning's winner: that of its run, with what choosing it cost.
+
+    Args:
+        source: the ledger of the winner's run, finished.
+        target: a new file.
+        tuning: whose claim the winner has from now on.
+
+    Raises:
+        UseError: the run is not one of ``tuning``'s, or ``target`` exists.
+    """
+    entries = read_entries(source)
+    plan = plan_of(source, entries)
+    if plan not in tuning.plans:
+        raise UseError(f"{source} is of a plan that this tuning did not try")
+    if target.exists():
+        raise UseError(f"{target} exists already: a ledger is begun once")
+    header = {key: value for key, value in entries[0].items() if key != "trial_of"}
+    header |= {"schema": TUNED_SCHEMA, "tuning": tuning.to_dict()}
+    append_entries(target, [header, *entries[1:]])
+
+
+def tuning_of(path: Path, entries: list[dict[str, Any]]) -> Tuning | None:
+    """The tuning that this run won, if it did; `UseError` if it cannot have."""
+    values = entries[0].get("tuning")
+    if values is None:
+        return None
+    tuning = tuning_from_dict(values)
+    if plan_of(path, entries) not in tuning.plans:
+        raise UseError(f"{path} is of a plan that its tuning did not try")
+    return tuning
+
+
 def plan_of(path: Path, entries: list[dict[str, Any]]) -> Plan | None:
     """The plan in a run ledger's first line; `UseError` if these are no run ledger's entries."""
-    if not entries or entries[0].get("kind") != "run" or entries[0].get("schema") != SCHEMA:
-        raise UseError(f"{path} is not a run ledger of schema {SCHEMA}")
+    known = (SCHEMA, TUNED_SCHEMA)
+    if not entries or entries[0].get("kind") != "run" or entries[0].get("schema") not in known:
+        raise UseError(f"{path} is not a run ledger of schema {' or '.join(known)}")
     plan = entries[0]["plan"]
     return None if plan is None else Plan.from_dict(plan)
 

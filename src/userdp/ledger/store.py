@@ -1,9 +1,10 @@
 """The store ledger: what the people in a user store have been charged, over all runs.
 
 A run *reserves* its whole plan when it starts and *settles* when it ends. A run that never
-settles stays charged in full. A DP statistic (`userdp.queries`) is a line of its own,
-written before its answer is drawn; the answer follows on another. The file is ``ledger.jsonl`` in
-the store's folder.
+settles stays charged in full. A private selection is one line for all of its trials, which
+reserve nothing of their own: their number is secret. A DP statistic (`userdp.queries`) is a line
+of its own, written before its answer is drawn; the answer follows on another. The file is
+``ledger.jsonl`` in the store's folder.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.errors import UseError
 from userdp.ledger.journal import append_entries, read_entries
-from userdp.plan import Plan
+from userdp.plan import Plan, PrivateSelection
+from userdp.plan.tuning import tuning_from_dict
 
 SCHEMA = "userdp.store-ledger/1"
 FILE_NAME = "ledger.jsonl"
@@ -26,13 +28,14 @@ class Charge:
     """What one run or query costs the people of a store.
 
     Args:
-        run_id: of the run, or of the query.
-        plan: None for a run without privacy, and for a query.
-        steps: charged; 0 for a query.
+        run_id: of the run, the query or the selection.
+        plan: None for a run without privacy, for a query and for a selection.
+        steps: charged; 0 for a query and for a selection, which is charged as a whole.
         settled: what it costs is final.
         query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
         query_name: what was asked.
         answer: what was released; None if a crash came between the charge and its answer.
+        selection: of a private selection, all of whose trials this pays for.
     """
 
     run_id: str
@@ -42,6 +45,7 @@ class Charge:
     query_epsilon: float | None = None
     query_name: str | None = None
     answer: int | None = None
+    selection: PrivateSelection | None = None
 
 
 class StoreLedger:
@@ -61,6 +65,33 @@ class StoreLedger:
         self._append(
             {"kind": "reserve", "run_id": run_id, "plan": plan.to_dict() if plan else None}
         )
+
+    def reserve_selection(self, selection_id: str, selection: PrivateSelection) -> None:
+        """Charge a private selection, on the disk before this returns and so before any trial.
+
+        Raises:
+            UseError: the id is taken.
+        """
+        if any(charge.run_id == selection_id for charge in self.charges()):
+            raise UseError(f"selection {selection_id} is already reserved in {self.path}")
+        self._append(
+            {"kind": "selection", "run_id": selection_id, "selection": selection.to_dict()}
+        )
+
+    def require_selection(self, selection_id: str, plan: Plan) -> None:
+        """Whether a selection pays for trials of ``plan``.
+
+        Raises:
+            UseError: it was never reserved here, or ``plan`` is not one of its plans.
+        """
+        found = {charge.run_id: charge.selection for charge in self.charges()}
+        selection = found.get(selection_id)
+        if selection is None or plan not in selection.plans:
+            raise UseError(
+                f"no private selection {selection_id} in {self.path} pays for this plan, so a "
+                "trial of it would be charged nowhere",
+                hint="go on with the sweep: userdp sweep STORE --out DIR --resume",
+            )
 
     def query(self, query_id: str, *, name: str, pure_epsilon: float) -> None:
         """Charge a statistic, on the disk before this returns and so before it is drawn.
@@ -129,6 +160,13 @@ def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
         elif entry["kind"] == "settle":
             charges[run_id] = Charge(
                 run_id=run_id, plan=charges[run_id].plan, steps=entry["steps"], settled=True
+            )
+        elif entry["kind"] == "selection":
+            selection = tuning_from_dict(entry["selection"])
+            if not isinstance(selection, PrivateSelection):
+                raise UseError(f"{path} holds a selection that is not private")
+            charges[run_id] = Charge(
+                run_id=run_id, plan=None, steps=0, settled=True, selection=selection
             )
         elif entry["kind"] == "query":
             query = PureQuery(pure_epsilon=entry["pure_epsilon"])

@@ -6,5 +6,6 @@ one plan, so that what is claimed is what runs.
 
 from userdp.plan.plan import SCHEMA, Plan
 from userdp.plan.step import StepRecord
+from userdp.plan.tuning import FixedGrid, PrivateSelection, Tuning
 
-__all__ = ["SCHEMA", "Plan", "StepRecord"]
+__all__ = ["SCHEMA", "FixedGrid", "Plan", "PrivateSelection", "StepRecord", "Tuning"]

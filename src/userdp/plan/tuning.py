@@ -1,0 +1,327 @@
+"""`Tuning`: how one of several candidates is chosen, and what the chosen one claims.
+
+A winner was chosen by what all candidates learned, so its price is not that of its own run. Two
+ways have one: a fixed grid, all of whose runs and scores are added up, and the best of a random
+number of candidates (`userdp.accounting.private_selection`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from userdp.accounting.accountants import Accountant, calibrate_by
+from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.accounting.private_selection import ACCOUNTANT, base_curve, selection_epsilon
+from userdp.accounting.repetitions import PoissonNumber, Repetitions, TruncatedNegativeBinomial
+from userdp.errors import UseError
+from userdp.guarantees import (
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    Sampling,
+    require_delta,
+    require_positive,
+)
+from userdp.plan.plan import Plan
+
+SCHEMA = "userdp.tuning/1"
+_LARGEST_NOISE = 1e6
+_DOWN = 1 - 1e-15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedGrid:
+    """The best of a fixed grid by DP scores: every run and every score is paid.
+
+    Guarantee: `guarantee` covers the release of all candidates' weights and of all scores, and so
+    whatever is chosen by them: basic composition (Dwork and Roth 2014, Theorem 3.16) of (ε_i, δ_i)
+    that were fixed before the first run.
+
+    Args:
+        plans: one for each candidate, twice where candidates share it.
+        score_epsilon: each score is (ε, 0)-DP per user, add-or-remove.
+    """
+
+    plans: tuple[Plan, ...]
+    score_epsilon: float
+
+    def __post_init__(self) -> None:
+        _require_plans(self.plans)
+        require_positive("score_epsilon", self.score_epsilon, at_most=700.0)
+
+    @property
+    def in_words(self) -> str:
+        """How the parts were put together."""
+        return f"basic composition of {len(self.plans)} candidates' runs and their scores"
+
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+        """The claim of the chosen candidate; each run's own δ by default, or shares of one."""
+        share = None if delta is None else require_delta(delta) / len(self.plans)
+        found = {plan: plan.guarantee(delta=share) for plan in set(self.plans)}
+        parts = [found[plan] for plan in self.plans]
+        scores = self.score_epsilon * len(self.plans)
+        return Guarantee(
+            epsilon=math.fsum([*(part.epsilon for part in parts), scores]),
+            delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=_sampling(self.plans),
+            accountant=" + ".join(sorted({part.accountant for part in parts} | {"pure"})),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for a ledger."""
+        return {
+            "schema": SCHEMA,
+            "kind": "fixed-grid",
+            "plans": [plan.to_dict() for plan in self.plans],
+            "score_epsilon": self.score_epsilon,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivateSelection:
+    """The best of a random number of candidates, each drawn anew from a public grid.
+
+    Guarantee: `guarantee` covers the winner alone: its weights, settings and score, if the number
+    of candidates is from ``repetitions``, each is drawn uniformly and independently, the best
+    score wins, and nothing of the others leaves the operator, their number included.
+
+    Args:
+        plans: those of the grid, each once.
+        score_epsilon: each score is (ε, 0)-DP per user, add-or-remove.
+        repetitions: the law of the number of candidates.
+
+    Source: Papernot and Steinke 2022 (arXiv:2110.03620), Theorems 2 and 6.
+    """
+
+    plans: tuple[Plan, ...]
+    score_epsilon: float
+    repetitions: Repetitions
+
+    def __post_init__(self) -> None:
+        _require_plans(self.plans)
+        require_positive("score_epsilon", self.score_epsilon, at_most=700.0)
+        if len({plan.target_delta for plan in self.plans}) > 1:
+            raise UseError("the plans of one private selection need one target delta")
+
+    @property
+    def target_delta(self) -> float:
+        """δ that is claimed at, if no other is asked for."""
+        return self.plans[0].target_delta
+
+    @property
+    def in_words(self) -> str:
+        """How the parts were put together."""
+        return "private selection from a random number of candidates"
+
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+        """The claim of the winner."""
+        delta = self.target_delta if delta is None else require_delta(delta)
+        curve = base_curve(
+            [mechanism_of(plan) for plan in self.plans], score_epsilon=self.score_epsilon
+        )
+        return Guarantee(
+            epsilon=selection_epsilon(curve, self.repetitions, delta).upper,
+            delta=delta,
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=_sampling(self.plans),
+            accountant=ACCOUNTANT,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for a ledger; the law of the number of candidates, never the number."""
+        law = self.repetitions
+        return {
+            "schema": SCHEMA,
+            "kind": "private-selection",
+            "plans": [plan.to_dict() for plan in self.plans],
+            "score_epsilon": self.score_epsilon,
+            "repetitions": {"eta": law.eta, "gamma": law.gamma}
+            if isinstance(law, TruncatedNegativeBinomial)
+            else {"mu": law.mu},
+        }
+
+
+Tuning = FixedGrid | PrivateSelection
+
+
+def tuning_from_dict(values: Mapping[str, Any]) -> Tuning:
+    """The inverse of ``to_dict``; `UseError` if it is of another version."""
+    try:
+        if values["schema"] != SCHEMA:
+            raise UseError(
+                f"this is not a tuning of schema {SCHEMA}, it says {values['schema']!r}",
+                hint="update userdp",
+            )
+        plans = tuple(Plan.from_dict(plan) for plan in values["plans"])
+        score = values["score_epsilon"]
+        if values["kind"] == "fixed-grid":
+            return FixedGrid(plans=plans, score_epsilon=score)
+        law = values["repetitions"]
+        repetitions: Repetitions = (
+            PoissonNumber(mu=law["mu"])
+            if "mu" in law
+            else TruncatedNegativeBinomial(eta=law["eta"], gamma=law["gamma"])
+        )
+        if values["kind"] == "private-selection":
+            return PrivateSelection(plans=plans, score_epsilon=score, repetitions=repetitions)
+    except (KeyError, TypeError) as error:
+        raise UseError(f"this is no tuning: {error!r} is missing or wrong") from error
+    raise UseError(f"there is no tuning of kind {values['kind']!r}", hint="update userdp")
+
+
+def divided(
+    plans: tuple[Plan, ...], *, epsilon: float, delta: float, score_epsilon: float
+) -> FixedGrid:
+    """A fixed grid within (``epsilon``, ``delta``): an equal share for each run after the scores.
+
+    Args:
+        plans: one for each candidate; their noise is replaced by the least for its share.
+        epsilon: of everything together.
+        delta: likewise.
+        score_epsilon: of each score.
+
+    Raises:
+        UseError: the scores leave nothing, or no noise is enough.
+    """
+    require_positive("epsilon", epsilon)
+    require_delta(delta)
+    _require_plans(plans)
+    count = len(plans)
+    share = (epsilon - count * require_positive("score_epsilon", score_epsilon)) / count * _DOWN
+    if not share > 0:
+        raise UseError(
+            f"{count} scores at epsilon = {score_epsilon:g} cost "
+            f"{count * score_epsilon:g} of {epsilon:g}: nothing is left for training",
+            hint="lower --score-epsilon, try fewer candidates, or raise --epsilon",
+        )
+    part = delta / count * _DOWN
+    noise: dict[PoissonUsers | PoissonExamples, float] = {}
+    for plan in plans:
+        if _draws(plan) not in noise:
+            found = calibrate_by(
+                plan.accountant, mechanism_of(plan), target_epsilon=share, target_delta=part
+            )
+            noise[_draws(plan)] = found.noise_multiplier
+    return FixedGrid(
+        plans=tuple(
+            replace(
+                plan,
+                noise_multiplier=noise[_draws(plan)],
+                target_epsilon=share,
+                target_delta=part,
+            )
+            for plan in plans
+        ),
+        score_epsilon=score_epsilon,
+    )
+
+
+def selected(
+    plans: tuple[Plan, ...],
+    *,
+    epsilon: float,
+    delta: float,
+    score_epsilon: float,
+    repetitions: Repetitions,
+) -> PrivateSelection:
+    """A private selection within (``epsilon``, ``delta``), with about the least noise for it.
+
+    Args:
+        plans: those of the grid, each once; their noise is replaced.
+        epsilon: of the winner's release.
+        delta: likewise.
+        score_epsilon: of each score.
+        repetitions: the law of the number of candidates.
+
+    Raises:
+        UseError: no noise is enough: the scores or the choosing alone cost more.
+    """
+    require_positive("epsilon", epsilon)
+    require_delta(delta)
+    _require_plans(plans)
+    plain = [replace(plan, target_epsilon=None, target_delta=delta) for plan in plans]
+
+    def within(noisy: list[Plan]) -> bool:
+        chosen = PrivateSelection(
+            plans=tuple(noisy), score_epsilon=score_epsilon, repetitions=repetitions
+        )
+        return chosen.guarantee().epsilon <= epsilon
+
+    def with_noise(plan: Plan, noise: float) -> Plan:
+        return replace(plan, noise_multiplier=noise)
+
+    if not within([with_noise(plan, _LARGEST_NOISE) for plan in plain]):
+        raise UseError(
+            f"choosing among about {repetitions.mean:.3g} candidates by scores at epsilon = "
+            f"{score_epsilon:g} costs more than epsilon = {epsilon:g} at delta = {delta:g}, "
+            "whatever the noise in training",
+            hint="lower --score-epsilon or --mean-trials, or raise --epsilon",
+        )
+    noise: dict[PoissonUsers | PoissonExamples, float] = {}
+    for plan in plain:
+        if _draws(plan) not in noise:
+            noise[_draws(plan)] = _least(
+                lambda value, alone: within([with_noise(alone, value)]), plan
+            )
+    factor = 1.0  # the worst plan may be another one at each order
+    while True:
+        found = [with_noise(plan, factor * noise[_draws(plan)]) for plan in plain]
+        if within(found):
+            return PrivateSelection(
+                plans=tuple(found), score_epsilon=score_epsilon, repetitions=repetitions
+            )
+        factor *= 1.005
+
+
+def mechanism_of(plan: Plan) -> PoissonUsers | PoissonExamples:
+    """What the accountant prices; `UseError` where choosing among such plans has no bound here."""
+    mechanism = plan.mechanism
+    covered = (
+        isinstance(mechanism, PoissonUsers | PoissonExamples)
+        and plan.accountant is Accountant.CONTOUR
+        and not plan.unsafe_shuffle
+    )
+    if not covered:
+        raise UseError(
+            f"a choice among plans with sampling {plan.realised_sampling}, adjacency "
+            f"{plan.adjacency} and accountant {plan.accountant} has no claim here",
+            hint="plan Poisson samples under add-or-remove adjacency with the accountant contour",
+        )
+    assert isinstance(mechanism, PoissonUsers | PoissonExamples)
+    return mechanism
+
+
+def _draws(plan: Plan) -> PoissonUsers | PoissonExamples:
+    """A plan's sampler and steps: plans that differ in their clipping alone need the same noise."""
+    return mechanism_of(plan).with_noise_multiplier(1.0)
+
+
+def _require_plans(plans: tuple[Plan, ...]) -> None:
+    if not plans:
+        raise UseError("tuning needs at least one plan, got none")
+    for plan in plans:
+        mechanism_of(plan)
+
+
+def _sampling(plans: tuple[Plan, ...]) -> Sampling:
+    samplings = {plan.realised_sampling for plan in plans}
+    return samplings.pop() if len(samplings) == 1 else Sampling.MIXED
+
+
+def _least(within: Callable[[float, Plan], bool], plan: Plan) -> float:
+    """About the least noise of ``plan`` for which ``within`` holds, on its right side."""
+    low = high = min(plan.noise_multiplier, _LARGEST_NOISE)
+    while high < _LARGEST_NOISE and not within(high, plan):
+        low, high = high, min(2 * high, _LARGEST_NOISE)
+    while low == high or (low > 1e-3 and within(low, plan)):
+        high, low = low, low / 2
+    while high > low * (1 + 1e-3):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if within(middle, plan) else (middle, high)
+    return high
