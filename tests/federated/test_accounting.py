@@ -1,0 +1,266 @@
+"""The two accountings: ``tight`` against independent oracles, ``paper`` to the letter."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from tests.federated.plans import constants, plan
+from userdp.accounting import PoissonExamples
+from userdp.errors import UseError
+from userdp.federated.accounting import (
+    FLAWS,
+    AccountingName,
+    Algorithm,
+    Reduction,
+    flaws_of,
+    group_target,
+    paper_noise,
+    silo_mechanism,
+    subject_mechanism,
+    subject_probability,
+    theorem_3_11_noise,
+    tight_noise,
+)
+from userdp.federated.plan import FederationPlan
+from userdp.guarantees import PrivacyUnit
+
+PRIVATE = [a for a in Algorithm if a.private]
+
+
+def one_step_delta(shifts, weights, sigma, epsilon):
+    """δ(ε) of one step, both directions, by plain quadrature: N(shift) against N(0)."""
+    x = np.linspace(-12 * sigma, max(shifts) + 12 * sigma, 400_001)
+    q = sum(w * stats.norm.pdf(x, s, sigma) for s, w in zip(shifts, weights, strict=True))
+    p = stats.norm.pdf(x, 0, sigma)
+    width = x[1] - x[0]
+    return max(
+        width * np.maximum(q - math.exp(epsilon) * p, 0).sum(),
+        width * np.maximum(p - math.exp(epsilon) * q, 0).sum(),
+    )
+
+
+def mixture(algorithm, p, k):
+    if algorithm in (Algorithm.LOCAL_ITEM, Algorithm.LOCAL_GROUP):
+        return list(range(k + 1)), stats.binom.pmf(range(k + 1), k, p)
+    q = 1 - (1 - p) ** k
+    return [0, 2 if algorithm is Algorithm.USER_LDP else 1], [1 - q, q]
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_one_step_is_the_mixture_of_the_table_by_quadrature(algorithm):
+    p, k, sigma = 0.2, 3, 1.3
+    mechanism = subject_mechanism(
+        algorithm, sampling_probability=p, group_size=k, noise_multiplier=sigma, steps=1
+    )
+    for epsilon in (0.1, 1.0, 2.0):
+        truth = one_step_delta(*mixture(algorithm, p, k), sigma, epsilon)
+        assert mechanism.delta(epsilon).upper == pytest.approx(truth, rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_many_steps_agree_with_dp_accounting(algorithm):
+    pytest.importorskip("dp_accounting")
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    p, k, sigma, steps = 0.1, 4, 3.0, 20
+    ours = subject_mechanism(
+        algorithm, sampling_probability=p, group_size=k, noise_multiplier=sigma, steps=steps
+    )
+    shifts, weights = mixture(algorithm, p, k)
+    event = dp_event.SelfComposedDpEvent(
+        dp_event.MixtureOfGaussiansDpEvent(sigma, shifts, list(weights)), steps
+    )
+    theirs = PLDAccountant(value_discretization_interval=5e-3).compose(event).get_epsilon(1e-5)
+    assert ours.epsilon(1e-5).upper == pytest.approx(theirs, rel=5e-3)
+
+
+def test_a_silo_replaced_whole_is_a_gaussian_of_mu_2_root_steps_over_sigma():
+    sigma, steps, epsilon = 7.0, 40, 1.5
+    mu = 2 * math.sqrt(steps) / sigma
+    truth = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
+        -mu / 2 - epsilon / mu
+    )
+    assert silo_mechanism(noise_multiplier=sigma, steps=steps).delta(
+        epsilon
+    ).upper == pytest.approx(truth, rel=1e-9)
+
+
+def test_the_chance_of_a_subject_is_that_of_at_least_one_item_and_rounded_up():
+    for p, k in ((0.3, 1), (1e-9, 3), (0.01, 500), (1.0, 2)):
+        exact = stats.binom.sf(0, k, p)
+        assert subject_probability(p, k) == pytest.approx(exact, rel=1e-12)
+        assert subject_probability(p, k) >= exact * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_calibrated_noise_meets_the_budget_and_is_the_least(algorithm):
+    made = FederationPlan.calibrated(target_epsilon=4.0, **constants(algorithm=algorithm))
+    unit = PrivacyUnit.EXAMPLE if algorithm is Algorithm.LOCAL_ITEM else PrivacyUnit.SUBJECT
+    (claim,) = [g for g in made.guarantees() if g.unit is unit]
+    assert 3.999 < claim.epsilon <= 4.0
+
+
+def test_horizontal_composition_charges_every_silo_that_may_hold_the_subject():
+    one = plan(silos_per_subject=1)
+    all_ = plan(silos_per_subject=3)
+    assert (one.charged_steps, all_.charged_steps) == (4, 12)
+    assert all_.guarantee().epsilon > one.guarantee().epsilon
+    twelve = PoissonExamples(
+        sampling_probability=0.25, group_size=3, noise_multiplier=1.0, steps=12
+    )
+    assert all_.guarantee().epsilon == twelve.epsilon(1e-5).upper
+
+
+def test_broken_twin_amplification_by_silo_sampling_is_caught():
+    """Sampling m of n silos buys nothing: an adversary at the server knows who ran."""
+    sampled = plan(silos=10, silos_per_round=2, silos_per_subject=1, rounds=50, local_steps=1)
+    twin_steps = 50 * 1 * 2 * sampled.sampling_probability / 10  # R·m/n steps "on average"
+    assert sampled.charged_steps == max(sampled.rounds_of_silos)
+    assert sampled.charged_steps > twin_steps
+
+
+def test_the_schedule_is_public_and_bounded_by_r_times_min_m_s():
+    made = plan(silos=10, silos_per_round=3, silos_per_subject=5, rounds=40)
+    for number in range(1, 41):
+        assert len(set(made.schedule(number))) == 3
+        assert made.schedule(number) == plan(
+            silos=10, silos_per_round=3, silos_per_subject=5, rounds=40
+        ).schedule(number)
+    assert sum(made.rounds_of_silos) == 120
+    assert made.charged_steps <= 2 * 40 * min(3, 5)
+    with pytest.raises(UseError):
+        made.schedule(41)
+
+
+def test_the_published_group_target_and_reductions():
+    assert group_target(4.0, 1e-5, 3) == pytest.approx(
+        (4 / 3, 1e-5 / (3 * math.exp(8 / 3))), rel=1e-12
+    )
+    assert theorem_3_11_noise(4.0, 1e-5) == pytest.approx(182.7, rel=1e-3)
+    made = FederationPlan.calibrated(
+        target_epsilon=4.0,
+        reduction=Reduction.SQRT,
+        **constants(accounting=AccountingName.PAPER, rounds=100, silos=16, silos_per_round=16),
+    )
+    assert (made.rounds, made.planned_rounds) == (25, 100)
+
+
+def moments_by_hand(q, sigma, steps, delta):
+    """Abadi et al.'s moments accountant: whole orders up to 64, log α(λ) by the binomial sum."""
+    best = math.inf
+    for order in range(2, 65):
+        terms = [
+            math.lgamma(order + 1)
+            - math.lgamma(i + 1)
+            - math.lgamma(order - i + 1)
+            + i * math.log(q)
+            + (order - i) * math.log1p(-q)
+            + i * (i - 1) / (2 * sigma**2)
+            for i in range(order + 1)
+        ]
+        moment = steps * np.logaddexp.reduce(terms)
+        best = min(best, (moment - math.log(delta)) / (order - 1))
+    return best
+
+
+def test_paper_noise_is_that_of_the_moments_accountant():
+    """Its conversion to (ε, δ) is the classical one; ours converts a little better."""
+    kwargs = {"steps": 500, "target_epsilon": 4.0, "target_delta": 1e-5}
+    for q, algorithm, group in (
+        (0.05, Algorithm.LOCAL_ITEM, 7),
+        (0.2, Algorithm.HIGRADAVG, 4),
+    ):
+        classical = optimize.brentq(lambda s, q=q: moments_by_hand(q, s, 500, 1e-5) - 4.0, 0.5, 20)
+        found = paper_noise(algorithm, batch_fraction=0.05, group_size=group, **kwargs)
+        assert 0.85 * classical < found < 1.001 * classical
+
+
+def test_every_algorithm_says_which_published_steps_are_unsound():
+    letters = set()
+    for algorithm in PRIVATE:
+        found = flaws_of(algorithm, Reduction.SQRT)
+        assert found
+        letters |= set(found)
+        assert "f" not in flaws_of(algorithm, Reduction.LINEAR)
+    assert letters == set(FLAWS)
+    assert flaws_of(Algorithm.FEDAVG, Reduction.NONE) == ()
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_paper_claims_no_epsilon_and_names_its_flaws(algorithm):
+    made = FederationPlan.calibrated(
+        target_epsilon=4.0, **constants(algorithm=algorithm, accounting=AccountingName.PAPER)
+    )
+    assert [g.epsilon for g in made.guarantees()] == [math.inf]
+    assert set(made.flaws) == set(flaws_of(algorithm, made.reduction))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "flaw"),
+    [(Algorithm.LOCAL_GROUP, "b"), (Algorithm.USER_LDP, "e")],
+)
+def test_broken_twin_published_noise_is_caught_by_the_sound_price(algorithm, flaw):
+    """The paper's noise, run under sound conditions, costs more than its promised ε = 4."""
+    assert flaw in flaws_of(algorithm, Reduction.LINEAR)
+    sigma = paper_noise(
+        algorithm,
+        batch_fraction=0.05,
+        group_size=2,  # the mini-batch's largest group; the data set's is 20
+        steps=200,
+        target_epsilon=4.0,
+        target_delta=1e-5,
+    )
+    sound = subject_mechanism(
+        algorithm, sampling_probability=0.05, group_size=20, noise_multiplier=sigma, steps=200
+    )
+    assert sound.epsilon(1e-5).lower > 4.5
+
+
+def test_fedavg_has_no_price():
+    assert plan(algorithm=Algorithm.FEDAVG).guarantee().epsilon == math.inf
+    with pytest.raises(UseError):
+        tight_noise(
+            Algorithm.FEDAVG,
+            sampling_probability=0.1,
+            group_size=1,
+            steps=1,
+            target_epsilon=1.0,
+            target_delta=1e-5,
+        )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampling_probability": math.nan},
+        {"l2_clip_norm": math.nan},
+        {"silos_per_round": 4},
+        {"silos_per_subject": 0},
+        {"rounds": 0},
+        {"group_size": 0},
+        {"target_delta": 1.0},
+        {"planned_rounds": 9},
+        {"learning_rate": math.inf},
+    ],
+)
+def test_bad_plans_are_refused(changes):
+    with pytest.raises(UseError):
+        plan(**changes)
+
+
+def test_a_plan_survives_json_and_another_is_told_apart(tmp_path):
+    made = FederationPlan.calibrated(target_epsilon=2.0, **constants())
+    assert FederationPlan.from_dict(made.to_dict()) == made
+    assert FederationPlan.from_dict(made.to_dict()).digest == made.digest
+    assert plan().digest != plan(rounds=3).digest
+    for broken in (
+        {},
+        made.to_dict() | {"extra": 1},
+        made.to_dict() | {"algorithm": "x"},
+        made.to_dict() | {"model": {}},
+    ):
+        with pytest.raises(UseError):
+            FederationPlan.from_dict(broken)
