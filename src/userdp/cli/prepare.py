@@ -28,6 +28,7 @@ def prepare(
     owners: Literal["first", "greedy"] = "first",
     records_per_user: int | None = None,
     input_options: Annotated[InputOptions, Parameter(name="*")] | None = None,
+    engine: Literal["duckdb", "spark"] = "duckdb",
     memory_limit: str = "1GB",
     append: bool = False,
     overwrite: bool = False,
@@ -57,11 +58,14 @@ def prepare(
             kept if all its owners are below --records-per-user (fixed-graph adjacency, ELS only).
         records_per_user: the bound of --owners greedy.
         input_options: see below.
+        engine: what brings each user's records together: DuckDB on this machine, or Apache Spark
+            (needs pyspark and Java). The store is the same.
         memory_limit: of the grouping stage, e.g. 1GB; the rest goes to disk beside the store.
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         json: print one JSON object on stdout.
     """
+    from userdp.data.grouping import GroupingEngine
     from userdp.data.ownership import Owners
     from userdp.data.prepare import append_records, prepare_store
     from userdp.data.sources import open_source
@@ -77,7 +81,14 @@ def prepare(
     rule = default_split(records.kind) if split is None else SplitRule(split)
     with StepBar() as bar:
         if append:
-            meta = append_records(records, out, split=rule, memory_limit=memory_limit, progress=bar)
+            meta = append_records(
+                records,
+                out,
+                split=rule,
+                engine=GroupingEngine(engine),
+                memory_limit=memory_limit,
+                progress=bar,
+            )
         else:
             meta = prepare_store(
                 records,
@@ -90,6 +101,7 @@ def prepare(
                 owners=Owners(owners),
                 records_per_user=records_per_user,
                 overwrite=overwrite,
+                engine=GroupingEngine(engine),
                 memory_limit=memory_limit,
                 progress=bar,
             )

@@ -11,6 +11,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +26,7 @@ from userdp.data.columns import BLOCK_BYTES, Columns, bytes_of, large_binary, of
 from userdp.errors import FailureError, UseError
 
 MEMORY_LIMIT = "1GB"
-_SIZE = re.compile(r"[1-9]\d{0,8}(\.\d+)?\s?[KMGT]i?B", re.IGNORECASE)
+_SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
 _SCHEMA = pa.schema(
     [
         ("user", pa.large_binary()),
@@ -40,6 +41,30 @@ _FETCH = 2**15
 _MAPPED_MOST = 2**30
 _MAPPED_AT_ONCE = 2**16
 """Linux maps up to so many bytes around one that is touched."""
+
+
+class GroupingEngine(StrEnum):
+    """What brings each user's records together: DuckDB on one machine, or Apache Spark."""
+
+    DUCKDB = "duckdb"
+    SPARK = "spark"
+
+
+def size_in_bytes(size: str) -> int:
+    """A size in DuckDB's words as a number; `UseError` if it is none.
+
+    >>> size_in_bytes("1GB"), size_in_bytes("1.5 KiB")
+    (1000000000, 1536)
+    """
+    found = _SIZE.fullmatch(size)
+    if found is None:
+        raise UseError(
+            f"memory_limit must be a size such as 1GB, got {size!r}",
+            hint="a number and one of KB, MB, GB, TB",
+        )
+    number, unit, binary = found.groups()
+    step = 1024 if binary else 1000
+    return int(float(number) * step ** ("KMGT".index(unit.upper()) + 1))
 
 
 class Grouping:
@@ -62,11 +87,7 @@ class Grouping:
     """
 
     def __init__(self, folder: Path, *, memory_limit: str = MEMORY_LIMIT) -> None:
-        if not _SIZE.fullmatch(memory_limit):
-            raise UseError(
-                f"memory_limit must be a size such as 1GB, got {memory_limit!r}",
-                hint="a number and one of KB, MB, GB, TB",
-            )
+        size_in_bytes(memory_limit)
         folder.mkdir(parents=True, exist_ok=True)
         self._rows, self._sorted = folder / "rows.arrow", folder / "sorted.arrow"
         self._spool = folder / "texts"

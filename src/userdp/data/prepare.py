@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from userdp.data import format as layout
 from userdp.data.ahead import ahead
@@ -13,7 +13,7 @@ from userdp.data.append import StoreAppender
 from userdp.data.checkpoints import Checkpoints, resume_key
 from userdp.data.columns import Columns, in_columns
 from userdp.data.examples import Examples, Writer
-from userdp.data.grouping import MEMORY_LIMIT, Grouping
+from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import StoreMeta
 from userdp.data.ownership import (
     FirstOwner,
@@ -34,6 +34,9 @@ from userdp.errors import FailureError, UseError
 from userdp.guarantees import require_count
 from userdp.version import __version__
 
+if TYPE_CHECKING:
+    from userdp.data.spark import SparkGrouping
+
 
 def prepare_store(
     source: Source,
@@ -47,6 +50,7 @@ def prepare_store(
     owners: Owners = Owners.FIRST,
     records_per_user: int | None = None,
     overwrite: bool = False,
+    engine: GroupingEngine = GroupingEngine.DUCKDB,
     memory_limit: str = MEMORY_LIMIT,
     progress: Progress | None = None,
 ) -> StoreMeta:
@@ -69,6 +73,7 @@ def prepare_store(
         owners: what becomes of records with several owners.
         records_per_user: the bound k of ``Owners.GREEDY``, and only there.
         overwrite: replace the store at ``out``.
+        engine: what groups the records; the store's content does not depend on it.
         memory_limit: of the grouping stage, e.g. "1GB".
         progress: is told how far the work is; default nobody.
 
@@ -88,6 +93,7 @@ def prepare_store(
         ),
         rule=SplitRule(split),
         bound=_require_bound(Owners(owners), records_per_user),
+        engine=GroupingEngine(engine),
         memory_limit=memory_limit,
         progress=progress or NoProgress(),
         tally=tally,
@@ -123,6 +129,7 @@ def append_records(
     store: Path,
     *,
     split: SplitRule = SplitRule.HASH,
+    engine: GroupingEngine = GroupingEngine.DUCKDB,
     memory_limit: str = MEMORY_LIMIT,
     progress: Progress | None = None,
 ) -> StoreMeta:
@@ -138,6 +145,7 @@ def append_records(
         source: see `userdp.data.sources`; of records with one owner.
         store: a store that has its user ids; readers and runs may have it open.
         split: as in `prepare_store`.
+        engine: as there.
         memory_limit: as there.
         progress: as there.
 
@@ -169,6 +177,7 @@ def append_records(
                 fractions=(meta.held_out_users, meta.held_out_examples),
                 rule=SplitRule(split),
                 bound=None,
+                engine=GroupingEngine(engine),
                 memory_limit=memory_limit,
                 progress=progress or NoProgress(),
                 tally=tally,
@@ -192,6 +201,7 @@ class _Stages:
     fractions: tuple[float, float]
     rule: SplitRule
     bound: int | None
+    engine: GroupingEngine
     memory_limit: str
     progress: Progress
     tally: Tally
@@ -218,12 +228,13 @@ class _Stages:
             seq_len=self.seq_len,
             fractions=self.fractions,
             bound=self.bound,
+            engine=str(self.engine),
         )
 
     def run(self, writer: Writer, scratch: Path, checkpoints: Checkpoints | None) -> None:
         """All stages; those that a killed run finished are left out."""
         state = None if checkpoints is None else checkpoints.restore(writer.body)
-        with Grouping(scratch, memory_limit=self.memory_limit) as grouping:
+        with self._grouping(scratch) as grouping:
             if state is None:
                 self.progress.stage("reading", self.source.size)
                 kept = grouping.add(self._blocks())
@@ -255,6 +266,13 @@ class _Stages:
             examples.flush()
         if self.tally.records_stored == 0:
             raise UseError(_nothing(self.tally), hint="check --user-field, --text-field and PATH")
+
+    def _grouping(self, scratch: Path) -> Grouping | SparkGrouping:
+        if self.engine is GroupingEngine.SPARK:
+            from userdp.data.spark import SparkGrouping
+
+            return SparkGrouping(scratch, memory_limit=self.memory_limit)
+        return Grouping(scratch, memory_limit=self.memory_limit)
 
     def source_facts(self) -> dict[str, Any]:
         return {

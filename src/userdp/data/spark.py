@@ -1,0 +1,293 @@
+"""Bring each user's records together with Apache Spark: what `grouping` does beyond one machine.
+
+The plan is DuckDB's: one global sort by (user bytes, order). Here the texts travel with the keys,
+so that what comes back is read from front to back: parts of Parquet, in the order of their ranges.
+Spark runs where ``SPARK_CONF_DIR`` or ``PYSPARK_SUBMIT_ARGS`` say, else in local mode; on a cluster
+the store's folder must be on a file system that all its machines see.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from userdp.data.columns import BLOCK_BYTES, Columns, offsets_of
+from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
+from userdp.errors import FailureError, UseError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMA = pa.schema(
+    [
+        ("user", pa.large_binary()),
+        ("place", pa.int64()),
+        ("text", pa.large_binary()),
+        ("held_out", pa.bool_()),
+        ("pieces", pa.large_binary()),
+    ]
+)
+_SORTED = "SELECT `user`, place, text, held_out, pieces FROM {records} ORDER BY `user`, place"
+_FILE_BYTES = 2**27
+_ROW_GROUP_BYTES = 2**24
+_LEAST_HEAP = 2**29
+"""Spark does not start with much less."""
+
+_LOCAL = {
+    "spark.master": "local[*]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "16",
+}
+
+
+class SparkGrouping:
+    """Records in, the same records out ordered by (user bytes, order): `Grouping`, by Spark.
+
+    A context manager; `add` is called once, then `batches`. Records are written to Parquet as they
+    come, Spark sorts them out of core, and the parts it writes are read one after another: the
+    memory of this process is some blocks of records, that of Spark ``memory_limit`` (in local
+    mode; at least 512 MB, below which Spark does not start) or what its configuration says.
+
+    Args:
+        folder: for the working files, some twice the size of the text compressed, and Spark's
+            spill; whoever made it removes it.
+        memory_limit: of Spark's driver, e.g. "1GB".
+
+    Raises:
+        UseError: ``memory_limit`` is no size, or pyspark or Java is missing.
+        FailureError: here and later, when the disk is full or Spark ends.
+    """
+
+    def __init__(self, folder: Path, *, memory_limit: str = MEMORY_LIMIT) -> None:
+        self._heap = max(size_in_bytes(memory_limit), _LEAST_HEAP)
+        _require_spark()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder.resolve()
+        self._read, self._written = self._folder / "unsorted", self._folder / "sorted"
+        for left in (self._read, self._written):
+            shutil.rmtree(left, ignore_errors=True)
+        self._read.mkdir()
+
+    def add(self, blocks: Iterable[Columns]) -> int:
+        """Take in all records of ``blocks``; return how many they were."""
+        added = number = 0
+        writer: pq.ParquetWriter | None = None
+        path = self._read
+        try:
+            for block in blocks:
+                if not len(block):
+                    continue
+                if writer is None:
+                    path = self._read / f"records-{number:06d}.parquet"
+                    writer = pq.ParquetWriter(path, _SCHEMA, compression="zstd", use_dictionary=[])
+                    number += 1
+                writer.write_batch(_rows_of(block))  # a row group each: Spark reads one at a time
+                added += len(block)
+                if path.stat().st_size > _FILE_BYTES:
+                    writer.close()
+                    writer = None
+        except pa.ArrowException as error:
+            raise _failure(error) from error
+        finally:
+            if writer is not None:
+                writer.close()
+        return added
+
+    def sort(self) -> None:
+        """Sort by Spark; `batches` does it if nobody did."""
+        partial = self._folder / "sorted.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        if any(self._read.iterdir()):
+            with _Session(self._folder / "spill", heap=self._heap) as spark:
+                _sort(spark, self._read, partial)
+        else:
+            partial.mkdir()
+        for number, part in enumerate(sorted(partial.glob("part-*.parquet"))):
+            part.rename(self._folder / f"sorted-{number:06d}.parquet")
+        shutil.rmtree(partial)
+        self._written.touch()
+        shutil.rmtree(self._read)
+
+    @property
+    def files(self) -> list[Path]:
+        """What `batches` reads, once `sort` is done."""
+        return [*self._parts(), self._written]
+
+    def batches(
+        self, *, skip: int = 0, records: int = 4096, size: int = BLOCK_BYTES
+    ) -> Iterator[Columns]:
+        """All records by (user bytes, order).
+
+        Args:
+            skip: how many to leave out.
+            records: at most this many at a time,
+            size: and no more once their texts have this many bytes.
+        """
+        if not self._written.exists():
+            self.sort()
+        for path in self._parts():
+            try:
+                with pq.ParquetFile(path) as file:
+                    if skip >= file.metadata.num_rows:
+                        skip -= file.metadata.num_rows
+                        continue
+                    for whole in file.iter_batches(batch_size=records):
+                        rows = _columns_of(whole.slice(min(skip, len(whole))))
+                        skip -= len(whole) - len(rows)
+                        yield from _cut(rows, size)
+            except (OSError, pa.ArrowException) as error:
+                raise _failure(error) from error
+
+    def _parts(self) -> list[Path]:
+        return sorted(self._folder.glob("sorted-*.parquet"))
+
+    def __enter__(self) -> SparkGrouping:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+
+class _Session:
+    """A Spark session: the one that is active, or one of our own, which ends with the block."""
+
+    def __init__(self, spill: Path, *, heap: int) -> None:
+        self._spill, self._heap = spill, heap
+        self._own: SparkSession | None = None
+
+    def __enter__(self) -> SparkSession:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            return active
+        self._spill.mkdir(exist_ok=True)
+        settings = {
+            "spark.app.name": "userdp prepare",
+            "spark.driver.memory": f"{self._heap // 2**20}m",
+            "spark.local.dir": str(self._spill),
+            "spark.sql.warehouse.dir": str(self._spill / "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "OFF",
+            **({} if _is_configured() else _LOCAL),
+        }
+        builder = SparkSession.builder
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        try:
+            self._own = builder.getOrCreate()
+        except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+            raise _failure(error) from error
+        return self._own
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._own is None:
+            return
+        try:
+            self._own.stop()
+        except Exception:  # its Java side may be gone already
+            if kind is None:
+                raise
+
+
+def _is_configured() -> bool:
+    """Whether somebody said where Spark runs."""
+    return any(os.environ.get(name) for name in ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"))
+
+
+def _sort(spark: SparkSession, read: Path, into: Path) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        records = spark.read.schema(
+            "`user` BINARY, place BIGINT, text BINARY, held_out BOOLEAN, pieces BINARY"
+        ).parquet(str(read))
+        found = spark.sql(_SORTED, records=records)
+        # Small row groups, so that reading one back is cheap in memory.
+        written = found.write.option("parquet.block.size", _ROW_GROUP_BYTES)
+        written.option("maxRecordsPerFile", 0).parquet(into.as_uri(), compression="zstd")
+    except (PySparkException, Py4JError, OSError) as error:
+        raise _failure(error) from error
+
+
+def _require_spark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise UseError(
+            "--engine spark needs the package pyspark", hint="pip install 'userdp[spark]'"
+        ) from error
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise UseError(
+            "Spark needs Java, and there is no java here",
+            hint="install Java 17 or later, or set JAVA_HOME; or leave out --engine spark",
+        )
+
+
+def _rows_of(block: Columns) -> pa.RecordBatch:
+    nothing = pa.repeat(pa.scalar(b"", pa.large_binary()), len(block))
+    columns = [
+        block.users,
+        pa.array(block.orders),
+        block.texts,
+        pa.array(block.held_out),
+        nothing if block.pieces is None else block.pieces,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def _columns_of(batch: pa.RecordBatch) -> Columns:
+    users, text, pieces = (
+        batch.column(name).cast(pa.large_binary()) for name in ("user", "text", "pieces")
+    )
+    has_pieces = bool(np.diff(offsets_of(pieces)).any())
+    return Columns(
+        users,
+        text,
+        batch.column("place").to_numpy(),
+        batch.column("held_out").to_numpy(zero_copy_only=False),
+        pieces if has_pieces else None,
+    )
+
+
+def _cut(rows: Columns, size: int) -> Iterator[Columns]:
+    """``rows`` in blocks that end once their texts have ``size`` bytes."""
+    sizes = np.diff(offsets_of(rows.texts))
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(rows):
+        end = int(np.searchsorted(ends, ends[begin] - sizes[begin] + size)) + 1
+        yield rows[begin:end]
+        begin = min(end, len(rows))
+
+
+def _failure(error: Any) -> FailureError:
+    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return FailureError(
+        f"grouping records by user with Spark failed: {first_line}",
+        hint="is the disk full, or --memory-limit too small? Working files lie beside the store",
+    )
