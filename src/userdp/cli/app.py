@@ -46,6 +46,10 @@ _COMMANDS = {
         "Fine-tune a model with user-level differential privacy.",
         "store --out run --plan plan.json",
     ),
+    "sweep": (
+        "Train a grid of settings in parallel and choose one, at a claim that covers the choice.",
+        "store --out sweep --plan plan.json --tuning composition --learning-rate 0.001 0.003",
+    ),
     "evaluate": (
         "Measure loss and perplexity on held-out text (operator-only, or under DP).",
         "run --store store",

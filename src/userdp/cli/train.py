@@ -33,6 +33,7 @@ def train(
     no_tensorboard: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
+    trial_of: Annotated[str | None, Parameter(show=False)] = None,
     json: bool = False,
 ) -> None:
     """Fine-tune a model with user-level differential privacy.
@@ -51,6 +52,7 @@ def train(
         no_tensorboard: write no curves, even where TensorBoard is installed.
         options: see PlanOptions.
         config: see TrainConfig.
+        trial_of: of userdp sweep alone: the private selection that pays for this run.
         json: print one JSON object on stdout.
     """
     chosen, plan_basis = _choose_plan(plan, privacy, options, out, resume=resume)
@@ -81,6 +83,7 @@ def train(
             progress=bar,
             tensorboard=not no_tensorboard,
             plan_basis=plan_basis,
+            trial_of=trial_of,
         )
     result = describe(out, chosen, seconds=done.seconds)
     emit(result, json=json, render=lambda console: _print(console, result))

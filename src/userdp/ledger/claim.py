@@ -14,6 +14,9 @@ from userdp.ledger import store as store_ledger
 from userdp.ledger.journal import read_entries
 from userdp.plan import Plan, StepRecord
 
+_ONE_MECHANISM = "steps of one mechanism"
+_TRIAL = "a trial of a private selection"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
@@ -34,6 +37,16 @@ class Claim:
     runs: int
     complete: bool
     composition: str
+
+    @property
+    def is_of_plan(self) -> bool:
+        """Whether the run's plan alone is what ε prices: not so for the winner of a tuning."""
+        return self.composition == _ONE_MECHANISM
+
+    @property
+    def is_of_trial(self) -> bool:
+        """Whether it is a trial of a private selection: operator-only, and without a claim."""
+        return self.composition == _TRIAL
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values, for JSON."""
@@ -75,7 +88,7 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
 def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -> Claim:
     plan = run_ledger.plan_of(path, entries)
     steps = run_ledger.count_attempts(entries)
-    composition = "steps of one mechanism"
+    composition = _ONE_MECHANISM
     if plan is None:
         guarantee = _no_claim(delta or 0.0)
     else:
@@ -87,7 +100,7 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         if tuning is not None and not void:
             guarantee, composition = tuning.guarantee(delta=delta), tuning.in_words
         elif "trial_of" in entries[0]:
-            guarantee, composition = _no_claim(delta or 0.0), "a trial of a private selection"
+            guarantee, composition = _no_claim(delta or 0.0), _TRIAL
         else:
             guarantee = plan.guarantee(steps, delta=delta, void=void)
     return Claim(

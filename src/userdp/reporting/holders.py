@@ -50,6 +50,7 @@ def _sees_examples(run: RunFacts) -> bool:
     plan = run.plan
     return (
         run.private
+        and run.claim.is_of_plan
         and plan is not None
         and run.claim.steps > 0
         and plan.group_size > 1

@@ -127,6 +127,8 @@ def why_no_claim(run: RunFacts) -> str:
         return "its randomness was fixed by a known seed, which anybody could repeat"
     if run.plan.unsafe_shuffle:
         return "it drew shuffled batches, which no accountant here covers"
+    if run.claim.is_of_trial:
+        return "it is a trial of a private selection, of which the winner alone claims anything"
     return "its accountant gave no finite bound"
 
 
@@ -258,6 +260,8 @@ def mechanism_command(run: RunFacts) -> str | None:
     plan = run.plan
     if plan is None or not run.private or run.claim.steps == 0:
         return None
+    if not run.claim.is_of_plan:
+        return None  # the winner of a tuning: choosing it is priced too
     if plan.adjacency is not Adjacency.ADD_OR_REMOVE:
         return None  # `userdp account` prices add-or-remove alone
     group = f" --group-size {plan.group_size}" if plan.sampling is Sampling.EXAMPLES else ""

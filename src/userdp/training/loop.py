@@ -66,6 +66,7 @@ def train(
     progress: Progress | None = None,
     tensorboard: bool = True,
     plan_basis: str | None = None,
+    trial_of: str | None = None,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
 ) -> TrainResult:
@@ -85,6 +86,7 @@ def train(
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
         plan_basis: what the plan was chosen from, in words; kept in config.json for the report.
+        trial_of: see `make_private`.
         unsafe_seed: FOR TESTS ONLY, see `make_private`.
         unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
 
@@ -111,6 +113,7 @@ def train(
         resume=resume,
         identity=identity,
         plan_basis=plan_basis,
+        trial_of=trial_of,
         unsafe_seed=unsafe_seed,
         unsafe_noise_seed=unsafe_noise_seed,
     ) as run:
@@ -162,6 +165,7 @@ def _open(
     resume: bool,
     identity: Mapping[str, str],
     plan_basis: str | None,
+    trial_of: str | None,
     unsafe_seed: int | None,
     unsafe_noise_seed: int | None,
 ) -> PrivateRun | PlainRun:
@@ -205,6 +209,7 @@ def _open(
         resume=resume,
         identity=identity,
         public=public,
+        trial_of=trial_of,
         unsafe_seed=unsafe_seed,
         unsafe_noise_seed=unsafe_noise_seed,
     )

@@ -73,6 +73,7 @@ def make_private(
     resume: bool = False,
     identity: Mapping[str, str] | None = None,
     public: Mapping[str, Any] | None = None,
+    trial_of: str | None = None,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
 ) -> PrivateRun:
@@ -100,6 +101,8 @@ def make_private(
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
         public: public constants to note in config.json.
+        trial_of: the private selection in the store's ledger that pays for this run; the run then
+            claims nothing by itself (`userdp.training.sweep`).
         unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
         unsafe_noise_seed: FOR TESTS ONLY: fixes the noise, which voids all privacy.
 
@@ -151,6 +154,7 @@ def make_private(
         },
         facts={"unsafe_seeds": True} if unsafe else None,
         resume=resume,
+        trial_of=trial_of,
     )
     return PrivateRun(
         run,

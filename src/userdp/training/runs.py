@@ -65,18 +65,24 @@ class OpenRun:
     """
 
     def __init__(
-        self, folder: RunFolder, run_id: str, ledger: RunLedger, store: StoreLedger, lock: int
+        self,
+        folder: RunFolder,
+        run_id: str,
+        ledger: RunLedger,
+        store: StoreLedger | None,
+        lock: int,
     ) -> None:
         self.folder = folder
         self.run_id = run_id
         self.ledger = ledger
-        self._store = store
+        self._store = store  # None where a selection pays
         self._lock: int | None = lock
 
     def finish(self) -> None:
         """Note the end in the ledger and settle with the store."""
         self.ledger.finish()
-        self._store.settle(self.run_id, steps=self.ledger.attempts)
+        if self._store is not None:
+            self._store.settle(self.run_id, steps=self.ledger.attempts)
 
     @property
     def closed(self) -> bool:
@@ -100,6 +106,7 @@ def open_run(
     public: Mapping[str, Any],
     facts: Mapping[str, Any] | None = None,
     resume: bool = False,
+    trial_of: str | None = None,
 ) -> OpenRun:
     """Begin a run in a new folder, or go on with one.
 
@@ -111,6 +118,7 @@ def open_run(
         public: for config.json; public constants alone.
         facts: public constants for the ledger's first line.
         resume: go on with an interrupted run.
+        trial_of: the private selection in the store's ledger that pays for this run.
 
     Raises:
         FailureError: another process holds the folder, or the disk refused.
@@ -122,6 +130,7 @@ def open_run(
         **identity,
         "store": store.meta.content_sha256,
         "plan": plan.digest if plan else "none",
+        **({"selection that pays": trial_of} if trial_of else {}),
     }
     if resume and not out.is_dir():
         raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
@@ -140,6 +149,10 @@ def open_run(
             run_id = secrets.token_hex(8)
         files.sweep(out)
         charges = StoreLedger(store.path)
+        if trial_of is not None:
+            if plan is None or (facts or {}).get("unsafe_seeds"):
+                raise UseError("a trial of a private selection needs a plan and secret seeds")
+            charges.require_selection(trial_of, plan)
         if not begun:
             files.write_json(
                 folder.config,
@@ -151,7 +164,7 @@ def open_run(
                 mode=files.OPERATOR_FILE,
             )
         # From here on every piece is idempotent: a kill between two of them is resumed.
-        if all(charge.run_id != run_id for charge in charges.charges()):
+        if trial_of is None and all(charge.run_id != run_id for charge in charges.charges()):
             # A known seed voids the claim, so that such a run counts as one without privacy.
             charges.reserve(run_id, None if (facts or {}).get("unsafe_seeds") else plan)
         if folder.ledger.exists():
@@ -162,8 +175,9 @@ def open_run(
                 plan=plan,
                 run_id=run_id,
                 facts={"userdp": __version__, "store": store.meta.store_id, **(facts or {})},
+                trial_of=trial_of,
             )
-        return OpenRun(folder, run_id, ledger, charges, lock)
+        return OpenRun(folder, run_id, ledger, None if trial_of else charges, lock)
     except BaseException:
         os.close(lock)
         if made and not folder.resume.exists():

@@ -1,0 +1,260 @@
+"""``userdp sweep``: train a grid of settings, choose one, and claim what choosing costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from userdp.cli.output import emit, stderr
+from userdp.cli.progress import StepBar
+from userdp.errors import UseError
+from userdp.guarantees import round_up
+from userdp.training.config import OptimizerName, TrainConfig
+
+if TYPE_CHECKING:
+    from userdp.accounting.repetitions import Repetitions
+    from userdp.data.store import UserStore
+    from userdp.training.sweep_request import SweepRequest
+
+_Hidden = Parameter(parse=False)
+_Several = Parameter(consume_multiple=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedConfig(TrainConfig):
+    """What every candidate shares: the options of train but for those that a sweep varies."""
+
+    learning_rate: Annotated[float, _Hidden] = TrainConfig().learning_rate
+    optimizer: Annotated[OptimizerName, _Hidden] = TrainConfig().optimizer
+
+
+# Annotations of inherited options are names of another module, which the parser would look up here.
+FixedConfig.__init__.__annotations__.update(
+    {
+        name: hint
+        for name, hint in get_type_hints(TrainConfig).items()
+        if name not in FixedConfig.__annotations__
+    }
+)
+
+
+def sweep(
+    store: Path,
+    /,
+    *,
+    out: Path,
+    plan: Annotated[list[Path] | None, _Several] = None,
+    tuning: Literal["non-private", "composition", "private-selection"] | None = None,
+    learning_rate: Annotated[list[float] | None, _Several] = None,
+    l2_clip_norm: Annotated[list[float] | None, _Several] = None,
+    optimizer: Annotated[list[Literal["adamw", "adam-bc", "adafactor", "sgd"]] | None, _Several] = (
+        None
+    ),
+    split: Literal["held-out-users", "held-out-examples"] = "held-out-users",
+    epsilon: float | None = None,
+    score_epsilon: float | None = None,
+    loss_bound: float | None = None,
+    mean_trials: float | None = None,
+    distribution: Literal["logarithmic", "geometric", "poisson", "fixed"] | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    no_tensorboard: bool = False,
+    config: Annotated[FixedConfig | None, Parameter(name="*")] = None,
+    json: bool = False,
+) -> None:
+    """Train a grid of settings and choose the one of least held-out loss.
+
+    Each candidate is a run of its own in DIR/trial-001 and on; the chosen one is copied to
+    DIR/winner, whose ledger claims what --tuning costs. Killed, a sweep goes on with --resume:
+    finished trials are kept, and an interrupted one goes on with its own settings.
+
+    Args:
+        store: a user store made by userdp prepare.
+        out: the sweep's folder (DIR).
+        plan: plan files; several compare methods, such as ULS and ELS.
+        tuning: non-private: by the exact loss; the winner claims its own run alone and says how it
+            was chosen. composition: by DP losses; the budget is divided over all runs and scores.
+            private-selection: a random number of random candidates; only the winner may be handed
+            on, at the price of choosing (Papernot and Steinke 2022).
+        learning_rate: values to try.
+        l2_clip_norm: values to try, in place of the plan's; epsilon does not depend on it.
+        optimizer: values to try.
+        split: whose loss is the score.
+        epsilon: of the winner, choosing included; the plan's own by default. The plan's noise is
+            calibrated anew to its share.
+        score_epsilon: of each score; by default a tenth of the budget for all of a fixed grid, a
+            twentieth each for a private selection.
+        loss_bound: a public bound in nats per token, larger losses count as so much in DP scores;
+            by default that of guessing all tokens of the vocabulary alike.
+        mean_trials: of the random number of candidates (private-selection).
+        distribution: of that number: logarithmic (the default, least choosing cost for its mean),
+            geometric or poisson. A fixed number has no such claim and is refused.
+        jobs: trials that train at the same time.
+        resume: go on with the interrupted sweep in --out; its options need not be given again.
+        no_tensorboard: write no curves.
+        config: see TrainConfig; shared by all candidates.
+        json: print one JSON object on stdout.
+    """
+    from userdp.data.store import UserStore
+    from userdp.training.sweep import describe, run_sweep
+    from userdp.training.sweep_request import TuningMode
+
+    opened = UserStore.open(store, fixed_graph=True)  # each plan is held against it
+    request: SweepRequest | None = None
+    others = (learning_rate, l2_clip_norm, optimizer, epsilon, score_epsilon, loss_bound, config)
+    if resume and tuning is None and any(value is not None for value in (plan, *others)):
+        raise UseError(
+            "--resume goes on with what the sweep began with: these options would be ignored",
+            hint="give --resume alone, or all of the options once more",
+        )
+    if not resume or tuning is not None:
+        request = _request(
+            opened,
+            plan,
+            None if tuning is None else TuningMode(tuning),
+            config or FixedConfig(),
+            l2_clip_norm=l2_clip_norm or [],
+            axes={
+                "learning_rate": learning_rate or [],
+                "optimizer": [OptimizerName(name) for name in optimizer or ()],
+            },
+            split=split,
+            epsilon=epsilon,
+            score_epsilon=score_epsilon,
+            loss_bound=loss_bound,
+            repetitions=_repetitions(tuning, mean_trials, distribution),
+        )
+    with StepBar() as bar:
+        found = run_sweep(
+            opened,
+            out,
+            request,
+            jobs=jobs,
+            resume=resume,
+            tensorboard=not no_tensorboard,
+            progress=bar,
+            say=lambda text: stderr.print(text, markup=False, soft_wrap=True),
+        )
+    result = describe(found, opened)
+    emit(result, json=json, render=lambda console: _print(console, result))
+
+
+def _request(
+    store: UserStore,
+    paths: list[Path] | None,
+    mode: Any,
+    config: FixedConfig,
+    *,
+    l2_clip_norm: list[float],
+    axes: dict[str, list[Any]],
+    **given: Any,
+) -> SweepRequest:
+    from userdp.data.splits import Split
+    from userdp.planning.proposal import load_plan
+    from userdp.training.sweep_request import build_request, grid
+
+    if mode is None:
+        raise UseError(
+            "a sweep needs --tuning by name: what the winner claims depends on how it is chosen",
+            hint="non-private, composition or private-selection; see `userdp sweep --help`",
+        )
+    if not paths:
+        raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
+    loaded = [load_plan(path) for path in paths]
+    bases = list(dict.fromkeys(basis for _, basis in loaded if basis is not None))
+    candidates = grid(
+        [plan for plan, _ in loaded],
+        TrainConfig.from_dict(config.to_dict()),
+        l2_clip_norms=l2_clip_norm,
+        axes=axes,
+    )
+    split = Split(given.pop("split"))
+    return build_request(
+        store, mode, candidates, split=split, basis="; ".join(bases) or None, **given
+    )
+
+
+def _repetitions(
+    tuning: str | None, mean: float | None, distribution: str | None
+) -> Repetitions | None:
+    """The law of the number of candidates, if one is asked for."""
+    from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
+
+    if tuning == "private-selection" and distribution == "fixed":
+        raise UseError(
+            "a fixed number of candidates has no claim by private selection: the best of K can "
+            "cost K times one run, since how good it is tells how many were near it",
+            hint="--tuning composition charges all of a fixed grid; or --distribution logarithmic",
+        )
+    if distribution == "fixed":
+        return None
+    if mean is None:
+        if distribution is not None:
+            raise UseError(
+                f"--distribution {distribution} says nothing without --mean-trials",
+                hint="give --mean-trials 8",
+            )
+        return None
+    if distribution == "poisson":
+        return PoissonNumber(mu=mean)
+    return TruncatedNegativeBinomial.of_mean(mean, eta=1.0 if distribution == "geometric" else 0.0)
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    if result["operator_only"]:
+        console.print("[bold]Operator-only[/]: the losses are exact numbers about people's text.\n")
+    if result["trials"]:
+        _print_trials(console, result["trials"])
+        console.print()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    table.add_row("chosen by", result["chosen_by"])
+    if result["winner"] is None:
+        table.add_row("winner", "none: no candidate was drawn, so nothing was trained")
+    else:
+        epsilon = float(result["epsilon"])
+        shown = "none" if math.isinf(epsilon) else round_up(epsilon)
+        table.add_row("winner", result["winner"])
+        for name, value in result["settings"].items():
+            if value is not None:
+                table.add_row(name.replace("_", " "), str(value))
+        table.add_row("epsilon", f"[bold]{shown}[/]")
+        table.add_row("delta", f"{result['delta']:g}")
+        for name in ("unit", "adjacency", "accountant", "composition"):
+            table.add_row(name, str(result[name]))
+    everything = float(result["store_epsilon"])
+    table.add_row("the store's epsilon", "none" if math.isinf(everything) else round_up(everything))
+    console.print(table)
+    if result["tuning"] == "private-selection":
+        console.print(
+            "\nOnly winner/ may be handed on: the other trials, their number, and how long all of "
+            "it took are the operator's.",
+            soft_wrap=True,
+        )
+
+
+def _print_trials(console: Console, trials: list[dict[str, Any]]) -> None:
+    names = [
+        name
+        for name in ("algorithm", "l2_clip_norm", "learning_rate", "optimizer")
+        if len({trial[name] for trial in trials}) > 1
+    ]
+    table = Table(box=None, pad_edge=False)
+    for name in ("trial", *(name.replace("_", " ") for name in names), "loss per user", ""):
+        table.add_column(name, justify="right")
+    for trial in trials:
+        loss = trial["loss"]
+        table.add_row(
+            str(trial["trial"]),
+            *(str(trial[name]) for name in names),
+            "–" if loss is None else f"{loss:.4f}",
+            trial["note"] or "",
+        )
+    console.print(table)

@@ -1,0 +1,351 @@
+"""Many runs, of which one is chosen: begun, resumed, scored, and what the winner claims.
+
+Each trial is a run with a ledger of its own. A trial that crashed goes on where it was, with its
+own settings: one drawn in its place would be another candidate that nobody priced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp import files
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.store import UserStore
+from userdp.errors import FailureError, UseError
+from userdp.guarantees import require_count
+from userdp.ledger import StoreLedger, claim
+from userdp.ledger.journal import exclusive
+from userdp.plan import PrivateSelection
+from userdp.training.runs import is_finished
+from userdp.training.sweep_folder import SweepFolder
+from userdp.training.sweep_request import SweepRequest, TuningMode
+from userdp.training.sweep_scores import Score, exact_score, released_score, selection_score
+from userdp.training.trial_process import (
+    Launch,
+    Process,
+    is_held,
+    last_words,
+    launcher,
+    train_arguments,
+)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepResult:
+    """What came of a sweep.
+
+    Args:
+        request: as it was kept.
+        winner: the folder that may be handed on; None where a private selection drew no candidate.
+        score: the winner's.
+        settings: the winner's.
+        trials: settings and score of each, best first; empty for a private selection, of which
+            nothing but the winner may be told.
+    """
+
+    request: SweepRequest
+    winner: Path | None
+    score: Score | None
+    settings: dict[str, Any] | None
+    trials: tuple[dict[str, Any], ...]
+
+
+def run_sweep(
+    store: UserStore,
+    out: Path,
+    request: SweepRequest | None,
+    *,
+    jobs: int = 1,
+    resume: bool = False,
+    tensorboard: bool = True,
+    progress: Progress | None = None,
+    say: Say = lambda text: None,
+    launch: Launch | None = None,
+    poll: float = 0.5,
+) -> SweepResult:
+    """Train every trial, score it, and copy the best to ``out/winner``.
+
+    Guarantee: ``out/winner`` satisfies the claim of its own ledger. With `TuningMode.COMPOSITION`
+    and `TuningMode.PRIVATE_SELECTION` that claim covers the choice, and everything is charged in
+    the store's ledger before it is drawn; with `TuningMode.NON_PRIVATE` it covers the winner's run
+    alone, and its config.json says that the choice was not private.
+
+    Args:
+        store: trained on, scored on, charged.
+        out: the sweep's folder; new, unless ``resume``.
+        request: what to do; may be left out to go on with what ``out`` keeps.
+        jobs: trials that train at the same time.
+        resume: go on with an interrupted sweep: finished trials and scores are kept.
+        tensorboard: trials write curves, where TensorBoard is installed.
+        progress: is told how many steps of all trials are done; operator-only.
+        say: is told what happens; operator-only.
+        launch: starts a trial; a `userdp` process by default.
+        poll: seconds between looks at the trials.
+
+    Raises:
+        UseError: ``out`` is in use or not new, or what is asked for is not what it keeps.
+        FailureError: a trial failed; the others were finished, and ``resume`` goes on with it.
+    """
+    require_count("jobs", jobs, at_most=256)
+    if not resume and request is None:
+        raise UseError("a new sweep needs its candidates", hint="give --plan and --tuning")
+    if not out.exists():
+        if resume:
+            raise UseError(f"there is no sweep at {out} to resume", hint="leave out --resume")
+        out.mkdir(parents=True)
+    folder = SweepFolder(out)
+    with exclusive(
+        folder.lock,
+        refusal=FailureError(
+            f"the sweep folder {out} is in use by another process",
+            hint="wait for it, or choose another --out",
+        ),
+    ):
+        files.sweep(out)
+        digest = store.meta.content_sha256
+        if resume:
+            sweep_id, kept = folder.kept(digest)
+            if request is not None and request.to_dict() != kept.to_dict():
+                raise UseError(
+                    f"this is not what the sweep at {out} began with: a grid or a budget that "
+                    "changes after a look at the first trials has no claim",
+                    hint="give --resume without other options, or begin a new sweep",
+                )
+            request = kept
+        else:
+            assert request is not None
+            sweep_id = folder.begin(request, digest)
+        return _Sweep(
+            store,
+            folder,
+            request,
+            sweep_id,
+            jobs=jobs,
+            tensorboard=tensorboard,
+            progress=progress or NoProgress(),
+            say=say,
+            launch=launch or launcher(jobs),
+            poll=poll,
+        ).run()
+
+
+class _Sweep:
+    """A sweep whose folder this process holds."""
+
+    def __init__(
+        self,
+        store: UserStore,
+        folder: SweepFolder,
+        request: SweepRequest,
+        sweep_id: str,
+        *,
+        jobs: int,
+        tensorboard: bool,
+        progress: Progress,
+        say: Say,
+        launch: Launch,
+        poll: float,
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._request = request
+        self._id = sweep_id
+        self._jobs = jobs
+        self._tensorboard = tensorboard
+        self._progress = progress
+        self._say = say
+        self._launch = launch
+        self._poll = poll
+        self._private = isinstance(request.tuning, PrivateSelection)
+        self._trials: list[int] = []
+
+    def run(self) -> SweepResult:
+        """Everything that is not done yet, in order."""
+        tuning = self._request.tuning
+        if isinstance(tuning, PrivateSelection):
+            charges = StoreLedger(self._store.path)
+            if all(charge.run_id != self._id for charge in charges.charges()):
+                charges.reserve_selection(self._id, tuning)
+        self._trials = self._folder.trials(
+            len(self._request.candidates),
+            tuning.repetitions if isinstance(tuning, PrivateSelection) else None,
+        )
+        self._progress.stage("sweep", sum(self._plan_steps(n) for n in self._numbers()))
+        failed = self._train()
+        if failed:
+            number, why = failed[0]
+            raise FailureError(
+                f"{len(failed)} of the sweep's trials failed; trial {number}: {why}",
+                hint="userdp sweep STORE --out DIR --resume goes on with them",
+            )
+        return self._choose()
+
+    def _numbers(self) -> range:
+        return range(1, len(self._trials) + 1)
+
+    def _candidate(self, number: int) -> Any:
+        return self._request.candidates[self._trials[number - 1]]
+
+    def _plan_steps(self, number: int) -> int:
+        return int(self._candidate(number).plan.steps)
+
+    def _train(self) -> list[tuple[int, str]]:
+        """Finish every trial and score it; those that failed, with their last words."""
+        scored = self._folder.scores()
+        waiting = deque(number for number in self._numbers() if number not in scored)
+        running: dict[int, Process] = {}
+        failed: list[tuple[int, str]] = []
+        told: set[int] = set()
+        try:
+            while waiting or running:
+                for _ in range(len(waiting)):
+                    if len(running) >= self._jobs:
+                        break
+                    number = waiting.popleft()
+                    if is_finished(self._folder.run(number)):
+                        self._score(number)
+                    elif is_held(self._folder.run(number)):  # it outlived an earlier sweep
+                        if number not in told:
+                            self._say(f"trial {number} is still trained by an earlier process")
+                            told.add(number)
+                        waiting.append(number)
+                    else:
+                        running[number] = self._start(number)
+                for number, process in list(running.items()):
+                    status = process.poll()
+                    if status is None:
+                        continue
+                    del running[number]
+                    if is_finished(self._folder.run(number)):
+                        self._score(number)
+                    elif is_held(self._folder.run(number)):
+                        waiting.append(number)
+                    else:
+                        why = last_words(self._folder.log(number))
+                        self._say(f"trial {number} failed: {why}")
+                        failed.append((number, f"{why} (exit status {status})"))
+                self._progress.at(sum(self._steps_done(number) for number in self._numbers()))
+                if waiting or running:
+                    time.sleep(self._poll)
+        finally:
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.wait()
+        return failed
+
+    def _start(self, number: int) -> Process:
+        candidate, run = self._candidate(number), self._folder.run(number)
+        if self._private:
+            run.path.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+        arguments = train_arguments(
+            self._store.path,
+            run,
+            self._folder.write_plan(number, candidate, self._request.basis),
+            candidate.config,
+            trial_of=self._id if self._private else None,
+            tensorboard=self._tensorboard,
+        )
+        self._say(f"trial {number}: {'resumed' if '--resume' in arguments else 'begun'}")
+        return self._launch(arguments, log=self._folder.log(number))
+
+    def _steps_done(self, number: int) -> int:
+        """Attempts in a trial's ledger, counted without reading them: for the progress bar."""
+        try:
+            return self._folder.run(number).ledger.read_bytes().count(b'"kind":"attempt"')
+        except OSError:
+            return 0
+
+    def _score(self, number: int) -> None:
+        request, run = self._request, self._folder.run(number)
+        candidate = self._candidate(number)
+        batch = candidate.config.micro_batch
+        if request.tuning is None:
+            score = exact_score(run, self._store, request.split, batch=batch)
+        elif self._private:
+            score = selection_score(
+                run,
+                self._store,
+                request.split,
+                epsilon=request.tuning.score_epsilon,
+                bound=request.loss_bound,
+                batch=batch,
+            )
+        else:
+            score = released_score(
+                run,
+                self._store,
+                request.split,
+                epsilon=request.tuning.score_epsilon,
+                bound=request.loss_bound,
+                subject=f"loss on {request.split}, sweep {self._id} trial {number:03d}",
+                batch=batch,
+            )
+        self._folder.note(number, candidate, score)
+        self._say(f"trial {number} of {len(self._trials)}: trained and scored")
+
+    def _choose(self) -> SweepResult:
+        """The best score, the first of equal ones, and the winner's folder."""
+        if not self._trials:
+            return SweepResult(
+                request=self._request, winner=None, score=None, settings=None, trials=()
+            )
+        scores = self._folder.scores()
+        ranked = sorted(
+            (number for number in self._numbers() if scores[number].value is not None),
+            key=lambda number: (-_value(scores[number]), number),
+        )
+        if not ranked:
+            raise FailureError("no trial has a score: there is nothing to choose by")
+        best = ranked[0]
+        self._folder.release(best, self._request)
+        lost = [number for number in self._numbers() if number not in ranked]
+        rows = [
+            {
+                "trial": number,
+                "run": str(self._folder.run(number).path),
+                **self._candidate(number).settings,
+                "loss": scores[number].loss,
+                "note": scores[number].note,
+            }
+            for number in (*ranked, *lost)
+        ]
+        return SweepResult(
+            request=self._request,
+            winner=self._folder.winner,
+            score=scores[best],
+            settings=self._candidate(best).settings,
+            trials=() if self._private else tuple(rows),
+        )
+
+
+def describe(result: SweepResult, store: UserStore) -> dict[str, Any]:
+    """The claim of the winner, recomputed from its ledger, and what else may be told to whom."""
+    request = result.request
+    found = None if result.winner is None else claim(result.winner / "ledger.jsonl")
+    return {
+        "tuning": str(request.mode),
+        "chosen_by": request.in_words,
+        "operator_only": request.mode is TuningMode.NON_PRIVATE,
+        "split": str(request.split),
+        "candidates": len(request.candidates),
+        "score_epsilon": None if request.tuning is None else request.tuning.score_epsilon,
+        **({} if found is None else found.to_dict()),
+        "winner": None if result.winner is None else str(result.winner),
+        "settings": result.settings,
+        "score": None if result.score is None else result.score.value,
+        "trials": list(result.trials),
+        "store_epsilon": claim(store.path).guarantee.epsilon,
+    }
+
+
+def _value(score: Score) -> float:
+    assert score.value is not None
+    return score.value

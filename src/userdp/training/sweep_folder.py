@@ -1,0 +1,183 @@
+"""A sweep's folder: what was asked for, which trials run, their scores, and the winner.
+
+::
+
+    DIR/
+      sweep.json       0600: the request, its id; fixed before the first run
+      trials.json      0600: the candidate of each trial; drawn once, never again
+      operator.jsonl   0600: a line per score
+      plans/           0700: a plan file per trial
+      logs/            0700: what each trial said
+      trial-001/ …     the runs; of a private selection 0700, and nobody's but the operator's
+      winner/          shareable: the released weights, config.json, and a ledger whose claim
+                       is that of the tuning
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from userdp import files
+from userdp.accounting.repetitions import Repetitions
+from userdp.errors import UseError
+from userdp.ledger.run import write_winner
+from userdp.planning.proposal import SCHEMA as PROPOSAL
+from userdp.training.runs import RunFolder
+from userdp.training.sweep_request import Candidate, SweepRequest
+from userdp.training.sweep_scores import Score
+
+SCHEMA = "userdp.sweep/1"
+
+
+class SweepFolder:
+    """The places in a sweep's folder, and what is kept there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sweep = path / "sweep.json"
+        self.drawn = path / "trials.json"
+        self.operator = path / "operator.jsonl"
+        self.lock = path / ".lock"
+        self.winner = path / "winner"
+
+    def begin(self, request: SweepRequest, store_digest: str) -> str:
+        """Keep a new request; its id.
+
+        Raises:
+            UseError: there is a sweep already, or something else.
+        """
+        if self.sweep.exists():
+            raise UseError(
+                f"there is a sweep at {self.path} already",
+                hint="go on with it with --resume, or choose another --out",
+            )
+        others = [
+            found.name
+            for found in self.path.iterdir()
+            if found != self.lock and not found.name.startswith(files.TEMPORARY)
+        ]
+        if others:
+            raise UseError(
+                f"{self.path} is not empty and holds no sweep: nothing of it is overwritten",
+                hint="choose another --out",
+            )
+        sweep_id = secrets.token_hex(8)
+        values = {
+            "schema": SCHEMA,
+            "sweep_id": sweep_id,
+            "store": store_digest,
+            "request": request.to_dict(),
+        }
+        files.write_json(self.sweep, values, mode=files.OPERATOR_FILE)
+        return sweep_id
+
+    def kept(self, store_digest: str) -> tuple[str, SweepRequest]:
+        """The id and the request of the sweep here.
+
+        Raises:
+            UseError: there is none, or it is on another store.
+        """
+        try:
+            values = json.loads(self.sweep.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UseError(
+                f"there is no sweep at {self.path} to resume", hint="leave out --resume"
+            ) from None
+        except ValueError as error:
+            raise UseError(f"{self.sweep} is damaged: {error}") from error
+        if values.get("schema") != SCHEMA:
+            raise UseError(f"{self.sweep} is of another version of userdp", hint="update userdp")
+        if values["store"] != store_digest:
+            raise UseError(
+                f"the store is not the one that the sweep at {self.path} began with: its trials "
+                "could not be compared",
+                hint="resume with that store, or begin a new sweep",
+            )
+        return values["sweep_id"], SweepRequest.from_dict(values["request"])
+
+    def trials(self, count: int, repetitions: Repetitions | None) -> list[int]:
+        """The candidate of each trial, by its place in the grid.
+
+        A private selection draws their number and each of them from the operating system's
+        randomness, once: what is on the disk is never drawn again.
+        """
+        if not self.drawn.exists():
+            chosen = (
+                list(range(count))
+                if repetitions is None
+                else [secrets.randbelow(count) for _ in range(repetitions.draw())]
+            )
+            files.write_json(self.drawn, {"candidates": chosen}, mode=files.OPERATOR_FILE)
+        values = json.loads(self.drawn.read_text(encoding="utf-8"))
+        return [int(place) for place in values["candidates"]]
+
+    def run(self, number: int) -> RunFolder:
+        """The run of a trial, from 1."""
+        return RunFolder(self.path / f"trial-{number:03d}")
+
+    def log(self, number: int) -> Path:
+        """Where a trial's process says what went wrong."""
+        folder = self.path / "logs"
+        folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+        return folder / f"trial-{number:03d}.log"
+
+    def write_plan(self, number: int, candidate: Candidate, basis: str | None) -> Path:
+        """The plan file of a trial."""
+        folder = self.path / "plans"
+        folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+        path = folder / f"trial-{number:03d}.json"
+        plan = candidate.plan.to_dict()
+        values = plan if basis is None else {"schema": PROPOSAL, "plan": plan, "basis": basis}
+        files.write_json(path, values, mode=files.OPERATOR_FILE)
+        return path
+
+    def note(self, number: int, candidate: Candidate, score: Score) -> None:
+        """Keep a score, on the disk before it is shown."""
+        line = {
+            "kind": "score",
+            "trial": number,
+            "settings": candidate.settings,
+            **score.to_dict(),
+        }
+        files.append_line(self.operator, line)
+        files.sync(self.operator)
+
+    def scores(self) -> dict[int, Score]:
+        """The scores kept so far, by trial; a line that a crash cut short is taken away."""
+        if not self.operator.exists():
+            return {}
+        data = self.operator.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            os.truncate(self.operator, whole)
+        lines = [json.loads(line) for line in data[:whole].splitlines()]
+        return {
+            line["trial"]: Score(value=line["value"], loss=line["loss"], note=line["note"])
+            for line in lines
+            if line["kind"] == "score"
+        }
+
+    def release(self, number: int, request: SweepRequest) -> None:
+        """Make ``winner/``, whole or not at all; twice does no harm."""
+        if self.winner.exists():
+            return
+        run = self.run(number)
+        config: dict[str, Any] = {
+            **run.read_config(),
+            "plan_basis": request.in_words,
+            "tuning": str(request.mode),
+        }
+        with files.whole_folder(self.winner) as folder:
+            for part in (run.model, run.adapter):
+                if part.is_dir():
+                    shutil.copytree(part, folder / part.name)
+            files.write_json(folder / run.config.name, config)
+            if request.tuning is None:
+                shutil.copyfile(run.ledger, folder / run.ledger.name)
+            else:
+                write_winner(run.ledger, folder / run.ledger.name, request.tuning)

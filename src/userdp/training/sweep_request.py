@@ -1,0 +1,265 @@
+"""What a sweep was asked for: its candidates, how the best is chosen, and what that may cost."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Self
+
+from userdp.accounting.repetitions import Repetitions
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.plan import FixedGrid, Plan, PrivateSelection, Tuning
+from userdp.plan.tuning import divided, selected, tuning_from_dict
+from userdp.training.adjacency import require_covered
+from userdp.training.config import TrainConfig
+from userdp.training.models import load_model
+
+SCORES_SHARE = 0.1
+"""Of the budget, for all scores of a fixed grid, if nothing else is asked for."""
+SCORE_SHARE = 0.05
+"""Of the budget, for one score of a private selection."""
+
+
+class TuningMode(StrEnum):
+    """How the best candidate is chosen, and so what the winner claims.
+
+    ``NON_PRIVATE``: by an exact loss; the winner claims its own run alone, and says so.
+    ``COMPOSITION``: by DP scores; the winner claims all runs and all scores together.
+    ``PRIVATE_SELECTION``: a random number of candidates; the winner claims what choosing costs.
+    """
+
+    NON_PRIVATE = "non-private"
+    COMPOSITION = "composition"
+    PRIVATE_SELECTION = "private-selection"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One cell of the grid."""
+
+    plan: Plan
+    config: TrainConfig
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a sweep may vary."""
+        return {
+            "algorithm": self.plan.algorithm,
+            "l2_clip_norm": self.plan.l2_clip_norm,
+            "learning_rate": self.config.learning_rate,
+            "optimizer": str(self.config.optimizer),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepRequest:
+    """A sweep, fixed before the first run; kept in its folder, and what a resumed one must equal.
+
+    Args:
+        mode: how the best is chosen.
+        candidates: the grid, in order; plans have their final noise.
+        split: whose loss is the score.
+        loss_bound: in nats per token; larger losses count as so much in a DP score.
+        tuning: what the winner claims; None where its choice is not private.
+        basis: what the plans were chosen from, in words, if it is known.
+    """
+
+    mode: TuningMode
+    candidates: tuple[Candidate, ...]
+    split: Split
+    loss_bound: float
+    tuning: Tuning | None
+    basis: str | None
+
+    @property
+    def in_words(self) -> str:
+        """How the winner was chosen, for its config.json and its report."""
+        if self.mode is TuningMode.NON_PRIVATE:
+            chosen = (
+                f"non-private tuning on {self.split} ({len(self.candidates)} candidates, of which "
+                "the claim covers this one's run alone)"
+            )
+        elif self.mode is TuningMode.COMPOSITION:
+            chosen = f"DP scores of {len(self.candidates)} candidates, all in this claim"
+        else:
+            chosen = "private selection from a random number of candidates, in this claim"
+        if self.basis is None:
+            return chosen
+        # What no claim covers stands first: reports look there.
+        uncovered = self.basis.startswith(("non-private", "statistics of held-out"))
+        return f"{self.basis}; {chosen}" if uncovered else f"{chosen}; {self.basis}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for the sweep's own folder."""
+        return {
+            "mode": str(self.mode),
+            "candidates": [
+                {"plan": candidate.plan.to_dict(), "train": candidate.config.to_dict()}
+                for candidate in self.candidates
+            ],
+            "split": str(self.split),
+            "loss_bound": self.loss_bound,
+            "tuning": None if self.tuning is None else self.tuning.to_dict(),
+            "basis": self.basis,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        tuning = values["tuning"]
+        return cls(
+            mode=TuningMode(values["mode"]),
+            candidates=tuple(
+                Candidate(
+                    plan=Plan.from_dict(one["plan"]), config=TrainConfig.from_dict(one["train"])
+                )
+                for one in values["candidates"]
+            ),
+            split=Split(values["split"]),
+            loss_bound=values["loss_bound"],
+            tuning=None if tuning is None else tuning_from_dict(tuning),
+            basis=values["basis"],
+        )
+
+
+def grid(
+    plans: Sequence[Plan],
+    base: TrainConfig,
+    *,
+    l2_clip_norms: Sequence[float] = (),
+    axes: Mapping[str, Sequence[Any]] | None = None,
+) -> tuple[Candidate, ...]:
+    """All combinations; an axis without values keeps what the plan or ``base`` says.
+
+    Args:
+        plans: the methods, such as one of ULS and one of ELS.
+        base: the rest of the configuration.
+        l2_clip_norms: clip norms; each leaves the noise multiplier as it is.
+        axes: values of fields of `TrainConfig`, by name.
+    """
+    used = {name: values for name, values in (axes or {}).items() if values}
+    found = [
+        Candidate(
+            plan=plan if clip is None else replace(plan, l2_clip_norm=clip),
+            config=replace(base, **dict(zip(used, values, strict=True))),
+        )
+        for plan in plans
+        for clip in (l2_clip_norms or (None,))
+        for values in itertools.product(*used.values())
+    ]
+    if len(set(found)) < len(found):
+        raise UseError(
+            "two candidates of the grid are alike: that would be one more run for nothing",
+            hint="name each value once",
+        )
+    return tuple(found)
+
+
+def build_request(
+    store: UserStore,
+    mode: TuningMode,
+    candidates: tuple[Candidate, ...],
+    *,
+    split: Split = Split.HELD_OUT_USERS,
+    epsilon: float | None = None,
+    score_epsilon: float | None = None,
+    loss_bound: float | None = None,
+    repetitions: Repetitions | None = None,
+    basis: str | None = None,
+) -> SweepRequest:
+    """Split the budget and calibrate every plan, before anything private is read.
+
+    Args:
+        store: whose people are trained on, and scored.
+        mode: how the best is chosen.
+        candidates: the grid.
+        split: whose loss is the score.
+        epsilon: of everything that the winner's release costs; the least of the plans' by default.
+        score_epsilon: of each score.
+        loss_bound: public; by default the loss of guessing all tokens of the vocabulary alike.
+        repetitions: the law of the number of candidates, for a private selection.
+        basis: what the plans were chosen from.
+
+    Raises:
+        UseError: the mode has no claim for these candidates, or what was given says nothing in it.
+    """
+    if not candidates:
+        raise UseError("a sweep needs at least one candidate, got none")
+    if not len(store.split(split).counts):
+        raise UseError(
+            f"the store holds nothing in split {split}: there is no loss to choose by",
+            hint="prepare it with --held-out-users 0.1",
+        )
+    for candidate in candidates:
+        require_covered(store, candidate.plan)
+        if candidate.config.selection.scored:
+            raise UseError("a sweep does not score examples: leave --selection by perplexity out")
+    load_model(candidates[0].config, store)  # one that does not fit must cost nothing
+    bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
+    request = SweepRequest(
+        mode=mode, candidates=candidates, split=split, loss_bound=bound, tuning=None, basis=basis
+    )
+    if mode is not TuningMode.PRIVATE_SELECTION and repetitions is not None:
+        raise UseError(
+            f"--tuning {mode} tries the whole grid: a random number of candidates says nothing",
+            hint="leave --mean-trials and --distribution out, or use --tuning private-selection",
+        )
+    if mode is TuningMode.NON_PRIVATE:
+        if any(value is not None for value in (epsilon, score_epsilon, loss_bound)):
+            raise UseError(
+                "--epsilon, --score-epsilon and --loss-bound say nothing with --tuning "
+                "non-private: each run costs its own plan's epsilon, and scores are exact",
+                hint="leave them out, or choose another --tuning",
+            )
+        return request
+    _require_scores(store, bound)
+    plans = tuple(candidate.plan for candidate in candidates)
+    total = min(plan.target_epsilon or plan.guarantee().epsilon for plan in plans)
+    total = total if epsilon is None else epsilon
+    delta = min(plan.target_delta for plan in plans)
+    if mode is TuningMode.COMPOSITION:
+        score = SCORES_SHARE * total / len(plans) if score_epsilon is None else score_epsilon
+        found: Tuning = divided(plans, epsilon=total, delta=delta, score_epsilon=score)
+        return _with(request, found, found.plans)
+    if repetitions is None:
+        raise UseError(
+            "a private selection needs the mean of its random number of candidates",
+            hint="give --mean-trials 8",
+        )
+    distinct = tuple(dict.fromkeys(plans))
+    score = SCORE_SHARE * total if score_epsilon is None else score_epsilon
+    found = selected(
+        distinct, epsilon=total, delta=delta, score_epsilon=score, repetitions=repetitions
+    )
+    noisy = dict(zip(distinct, found.plans, strict=True))
+    return _with(request, found, tuple(noisy[plan] for plan in plans))
+
+
+def _with(request: SweepRequest, tuning: Tuning, plans: tuple[Plan, ...]) -> SweepRequest:
+    assert isinstance(tuning, FixedGrid | PrivateSelection)
+    candidates = zip(request.candidates, plans, strict=True)
+    return replace(
+        request,
+        tuning=tuning,
+        candidates=tuple(replace(candidate, plan=plan) for candidate, plan in candidates),
+    )
+
+
+def _require_scores(store: UserStore, bound: float) -> None:
+    """DP scores can be drawn here; said before anything is charged."""
+    if not 0 < bound <= 1e6:
+        raise UseError(f"the loss bound must be greater than 0 and at most 1e6, got {bound!r}")
+    if store.meta.ownership["adjacency"] != "add-or-remove":
+        raise UseError(
+            "this store's records have several owners, and its claims stand under "
+            f"{store.meta.ownership['adjacency']} adjacency: a DP score has no price there",
+            hint="prepare a store with --owners first, or use --tuning non-private",
+        )
+    if importlib.util.find_spec("opendp") is None:
+        raise UseError("DP scores need the library `opendp`", hint="pip install 'userdp[queries]'")

@@ -1,0 +1,104 @@
+"""The score of a trial: how little it loses on people it was not trained on. Higher is better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.ledger import StoreLedger
+from userdp.queries.means import GRID, release_means, to_grid
+from userdp.queries.statistics import bounded_sum
+from userdp.training.evaluation import evaluate, user_losses
+from userdp.training.models import read_model, require_fit
+from userdp.training.runs import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """What a trial is chosen by.
+
+    Args:
+        value: higher is better; None for a trial that cannot win.
+        loss: per user, in nats per token, where the score tells it.
+        note: why there is no value.
+    """
+
+    value: float | None
+    loss: float | None = None
+    note: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for the operator's file."""
+        return {"value": self.value, "loss": self.loss, "note": self.note}
+
+
+def exact_score(run: RunFolder, store: UserStore, split: Split, *, batch: int) -> Score:
+    """The exact mean over users of each one's loss: operator-only."""
+    model = read_model(str(run.model))
+    require_fit(model, str(run.model), store)
+    loss = evaluate(model, store, split, batch=batch).user_loss
+    if not math.isfinite(loss):
+        return Score(value=None, note="its loss is not finite")
+    return Score(value=-loss, loss=loss)
+
+
+def released_score(
+    run: RunFolder,
+    store: UserStore,
+    split: Split,
+    *,
+    epsilon: float,
+    bound: float,
+    subject: str,
+    batch: int,
+) -> Score:
+    """The DP mean over users of each one's loss, charged in the store's ledger before it is drawn.
+
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove. ``subject`` names this score in the
+    ledger, once: a score that a crash took away after it was charged is not drawn again, since
+    nobody would pay for the second.
+    """
+    charged = StoreLedger(store.path).charges()
+    if any((charge.query_name or "").endswith(subject) for charge in charged):
+        return Score(value=None, note="a crash came between its charge and its answer")
+    losses = _losses(run, store, split, batch=batch)
+    found = release_means(
+        store, {"model": losses}, bound=bound, epsilon=epsilon, subject=subject
+    ).means["model"]
+    return Score(value=-found.value, loss=found.value)
+
+
+def selection_score(
+    run: RunFolder, store: UserStore, split: Split, *, epsilon: float, bound: float, batch: int
+) -> Score:
+    """A noisy sum over users of half the bound less each one's loss, in nats per token.
+
+    Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, by discrete Laplace noise. It is part of
+    the base mechanism of a private selection, which pays for it: nothing is charged here, and it
+    must not be shown outside of the winner.
+
+    Source: Dwork and Roth 2014, Section 3.3.
+    """
+    return Score(
+        value=noisy_total(_losses(run, store, split, batch=batch), epsilon=epsilon, bound=bound)
+    )
+
+
+def noisy_total(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> float:
+    """The noisy sum of `selection_score`; a loss that is not finite counts as ``bound``."""
+    top = max(1, math.floor(bound * GRID))
+    middle = top // 2
+    draw = bounded_sum(middle - top, middle, epsilon=epsilon)
+    return int(draw([middle - step for step in to_grid(losses, top)])) / GRID
+
+
+def _losses(run: RunFolder, store: UserStore, split: Split, *, batch: int) -> NDArray[np.float64]:
+    model = read_model(str(run.model))
+    require_fit(model, str(run.model), store)
+    return user_losses(model, store, split, batch=batch)

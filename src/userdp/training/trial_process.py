@@ -1,0 +1,118 @@
+"""A trial is a `userdp train` process of its own, begun or resumed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Protocol
+
+from userdp import files
+from userdp.training.config import TrainConfig
+from userdp.training.runs import RunFolder
+
+
+class Process(Protocol):
+    """A process that was started; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None:
+        """Its exit status, or None while it runs."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def wait(self) -> int:
+        """Wait for its end."""
+
+
+class Launch(Protocol):
+    """Starts ``userdp ARGUMENTS``, its errors going to the file ``log``."""
+
+    def __call__(self, arguments: list[str], *, log: Path) -> Process: ...
+
+
+def launcher(jobs: int) -> Launch:
+    """Starts children of which ``jobs`` share the processor."""
+    environment = dict(os.environ)
+    if jobs > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+
+    def launch(arguments: list[str], *, log: Path) -> Process:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, files.OPERATOR_FILE)
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "userdp", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=descriptor,
+                env=environment,
+            )
+        finally:
+            os.close(descriptor)
+
+    return launch
+
+
+def train_arguments(
+    store: Path,
+    run: RunFolder,
+    plan: Path,
+    config: TrainConfig,
+    *,
+    trial_of: str | None,
+    tensorboard: bool,
+) -> list[str]:
+    """The command line of a trial: what its folder holds decides whether it begins or goes on."""
+    arguments = ["train", str(store), "--out", str(run.path), "--plan", str(plan)]
+    arguments += _flags(config)
+    if trial_of is not None:
+        arguments += ["--trial-of", trial_of]
+    if not tensorboard:
+        arguments.append("--no-tensorboard")
+    if run.resume.exists() or run.ledger.exists():
+        arguments.append("--resume")
+    return arguments
+
+
+def is_held(run: RunFolder) -> bool:
+    """Whether a process trains in the folder, such as one that outlived its sweep."""
+    try:
+        descriptor = os.open(run.lock, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def last_words(log: Path) -> str:
+    """The error that a process ended with."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return "it left no word"
+    said = [line for line in lines if line.startswith("error: ")]
+    return (said or lines or ["it left no word"])[-1].removeprefix("error: ")[:500]
+
+
+def _flags(config: TrainConfig) -> list[str]:
+    """The options that differ from the defaults."""
+    defaults, flags = TrainConfig(), []
+    for field in fields(TrainConfig):
+        value = getattr(config, field.name)
+        if value == getattr(defaults, field.name):
+            continue
+        name = "--" + field.name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(name)
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                flags += [name, repr(one) if isinstance(one, float) else str(one)]
+    return flags

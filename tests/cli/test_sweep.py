@@ -1,0 +1,91 @@
+"""`userdp sweep`: what it refuses, before anything is charged or left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.plans import els_plan, uls_plan
+from tests.training.toy import toy_store
+from userdp.cli.app import run as userdp
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("place")
+    toy_store(folder)
+    uls_plan(population=40, cohort_size=8).save(folder / "plan.json")
+    els_plan().save(folder / "els.json")
+    return folder
+
+
+NON_PRIVATE = ["--tuning", "non-private"]
+SELECTION = ["--tuning", "private-selection"]
+NEW = ["--model", "new", "--layers", "1", "--width", "16", "--heads", "2"]
+GRID = ["--learning-rate", "0.001", "0.01"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--tuning"),
+        ([*NON_PRIVATE, "--learning-rate", "0.01", "0.01"], "alike"),
+        ([*NON_PRIVATE, "--epsilon", "3"], "exact"),
+        ([*NON_PRIVATE, "--mean-trials", "3"], "random number"),
+        (["--tuning", "composition", "--mean-trials", "3"], "random number"),
+        (["--tuning", "composition", *GRID, "--epsilon", "1", "--score-epsilon", "0.6"], "nothing"),
+        ([*SELECTION, *GRID], "--mean-trials"),
+        ([*SELECTION, *GRID, "--distribution", "geometric"], "--mean-trials"),
+        ([*SELECTION, *GRID, "--distribution", "fixed"], "K times"),
+        ([*SELECTION, *GRID, "--mean-trials", "1"], "greater than 1"),
+        ([*SELECTION, *GRID, "--mean-trials", "8", "--score-epsilon", "5"], "whatever the noise"),
+        ([*NON_PRIVATE, "--model", "bundled"], "different tokenizers"),
+        ([*NON_PRIVATE, "--jobs", "0"], "jobs"),
+        ([*NON_PRIVATE, "--learning-rate", "nan"], "learning_rate"),
+        (["--resume"], "would be ignored"),
+    ],
+)
+def test_bad_use_is_one_error_and_leaves_nothing(place, capsys, options, message):
+    plan = ["--plan", str(place / "plan.json")]
+    if "--model" not in options:
+        options = [*options, *([] if "--resume" in options else NEW)]
+    out = place / "sweep"
+    assert userdp(["sweep", str(place / "store"), "--out", str(out), *plan, *options]) == 2
+    error = capsys.readouterr().err
+    assert error.count("error:") == 1
+    assert message in error
+    assert not out.exists()
+    assert not (place / "store" / "ledger.jsonl").exists()
+
+
+def test_nothing_to_resume_and_no_plan_are_refused(place, capsys):
+    command = ["sweep", str(place / "store"), "--out", str(place / "sweep")]
+    assert userdp([*command, "--resume"]) == 2
+    assert "no sweep" in capsys.readouterr().err
+    assert userdp([*command, *NON_PRIVATE]) == 2
+    assert "needs a plan" in capsys.readouterr().err
+    assert not (place / "sweep").exists()
+
+
+def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
+    place, tmp_path, capsys, monkeypatch
+):
+    from tests.training.test_sweep import InProcess
+
+    monkeypatch.setattr("userdp.training.sweep.launcher", lambda jobs: InProcess())
+    command = ["sweep", str(place / "store"), "--out", str(tmp_path / "sweep"), "--no-tensorboard"]
+    options = ["--plan", str(place / "plan.json"), str(place / "els.json"), *NON_PRIVATE]
+    assert userdp([*command, *options, *NEW]) == 0
+    capsys.readouterr()
+    assert userdp([*command, "--resume"]) == 0
+    shown = capsys.readouterr().out
+    assert "Operator-only" in shown
+    assert "ULS" in shown
+    assert "ELS" in shown
+    assert userdp([*command, "--resume", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {trial["algorithm"] for trial in result["trials"]} == {"ULS", "ELS"}
+    assert result["settings"]["algorithm"] == result["trials"][0]["algorithm"]
+    (place / "store" / "ledger.jsonl").unlink()

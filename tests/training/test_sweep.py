@@ -1,0 +1,277 @@
+"""Sweeps of two or three tiny trials: what is charged, claimed, kept and never drawn again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.plans import uls_plan
+from tests.training.processes import start
+from tests.training.toy import CONFIG, attempts, lines
+from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
+from userdp.cli.app import run as userdp
+from userdp.errors import FailureError, UseError
+from userdp.ledger import StoreLedger, claim
+from userdp.reporting.run_facts import read_run
+from userdp.training.sweep import describe, run_sweep
+from userdp.training.sweep_request import TuningMode, build_request, grid
+from userdp.training.sweep_scores import noisy_total
+from userdp.training.trial_process import train_arguments
+
+PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
+RATES = {"learning_rate": [0.003, 0.03]}
+LAW = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
+
+
+class Done:
+    """A process that has ended."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def poll(self):
+        return self.status
+
+    def terminate(self):
+        pass
+
+    def wait(self):
+        return self.status
+
+
+class InProcess:
+    """Runs trials here, one after the other; may crash or refuse one of them."""
+
+    def __init__(self, *, crash_before=None, refuse=None):
+        self.calls = []
+        self._crash_before = crash_before
+        self._refuse = refuse
+
+    def __call__(self, arguments, *, log):
+        self.calls.append(arguments)
+        if len(self.calls) == self._crash_before:
+            raise KeyboardInterrupt
+        if len(self.calls) == self._refuse:
+            log.write_text("error: the machine is out of memory\nhint: buy more\n")
+            return Done(1)
+        return Done(userdp(arguments))
+
+
+@pytest.fixture
+def two_trials(monkeypatch):
+    monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
+
+
+def request(store, mode, **changes):
+    if mode == TuningMode.PRIVATE_SELECTION:
+        changes = {"repetitions": LAW, "epsilon": 8.0, **changes}
+    if mode != TuningMode.NON_PRIVATE:
+        pytest.importorskip("opendp", reason="the extra queries is not installed")
+    return build_request(store, TuningMode(mode), grid([PLAN], CONFIG, axes=RATES), **changes)
+
+
+def sweep(store, out, asked, **options):
+    options = {"launch": InProcess(), "poll": 0, "tensorboard": False, **options}
+    return run_sweep(store, out, asked, **options)
+
+
+def kinds(store):
+    return [line["kind"] for line in lines(store.path / "ledger.jsonl")]
+
+
+def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_path):
+    out = tmp_path / "sweep"
+    result = sweep(store, out, request(store, "non-private"))
+    found = claim(out / "winner")
+    assert found.guarantee == PLAN.guarantee()
+    assert claim(store.path).guarantee.epsilon == 2 * PLAN.guarantee().epsilon
+    losses = [trial["loss"] for trial in result.trials]
+    assert losses == sorted(losses)
+    assert result.settings["learning_rate"] == result.trials[0]["learning_rate"]
+    basis = read_run(out / "winner").settings["plan_basis"]
+    assert basis.startswith("non-private tuning on held-out-users (2 candidates")
+    assert describe(result, store)["operator_only"] is True
+    for private in ("operator.jsonl", "sweep.json", "trials.json"):
+        assert stat.S_IMODE((out / private).stat().st_mode) == 0o600
+    assert {path.name for path in (out / "winner").iterdir()} == {
+        "config.json",
+        "ledger.jsonl",
+        "model",
+    }
+    assert sweep(store, out, None, resume=True) == result, "a finished sweep only tells again"
+
+
+def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_path):
+    asked = request(store, "composition", epsilon=6.0)
+    result = sweep(store, tmp_path / "sweep", asked)
+    found = claim(tmp_path / "sweep" / "winner" / "ledger.jsonl").guarantee
+    everything = claim(store.path).guarantee
+    assert 5.9 < found.epsilon <= 6.0
+    assert found.epsilon == pytest.approx(everything.epsilon)
+    assert found.delta == pytest.approx(everything.delta)
+    assert found.delta <= PLAN.target_delta
+    assert kinds(store).count("reserve") == 2
+    assert kinds(store).count("query") == 4
+    assert not describe(result, store)["operator_only"]
+    assert "2 candidates" in read_run(tmp_path / "sweep" / "winner").settings["plan_basis"]
+
+
+def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp_path, two_trials):
+    asked = request(store, "private-selection")
+    result = sweep(store, tmp_path / "sweep", asked)
+    out, price = tmp_path / "sweep", asked.tuning.guarantee()
+    assert price.epsilon <= 8.0
+    assert claim(out / "winner" / "ledger.jsonl").guarantee == price
+    assert claim(store.path).guarantee == price
+    assert kinds(store) == ["store", "selection"], "the number of trials is nowhere"
+    for number in (1, 2):
+        trial = out / f"trial-{number:03d}"
+        assert claim(trial / "ledger.jsonl").guarantee.epsilon == math.inf
+        assert stat.S_IMODE(trial.stat().st_mode) == 0o700
+    assert result.trials == ()
+    told = {**describe(result, store), "winner": ""}
+    assert told.pop("trials") == []
+    assert "trial" not in json.dumps(told)
+    assert "trial" not in (out / "winner" / "ledger.jsonl").read_text()
+    assert "trial" not in (out / "winner" / "config.json").read_text()
+
+
+def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_nothing(
+    store, tmp_path, capsys
+):
+    asked = request(store, "private-selection")
+    tuned = asked.candidates[0].plan
+    StoreLedger(store.path).reserve_selection("known", asked.tuning)
+    before = (store.path / "ledger.jsonl").read_bytes()
+    for number, (selection, plan) in enumerate([("other", tuned), ("known", PLAN)]):
+        plan.save(tmp_path / "plan.json")
+        arguments = ["train", str(store.path), "--out", str(tmp_path / f"run{number}")]
+        arguments += ["--plan", str(tmp_path / "plan.json"), "--model", "new", "--layers", "1"]
+        arguments += ["--width", "16", "--heads", "2", "--trial-of", selection]
+        assert userdp(arguments) == 2
+        assert "pays for this plan" in capsys.readouterr().err
+        assert not (tmp_path / f"run{number}").exists()
+    assert (store.path / "ledger.jsonl").read_bytes() == before
+
+
+def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(PoissonNumber, "draw", lambda self: 0)
+    asked = request(store, "private-selection", repetitions=PoissonNumber(mu=2.0), epsilon=20.0)
+    result = sweep(store, tmp_path / "sweep", asked)
+    assert result.winner is None
+    assert describe(result, store)["winner"] is None
+    assert kinds(store) == ["store", "selection"]
+
+
+@pytest.mark.parametrize("mode", ["non-private", "private-selection"])
+def test_invariant_7_an_interrupted_sweep_keeps_what_was_drawn_trained_and_scored(
+    store, tmp_path, two_trials, mode
+):
+    out, asked = tmp_path / "sweep", request(store, mode)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(store, out, asked, launch=InProcess(crash_before=2))
+    drawn = (out / "trials.json").read_bytes()
+    trained = (out / "trial-001" / "ledger.jsonl").read_bytes()
+    (score,) = lines(out / "operator.jsonl")
+    with pytest.raises(UseError, match="there is a sweep"):
+        sweep(store, out, asked)
+    changed = dataclasses.replace(asked, candidates=asked.candidates[::-1])
+    with pytest.raises(UseError, match="not what the sweep"):
+        sweep(store, out, changed, resume=True)
+    launch = InProcess()
+    sweep(store, out, asked, resume=True, launch=launch)
+    assert len(launch.calls) == 1
+    assert (out / "trials.json").read_bytes() == drawn
+    assert (out / "trial-001" / "ledger.jsonl").read_bytes() == trained
+    assert lines(out / "operator.jsonl")[0] == score
+    assert len(lines(out / "operator.jsonl")) == 2
+
+
+def test_a_trial_that_fails_ends_the_sweep_in_an_error_and_is_resumed_with_its_settings(
+    store, tmp_path
+):
+    out, launch = tmp_path / "sweep", InProcess(refuse=1)
+    with pytest.raises(FailureError, match="out of memory"):
+        sweep(store, out, request(store, "non-private"), launch=launch)
+    assert (out / "trial-002" / "model").is_dir(), "the others are finished"
+    assert not (out / "winner").exists()
+    again = InProcess()
+    sweep(store, out, None, resume=True, launch=again)
+    assert again.calls == [launch.calls[0]]
+
+
+def test_a_score_lost_after_its_charge_is_not_drawn_again(store, tmp_path):
+    asked = request(store, "composition", epsilon=6.0)
+    out = tmp_path / "sweep"
+    sweep(store, out, asked)
+    kept = (out / "operator.jsonl").read_text().splitlines(keepends=True)
+    lost = json.loads(kept[0])["trial"]
+    (out / "operator.jsonl").write_text("".join(kept[1:]) + '{"kind":"sco')
+    before = (store.path / "ledger.jsonl").read_bytes()
+    result = sweep(store, out, None, resume=True)
+    assert (store.path / "ledger.jsonl").read_bytes() == before
+    assert result.trials[-1]["trial"] == lost
+    assert "crash" in result.trials[-1]["note"]
+
+
+def test_a_noisy_total_is_half_the_bound_less_the_loss_of_each_user():
+    pytest.importorskip("opendp", reason="the extra queries is not installed")
+    import numpy as np
+
+    losses = np.array([1.0, 3.0, np.inf, np.nan, -1.0])
+    drawn = [noisy_total(losses, epsilon=50.0, bound=4.0) for _ in range(20)]
+    assert np.mean(drawn) == pytest.approx(1.0 - 1.0 - 2.0 - 2.0 + 2.0, abs=0.2)
+    spread = [noisy_total(losses, epsilon=0.5, bound=4.0) for _ in range(400)]
+    assert np.std(spread) == pytest.approx(math.sqrt(2) * 2 / 0.5, rel=0.3)
+
+
+def test_the_options_of_a_trial_are_its_configuration(tmp_path):
+    from userdp.training.runs import RunFolder
+
+    config = dataclasses.replace(CONFIG, activation_checkpointing=True, weight_decay=0.1)
+    arguments = train_arguments(
+        tmp_path, RunFolder(tmp_path / "run"), tmp_path / "plan.json", config,
+        trial_of=None, tensorboard=True,
+    )  # fmt: skip
+    assert "--activation-checkpointing" in arguments
+    assert arguments[arguments.index("--learning-rate") + 1] == "0.01"
+    assert arguments[arguments.index("--weight-decay") + 1] == "0.1"
+    assert "--resume" not in arguments
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the trial through /proc")
+def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(store, tmp_path):
+    steps, out = 400, tmp_path / "sweep"
+    dataclasses.replace(PLAN, steps=steps).save(tmp_path / "plan.json")
+    command = ["sweep", str(store.path), "--out", str(out), "--json", "--no-tensorboard"]
+    grid_options = ["--tuning", "non-private", "--plan", str(tmp_path / "plan.json")]
+    grid_options += ["--learning-rate", "0.003", "0.03", "--jobs", "2", "--model", "new"]
+    grid_options += ["--layers", "1", "--width", "16", "--heads", "2", "--checkpoint-every", "5"]
+    process = start([*command, *grid_options])
+    runs = [out / "trial-001", out / "trial-002"]
+    while not all((run / "checkpoints").exists() for run in runs):
+        assert process.exitcode is None
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(process.pid, signal.SIGKILL)
+    os.kill(int(children[0]), signal.SIGKILL)  # the other outlives its sweep, and is waited for
+    process.join()
+    before = [attempts(run) for run in runs]
+    assert min(before) < steps
+    again = start([*command, "--resume"])
+    again.join()
+    assert again.exitcode == 0
+    plan = dataclasses.replace(PLAN, steps=steps)
+    for run, charged in zip(runs, before, strict=True):
+        assert charged <= attempts(run) == steps
+        assert claim(run / "ledger.jsonl").guarantee == plan.guarantee()
+    assert claim(store.path).guarantee.epsilon == 2 * plan.guarantee().epsilon
+    assert (out / "winner" / "model").is_dir()
