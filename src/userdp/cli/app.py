@@ -74,6 +74,10 @@ _COMMANDS = {
         "Write one HTML page: the claim, its assumptions, the curves; and a model card.",
         "run --out report.html",
     ),
+    "federate": (
+        "Train across silos with privacy for subjects (Flower).",
+        "digits --out federation",
+    ),
     "reproduce": ("Compute a figure of the papers.", "ganesh-figure-1 --out figures"),
     "demo": ("Do all of it in small, on text that is on every machine.", "--out demo"),
 }

@@ -1,0 +1,115 @@
+"""The silo as a Flower ``ClientApp``: it answers with its noisy update, or with a refusal.
+
+Nothing else leaves a silo: no number of items, no loss, no time, no text of an error. A refusal is
+one of `REFUSALS`, and depends on the plan, the ledger and the request alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from userdp.errors import FailureError, UserdpError
+from userdp.federated.silo import Silo, silo_folder
+from userdp.ledger.journal import exclusive
+
+ARRAYS, CONFIG = "arrays", "config"
+REFUSALS = ("another federation", "another model", "not in the plan", "failed")
+
+_log = logging.getLogger(__name__)
+
+
+def client_app(federation: Path | None = None) -> ClientApp:
+    """The app of every silo of a federation.
+
+    Args:
+        federation: the folder with ``silo-00``, ``silo-01``, … for a simulation. None for a
+            deployment: each SuperNode's ``--node-config`` then says ``silo="FOLDER"`` and
+            ``index=NUMBER``.
+    """
+    app = ClientApp()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        """Which silo this is, of which federation: public constants alone."""
+        folder, index = _place(context, federation)
+        try:
+            silo = _open(folder, index)
+            silo.close()
+        except Exception:
+            return _refuse(message, "failed", index)
+        if message.content[CONFIG]["plan"] != silo.plan.digest:
+            return _refuse(message, "another federation", index)
+        if message.content[CONFIG]["shapes"] != _shapes(silo):
+            return _refuse(message, "another model", index)
+        reply = ConfigRecord({"silo": index, "plan": silo.plan.digest})
+        return Message(RecordDict({CONFIG: reply}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        """One round: the silo's noisy update."""
+        folder, index = _place(context, federation)
+        config: Any = message.content[CONFIG]
+        arrays: Any = message.content[ARRAYS]
+        refusal = FailureError(f"another process works for silo {index}")
+        reason = "failed"
+        try:
+            with exclusive(folder / "lock", refusal=refusal):
+                silo = _open(folder, index)
+                try:
+                    if config["plan"] != silo.plan.digest:
+                        return _refuse(message, "another federation", index)
+                    number = int(config["round"])
+                    if not _may_run(silo, number):
+                        reason = "not in the plan"
+                    weights = {name: np.array(arrays[name].numpy()) for name in arrays}
+                    update = silo.run_round(number, weights)
+                finally:
+                    silo.close()
+        except UserdpError as error:
+            _log.warning("silo %d refused: %s", index, error.message)
+            return _refuse(message, reason, index)
+        except Exception:
+            _log.exception("silo %d failed", index)
+            return _refuse(message, "failed", index)
+        record = ArrayRecord({name: Array(array) for name, array in update.items()})
+        return Message(RecordDict({ARRAYS: record}), reply_to=message)
+
+    return app
+
+
+def _may_run(silo: Silo, number: int) -> bool:
+    return 1 <= number <= silo.plan.rounds and silo.index in silo.plan.schedule(number)
+
+
+def _place(context: Context, federation: Path | None) -> tuple[Path, int]:
+    config = context.node_config
+    if federation is not None:
+        index = int(config["partition-id"])
+        return silo_folder(federation, index), index
+    return Path(str(config["silo"])), int(config["index"])
+
+
+def _open(folder: Path, index: int) -> Silo:
+    return Silo.open(folder, index)
+
+
+def _shapes(silo: Silo) -> str:
+    return describe(silo.shapes)
+
+
+def describe(shapes: dict[str, tuple[int, ...]]) -> str:
+    """Names and shapes as one line, to tell models apart."""
+    return ";".join(f"{name}{list(shape)}" for name, shape in shapes.items())
+
+
+def _refuse(message: Message, reason: str, index: int) -> Message:
+    assert reason in REFUSALS
+    return Message(
+        RecordDict({CONFIG: ConfigRecord({"refusal": reason, "silo": index})}), reply_to=message
+    )

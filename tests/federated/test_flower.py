@@ -1,0 +1,272 @@
+"""The apps over a grid in this process: what is sent, who may fail, and what is refused."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `federated` is not installed")
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from tests.federated.plans import plan
+from tests.federated.toys import images
+from userdp.errors import FailureError, UseError
+from userdp.federated import server as server_module
+from userdp.federated.client import ARRAYS, CONFIG, REFUSALS, client_app
+from userdp.federated.data import spread
+from userdp.federated.ledger import federation_claim
+from userdp.federated.models import build_model, weights_of
+from userdp.federated.rounds import aggregate, load_weights
+from userdp.federated.server import read_rounds, serve
+from userdp.federated.simulation import claim_of, make_federation, run_in_process, silo_folder
+from userdp.ledger.journal import read_entries
+
+
+@pytest.fixture(autouse=True)
+def a_run_of_flowers(monkeypatch):
+    """Messages are made inside a run; its engines say which."""
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+
+
+class HereGrid(Grid):
+    """Nodes 100, 101, … are silos 0, 1, … of a folder; ``fail`` says who fails in which round."""
+
+    def __init__(self, folder, silos, fail=(), silent=()):
+        self.app = client_app(folder)
+        self.contexts = {
+            100 + i: Context(1, 100 + i, {"partition-id": i}, RecordDict(), {})
+            for i in range(silos)
+        }
+        self.fail, self.silent = set(fail), set(silent)
+        self.replies = []
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    @property
+    def run(self):
+        raise NotImplementedError
+
+    def create_message(self, *args, **kwargs):
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        return [node for node in self.contexts if node not in self.silent]
+
+    def push_messages(self, messages):
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids):
+        raise NotImplementedError
+
+    def send_and_receive(self, messages, *, timeout=None):
+        found = []
+        for number, message in enumerate(messages):
+            node = message.metadata.dst_node_id
+            delivered = Message(
+                metadata=Metadata(
+                    run_id=1,
+                    message_id=f"{number}",
+                    src_node_id=1,
+                    dst_node_id=node,
+                    reply_to_message_id="",
+                    group_id="",
+                    created_at=message.metadata.created_at,
+                    ttl=3600,
+                    message_type=message.metadata.message_type,
+                ),
+                content=message.content,
+            )
+            round_number = message.content[CONFIG].get("round")
+            if (node - 100, round_number) in self.fail:
+                found.append(Message(Error(0), reply_to=delivered))
+                continue
+            reply = self.app(delivered, self.contexts[node])
+            self.replies.append(reply)
+            found.append(reply)
+        return found
+
+
+def federation(tmp_path, made, seed=0, subjects=20):
+    data = images(subjects, seed)
+    draw = np.random.default_rng(seed)
+    silos = [part.capped(made.group_size, draw)[0] for part in spread(data, made.silos, draw)]
+    folder = tmp_path / "federation"
+    make_federation(folder, made, silos)
+    return folder
+
+
+def run(folder, grid):
+    serve(grid, folder, round_timeout=10, wait_timeout=2)
+
+
+def test_all_rounds_run_and_every_ledger_is_complete(tmp_path):
+    made = plan()
+    folder = federation(tmp_path, made)
+    grid = HereGrid(folder, 3)
+    run(folder, grid)
+    assert [r["replied"] for r in read_rounds(folder)] == [[0, 1, 2]] * 2
+    found = claim_of(folder, made)
+    assert found.complete
+    assert found.guarantee == made.guarantee()
+    weights, rounds = load_weights(folder / "model.npz")
+    assert rounds == 2
+    assert any((weights[k] != v).any() for k, v in weights_of(build_model(made.model)[0]).items())
+
+
+def contents(reply):
+    return {name: type(record).__name__ for name, record in reply.content.items()}
+
+
+def test_a_silo_sends_its_noisy_update_and_nothing_else(tmp_path):
+    """All that leaves a silo, to the last field: arrays of the model's shapes in a round."""
+    made = plan()
+    folder = federation(tmp_path, made)
+    grid = HereGrid(folder, 3)
+    run(folder, grid)
+    shapes = {k: v.shape for k, v in weights_of(build_model(made.model)[0]).items()}
+    sizes = set()
+    for reply in grid.replies:
+        if reply.metadata.message_type == "train":
+            assert contents(reply) == {ARRAYS: "ArrayRecord"}
+            assert {k: tuple(a.shape) for k, a in reply.content[ARRAYS].items()} == shapes
+            assert {a.dtype for a in reply.content[ARRAYS].values()} == {"float32"}
+            sizes.add(sum(len(a.data) for a in reply.content[ARRAYS].values()))
+        else:
+            assert contents(reply) == {CONFIG: "ConfigRecord"}
+            assert set(reply.content[CONFIG]) == {"silo", "plan"}
+    assert len(sizes) == 1  # no silo's reply is longer for what it holds
+
+
+def test_broken_twin_a_silo_that_also_sends_a_count_is_caught(tmp_path):
+    made = plan()
+    folder = federation(tmp_path, made)
+    grid = HereGrid(folder, 3)
+    honest = grid.app
+
+    def leaks(message, context):
+        reply = honest(message, context)
+        reply.content["metrics"] = ConfigRecord({"num-examples": 17})
+        return reply
+
+    grid.app = leaks
+    run(folder, grid)
+    trained = [r for r in grid.replies if r.metadata.message_type == "train"]
+    assert all(contents(r) != {ARRAYS: "ArrayRecord"} for r in trained)
+
+
+def test_a_silo_that_fails_in_a_round_leaves_the_run_going(tmp_path):
+    made = plan(rounds=3)
+    folder = federation(tmp_path, made)
+    run(folder, HereGrid(folder, 3, fail={(1, 2)}))
+    assert [r["replied"] for r in read_rounds(folder)] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+    found = claim_of(folder, made)
+    assert found.steps == {0: 6, 1: 4, 2: 6}
+    assert found.guarantee.epsilon <= made.guarantee().epsilon
+
+
+def test_a_server_that_restarts_goes_on_after_its_last_saved_round(tmp_path, monkeypatch):
+    made = plan(rounds=3)
+    folder = federation(tmp_path, made)
+    grid = HereGrid(folder, 3)
+    save, saved = server_module.save_weights, []
+
+    def dies(path, weights, *, rounds):
+        if rounds == 2 and not saved:
+            saved.append(rounds)
+            raise KeyboardInterrupt
+        save(path, weights, rounds=rounds)
+
+    monkeypatch.setattr(server_module, "save_weights", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, grid)
+    run(folder, grid)
+    assert [r["round"] for r in read_rounds(folder)] == [1, 2, 3]
+    assert claim_of(folder, made).complete  # round 2 was charged once
+
+
+def test_a_silo_of_another_federation_is_refused_at_the_start(tmp_path):
+    folder = federation(tmp_path, plan())
+    other = federation(tmp_path / "other", plan(rounds=5))
+    (silo_folder(folder, 1)).rename(tmp_path / "aside")
+    (silo_folder(other, 1)).rename(silo_folder(folder, 1))
+    with pytest.raises(UseError, match="silo 1: another federation"):
+        run(folder, HereGrid(folder, 3))
+    assert read_rounds(folder) == []
+    assert not [e for e in _entries(folder, 0) if e["kind"] == "attempt"]
+
+
+def _entries(folder, index):
+    path = silo_folder(folder, index) / "ledger.jsonl"
+    return read_entries(path) if path.exists() else []
+
+
+def test_a_silo_that_never_comes_is_told_at_the_start(tmp_path):
+    folder = federation(tmp_path, plan())
+    with pytest.raises(FailureError, match="2 of 3 silos came"):
+        run(folder, HereGrid(folder, 3, silent={102}))
+
+
+def test_a_refusal_says_one_of_four_things(tmp_path):
+    made = plan()
+    folder = federation(tmp_path, made)
+    grid = HereGrid(folder, 3)
+    run(folder, grid)
+    members = server_module.Members(grid, made, "x")
+    members._nodes, members._known = {0: 100, 1: 101, 2: 102}, {100, 101, 102}
+    weights, _ = load_weights(folder / "model.npz")
+    assert members.ask(9, (0, 1, 2), weights, timeout=5) == {}
+    assert set(members.refusals.values()) == {"not in the plan"} <= set(REFUSALS)
+    assert members.ask(1, (0,), {"v": np.zeros(2, np.float32)}, timeout=5) == {}
+    assert claim_of(folder, made).complete
+
+
+def test_updates_that_are_no_updates_are_left_out_of_the_mean():
+    weights = {"w": np.ones(2, np.float32)}
+    updates = {
+        0: {"w": np.full(2, 2, np.float32)},
+        1: {"w": np.full(2, np.nan, np.float32)},
+        2: {"w": np.zeros(3, np.float32)},
+        3: {"w": np.full(2, 4, np.float32)},
+    }
+    after, good, bad = aggregate(weights, updates)
+    assert (after["w"].tolist(), good, bad) == ([4.0, 4.0], (0, 3), (1, 2))
+    assert aggregate(weights, {})[0] is weights
+
+
+def test_silos_without_subjects_and_over_the_cap_are_refused_before_anything_is_written(tmp_path):
+    made = plan()
+    data = images(3)
+    nobody = data.take(np.arange(0))
+    capped = data.capped(3, np.random.default_rng(0))[0]
+    for silos, match in (
+        ([capped, nobody, capped], "silo 1 has no subjects"),
+        ([data, data, data], "more than 3 items"),
+        ([capped], "the plan is for 3 silos"),
+    ):
+        with pytest.raises(UseError, match=match):
+            make_federation(tmp_path / "f", made, silos)
+        assert not (tmp_path / "f").exists()
+
+
+def test_in_this_process_the_same_steps_are_charged(tmp_path):
+    made = plan()
+    folder = federation(tmp_path, made)
+    run_in_process(folder, made)
+    assert claim_of(folder, made).guarantee == made.guarantee()
+    assert federation_claim([silo_folder(folder, 0) / "ledger.jsonl"]).steps == {0: 4}
+
+
+@pytest.mark.slow
+def test_flowers_simulation_engine_runs_the_plan(tmp_path):
+    pytest.importorskip("ray")
+    from userdp.federated.simulation import run_flower
+
+    made = plan()
+    folder = federation(tmp_path, made)
+    run_flower(folder, made, cpus=1)
+    assert claim_of(folder, made).complete
