@@ -19,6 +19,7 @@ from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
 from userdp.cli.app import run as userdp
 from userdp.errors import FailureError, UseError
+from userdp.guarantees import round_up
 from userdp.ledger import StoreLedger, claim
 from userdp.reporting.run_facts import read_run
 from userdp.training.sweep import describe, run_sweep
@@ -169,6 +170,26 @@ def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     assert result.winner is None
     assert describe(result, store)["winner"] is None
     assert kinds(store) == ["store", "selection"]
+
+
+@pytest.mark.parametrize("mode", ["composition", "private-selection"])
+def test_invariant_1_the_winners_report_tells_the_price_of_choosing(
+    store, tmp_path, two_trials, mode
+):
+    asked = request(store, mode)
+    sweep(store, tmp_path / "sweep", asked)
+    page = tmp_path / "report.html"
+    assert userdp(["report", str(tmp_path / "sweep" / "winner"), "--out", str(page)]) == 0
+    shown = page.read_text("utf-8")
+    assert round_up(asked.tuning.guarantee().epsilon) in shown
+    alone = asked.candidates[0].plan
+    assert round_up(alone.guarantee().epsilon) not in shown, "that of its own run"
+    assert "userdp account --sampling" not in shown, "which would print another epsilon"
+    assert "in this claim" in shown
+    trial = tmp_path / "sweep" / "trial-001"
+    assert userdp(["report", str(trial), "--out", str(page)]) == 0
+    if mode == "private-selection":
+        assert "a trial of a private selection" in page.read_text("utf-8")
 
 
 @pytest.mark.parametrize("mode", ["non-private", "private-selection"])

@@ -93,7 +93,7 @@ def sweep(
         loss_bound: a public bound in nats per token, larger losses count as so much in DP scores;
             by default that of guessing all tokens of the vocabulary alike.
         mean_trials: of the random number of candidates (private-selection).
-        distribution: of that number: logarithmic (the default, least choosing cost for its mean),
+        distribution: of that number: logarithmic (the default, mostly the cheapest for its mean),
             geometric or poisson. A fixed number has no such claim and is refused.
         jobs: trials that train at the same time.
         resume: go on with the interrupted sweep in --out; its options need not be given again.
