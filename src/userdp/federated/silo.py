@@ -25,7 +25,7 @@ from userdp.federated.accounting import Algorithm
 from userdp.federated.data import DATA_FILE, SubjectItems
 from userdp.federated.ledger import LEDGER_FILE, LocalStep, SiloLedger
 from userdp.federated.models import Weights, build_model, put_weights, weights_of
-from userdp.federated.plan import FederationPlan, ModelKind
+from userdp.federated.plan import FederationPlan
 from userdp.federated.rounds import load_weights, save_weights
 from userdp.gradients import Loss, NoiseSource, Units, get_engine, trainable_parameters
 
@@ -52,7 +52,7 @@ class Silo:
         index: this silo's number, from 0.
         data: its items, capped by the plan.
         model: and ``loss``: built from the plan by default.
-        engine: of `userdp.gradients`; ``vmap`` for convolutions and ``auto`` otherwise by default.
+        engine: of `userdp.gradients`.
         unsafe_seed: for tests: known draws and noise void every claim.
 
     Raises:
@@ -69,7 +69,7 @@ class Silo:
         data: SubjectItems,
         model: nn.Module | None = None,
         loss: Loss | None = None,
-        engine: str | None = None,
+        engine: str = "auto",
         unsafe_seed: int | None = None,
     ) -> None:
         if not 0 <= index < plan.silos:
@@ -89,8 +89,7 @@ class Silo:
         if model is None or loss is None:
             model, loss = build_model(plan.model)
         self._model, self._loss = model, loss
-        by_kind = "vmap" if plan.model.kind is ModelKind.CNN else "auto"
-        self._engine = get_engine(by_kind if engine is None else engine)
+        self._engine = get_engine(engine)
         self._generator = secret_generator(unsafe_seed)
         self._noise = NoiseSource(unsafe_noise_seed=unsafe_seed)
         self._noise_std = plan.noise_multiplier * plan.l2_clip_norm
@@ -100,7 +99,7 @@ class Silo:
         self.ledger = SiloLedger(folder / LEDGER_FILE, plan, index)
 
     @classmethod
-    def open(cls, folder: Path, index: int, *, engine: str | None = None) -> Silo:
+    def open(cls, folder: Path, index: int, *, engine: str = "auto") -> Silo:
         """The silo in a folder that `userdp federate` made."""
         plan = FederationPlan.load(folder / PLAN_FILE)
         data = SubjectItems.load(folder / DATA_FILE)
