@@ -70,9 +70,10 @@ def train(
             soft_wrap=True,
         )
     from userdp.data.store import UserStore
+    from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
 
-    with StepBar() as bar:
+    with joined() as world, StepBar() as bar:
         done = run_training(
             UserStore.open(store, fixed_graph=True),  # the plan is held against it in training
             chosen,
@@ -80,11 +81,13 @@ def train(
             out=out,
             scores=scores,
             resume=resume,
-            progress=bar,
+            progress=bar if world.leads else None,
             tensorboard=not no_tensorboard,
             plan_basis=plan_basis,
             trial_of=trial_of,
         )
+    if not world.leads:
+        return
     result = describe(out, chosen, seconds=done.seconds)
     emit(result, json=json, render=lambda console: _print(console, result))
 

@@ -11,18 +11,25 @@ from userdp.guarantees import Sampling
 from userdp.plan import Plan, StepRecord
 
 
-def build_sampler(plan: Plan, counts: Indices, *, unsafe_seed: int | None = None) -> Sampler:
+def build_sampler(
+    plan: Plan,
+    counts: Indices,
+    *,
+    unsafe_seed: int | None = None,
+    shared_secret: int | None = None,
+) -> Sampler:
     """The sampler whose draws `plan.mechanism` accounts for.
 
     Args:
         plan: sampling, probability and group size come from here and from nowhere else.
         counts: (users,), the number of examples of each training user, each at least 1.
         unsafe_seed: fixes the draws; for tests only, since a known seed voids amplification.
+        shared_secret: 256 fresh bits of one operating system, for processes that draw alike.
     """
     counts = np.asarray(counts, dtype=np.int64)
     if counts.ndim != 1 or not (counts >= 1).all():
         raise UseError("counts must be a vector of at least 1 example per user")
-    generator = secret_generator(unsafe_seed)
+    generator = secret_generator(shared_secret if unsafe_seed is None else unsafe_seed)
     units: _Units = (
         _Users(counts, plan) if plan.sampling is Sampling.USERS else _Examples(counts, plan)
     )

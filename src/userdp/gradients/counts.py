@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from userdp.gradients.noise import NoiseSource
+from userdp.gradients.noise import Noise
 
 COUNT_SENSITIVITY = 0.5
 """How far one unit moves `centred_count`: k drawn units of a user move it by k / 2."""
@@ -27,7 +27,7 @@ def centred_count(norms: Tensor, *, l2_clip_norm: float) -> float:
 
 
 def noisy_count(
-    norms: Tensor, *, l2_clip_norm: float, count_noise_std: float, noise: NoiseSource
+    norms: Tensor, *, l2_clip_norm: float, count_noise_std: float, noise: Noise
 ) -> float:
     """`centred_count` plus N(0, ``count_noise_std``²): the second half of a step's release.
 

@@ -37,6 +37,7 @@ import math
 import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -57,6 +58,19 @@ _DEVICE_BLOCK = 1 << 22
 _CHUNK = 1 << 15
 _GRID_BITS = 20
 _LEAST_STD, _MOST_STD = 1e-30, 1e30
+
+
+class Noise(Protocol):
+    """What adds a step's noise: a `NoiseSource`, or several processes' one."""
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
+        ...
+
+    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
+        """See `NoiseSource.add_`."""
+        ...
 
 
 class NoiseSource:

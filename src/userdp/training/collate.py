@@ -85,6 +85,16 @@ class Collator:
         rows = self._split.gather(cohort.users, examples)
         return Units.from_flat(rows.tokens, rows.offsets, cohort.offsets, rows.targets)
 
+    def tokens(self, cohort: Cohort) -> NDArray[np.int64]:
+        """int64 (units,): tokens of each unit; 1 each where they are drawn only at gathering."""
+        if self._selector is not None:
+            return np.ones(cohort.units, dtype=np.int64)
+        examples = cohort.examples
+        if self._selection is not None:
+            examples = self._selection.map(cohort.users, examples)
+        ends = np.concatenate([[0], np.cumsum(self._split.lengths(cohort.users, examples))])
+        return np.diff(ends[cohort.offsets]).astype(np.int64)
+
     def pieces(self, cohort: Cohort, *, rows: int) -> list[Cohort]:
         """The cohort in pieces of whole units, of at most ``rows`` rows where a unit allows it.
 

@@ -20,6 +20,8 @@ from userdp.plan import Plan
 from userdp.training.averaging import WeightAverage, build_average
 from userdp.training.checkpoints import Position, load_checkpoint, save_checkpoint
 from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.distributed import current_world
+from userdp.training.distributed_run import share_state
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, merged, save_adapter
 from userdp.training.losses import build_loss
@@ -74,7 +76,8 @@ def train(
 
     Guarantee: with a `Plan`, what lies in ``out/model`` and in the shareable files satisfies
     ``plan.guarantee()``. The weights released are those after the last step (or their average),
-    never the best on held-out people.
+    never the best on held-out people. Where several processes have joined
+    (`userdp.training.distributed`), all call this alike, and the first one writes.
 
     Args:
         store: the users.
@@ -94,6 +97,7 @@ def train(
         UseError, FailureError: as `make_private`.
     """
     begin = time.monotonic()
+    world = current_world()
     progress = progress or NoProgress()
     model = load_model(config, store)
     identity = {"model": weights_digest(model), "configuration": config.digest}
@@ -117,16 +121,19 @@ def train(
         unsafe_seed=unsafe_seed,
         unsafe_noise_seed=unsafe_noise_seed,
     ) as run:
-        restored = load_checkpoint(
-            run.folder.checkpoints, model=model, optimizer=optimizer, average=average
-        )
+        restored = None
+        if world.leads:
+            restored = load_checkpoint(
+                run.folder.checkpoints, model=model, optimizer=optimizer, average=average
+            )
+        share_state(world, model=model, optimizer=optimizer, average=average)
         if restored and isinstance(run, PlainRun):
             run.done = restored.step
         run.folder.log({"kind": "machine", **machine_facts(next(model.parameters()).device)})
-        tracker = open_tracker(run.folder.tensorboard, wanted=tensorboard)
+        tracker = open_tracker(run.folder.tensorboard, wanted=tensorboard and world.leads)
         progress.stage("train", plan.steps)
         progress.at(run.done)
-        if config.evaluate_every and not run.done:
+        if world.leads and config.evaluate_every and not run.done:
             _evaluate(model, average, store, config, run.folder, tracker, step=0)
         for step in run:
             rate = learning_rate(config, step=step.number, steps=plan.steps)
@@ -136,7 +143,7 @@ def train(
                 average.update()
             _note(run.folder, tracker, step, rate=rate)
             last = step.number == plan.steps
-            if last or step.number % config.checkpoint_every == 0:
+            if world.leads and (last or step.number % config.checkpoint_every == 0):
                 save_checkpoint(
                     run.folder.checkpoints,
                     Position(step=step.number),
@@ -144,11 +151,13 @@ def train(
                     optimizer=optimizer,
                     average=average,
                 )
-            if config.evaluate_every and (last or step.number % config.evaluate_every == 0):
+            due = config.evaluate_every and (last or step.number % config.evaluate_every == 0)
+            if due and world.leads:
                 _evaluate(model, average, store, config, run.folder, tracker, step=step.number)
             progress.at(step.number)
         tracker.close()
-        _release(model, average, store, run.folder, lora=config.lora_rank is not None)
+        if world.leads:
+            _release(model, average, store, run.folder, lora=config.lora_rank is not None)
         run.finish()
     return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
 
@@ -177,6 +186,11 @@ def _open(
     if plan_basis is not None:
         public["plan_basis"] = plan_basis
     if isinstance(plan, PlainPlan):
+        if current_world().size > 1:
+            raise UseError(
+                "a run without privacy trains in one process: it is there to compare with",
+                hint="start it without torchrun",
+            )
         if config.selection is not Strategy.RANDOM or scores is not None:
             raise UseError(
                 "a run without privacy trains on all examples: there is none to select",

@@ -45,11 +45,23 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.counts import noisy_count
+from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.auto import clipped_sum
+from userdp.gradients.noise import Noise
+from userdp.gradients.shards import is_sharded, like
 from userdp.guarantees import ClipForm, require_count
 from userdp.plan import Plan
 from userdp.training.adjacency import require_covered
 from userdp.training.collate import Collator
+from userdp.training.distributed import World, current_world
+from userdp.training.distributed_run import (
+    Dealing,
+    LeaderNoise,
+    ScatteredNoise,
+    SharedRun,
+    open_together,
+    shared_secret,
+)
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
 from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
@@ -82,6 +94,10 @@ def make_private(
     Guarantee: everything computed from the gradients that the run hands out, weights included,
     satisfies ``plan.guarantee()``, whatever the loop does with them, as long as it reads the store
     in no other way. The exact numbers in `Step.operator` are not covered.
+
+    Where `torch.distributed` has joined several processes, all of them call this with the same
+    arguments, and train one model together (`userdp.training.distributed_run`): the first one holds
+    the folder. A model sharded by `userdp.gradients.shards.shard` stays sharded.
 
     Args:
         model: its parameters with ``requires_grad`` are trained; on any device.
@@ -123,6 +139,7 @@ def make_private(
     require_covered(opened, plan)
     if opened.meta.loss_mask:
         require_masked(loss)
+    world = current_world()
     split = opened.split(Split.TRAIN)
     strategy = _strategy(selection)
     collator = Collator(
@@ -133,29 +150,40 @@ def make_private(
         seq_len=opened.meta.seq_len,
         unsafe_seed=unsafe_seed,
     )
-    sampler = build_sampler(plan, collator.counts, unsafe_seed=unsafe_seed)
-    noise = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
-    unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
-    run = open_run(
-        Path(out),
-        opened,
+    sampler = build_sampler(
         plan,
-        identity={
-            "model": shape_digest(model),
-            "kind of seeds": "unsafe" if unsafe else "secret",
-            "selection": str(strategy) if scores is None else f"{strategy} {_digest(scores)}",
-            **(identity or {}),
-        },
-        public={
-            "plan": plan.to_dict(),
-            "selection": str(strategy),
-            "store_facts": store_facts(opened),
-            **(public or {}),
-        },
-        facts={"unsafe_seeds": True} if unsafe else None,
-        resume=resume,
-        trial_of=trial_of,
+        collator.counts,
+        unsafe_seed=unsafe_seed,
+        shared_secret=shared_secret(world, unsafe_seed),
     )
+    unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
+    same = {
+        "model": shape_digest(model),
+        "kind of seeds": "unsafe" if unsafe else "secret",
+        "selection": str(strategy) if scores is None else f"{strategy} {_digest(scores)}",
+        **(identity or {}),
+    }
+    world.require_same({**same, "store": opened.meta.content_sha256, "plan": plan.digest})
+    world.align(model)
+
+    def open_here() -> OpenRun:
+        return open_run(
+            Path(out),
+            opened,
+            plan,
+            identity=same,
+            public={
+                "plan": plan.to_dict(),
+                "selection": str(strategy),
+                "store_facts": store_facts(opened),
+                **(public or {}),
+            },
+            facts={"unsafe_seeds": True} if unsafe else None,
+            resume=resume,
+            trial_of=trial_of,
+        )
+
+    run = open_together(world, open_here, RunFolder(Path(out)))
     return PrivateRun(
         run,
         model=model,
@@ -163,10 +191,11 @@ def make_private(
         plan=plan,
         sampler=sampler,
         collator=collator,
-        noise=noise,
+        noise=_noise(world, model, unsafe_noise_seed),
         loss=loss,
         micro_batch=micro_batch,
         engine=engine,
+        world=world,
     )
 
 
@@ -183,17 +212,18 @@ class PrivateRun:
 
     def __init__(
         self,
-        run: OpenRun,
+        run: OpenRun | SharedRun,
         *,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         plan: Plan,
         sampler: Sampler,
         collator: Collator,
-        noise: NoiseSource,
+        noise: Noise,
         loss: Loss,
         micro_batch: int,
         engine: str,
+        world: World,
     ) -> None:
         self.plan = plan
         self._run = run
@@ -202,6 +232,9 @@ class PrivateRun:
         self._sampler = sampler
         self._collator = collator
         self._cut = collator.pieces
+        self._dealing = Dealing(world, collator.tokens)
+        self._sharded = any(map(is_sharded, model.parameters()))
+        self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
         self._noise = noise
         self._rule = ClipRule(
             form=plan.clip_form, stability=plan.clip_stability, layer_split=plan.layer_split
@@ -250,8 +283,11 @@ class PrivateRun:
             )
         )
         cohort = self._sampler.draw()
-        pieces = self._cut(cohort, rows=PASSES_AHEAD * self._micro_batch)
+        mine = self._dealing.mine(cohort)
+        # Processes that hold one model together clip in one go, in step.
+        pieces = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
         summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
+        summed, rows = self._dealing.together(summed, rows, scattered=self._scattered)
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)
         denominator = self.plan.denominator
@@ -271,6 +307,8 @@ class PrivateRun:
     def _clip(self, units: Units) -> ClippedSum:
         """The clipped sum of some units, by the engine of the run."""
         engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
+        if self._sharded:
+            engine = two_pass.clipped_sum
         return engine(
             self._model,
             self._loss,
@@ -351,7 +389,7 @@ def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator:
         denominator: a public constant (invariant 4).
     """
     for name, parameter in trainable_parameters(model).items():
-        parameter.grad = (value[name] / denominator).to(parameter.dtype)
+        parameter.grad = like(parameter, (value[name] / denominator).to(parameter.dtype))
 
 
 def shape_digest(model: nn.Module) -> str:
@@ -383,6 +421,15 @@ def _scores(store: UserStore, strategy: Strategy, path: Path) -> NDArray[np.floa
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _noise(world: World, model: nn.Module, unsafe_noise_seed: int | None) -> Noise:
+    """The one source of noise of each coordinate."""
+    if any(is_sharded(p) for p in trainable_parameters(model).values()):
+        return ScatteredNoise(world, model, unsafe_noise_seed=unsafe_noise_seed)
+    if world.size > 1:
+        return LeaderNoise(world, unsafe_noise_seed=unsafe_noise_seed)
+    return NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -1,0 +1,448 @@
+r"""Engines for models that no single process holds: all processes in step, pass for pass.
+
+A sharded layer is gathered by all processes together, so all must run the same number of passes:
+who has fewer units goes through the motions with a made-up row that counts nothing.
+
+**All parameters sharded: two passes.** The first runs forward and backward with layers whose
+parameters count as constants; each hands over its units' squared norms (`NormTape`), so that no
+parameter's gradient is formed for more than a layer at a time, and none is reduced. The second is
+the ordinary backward pass of :math:`\sum_u c_u \ell_u` with the clip factors :math:`c_u` of the
+first; FSDP2 scatters its sum. What the two passes compute is compared once per model, on
+made-up rows (`_require_agreement`).
+
+**Frozen parameters sharded: one pass** over adapters, as in `engines.lora`.
+
+The clip aims at C(1 - m) as the book-keeping engine does, and the same argument holds
+(`engines.bookkeeping`): norms and gradients are computed by different operations, and one pass's
+sum over units and processes is float32; sums over passes are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from userdp.errors import FailureError, UseError
+from userdp.gradients.clipping import require_clip_norm, squared_norm
+from userdp.gradients.engines.chunks import layout_of, passes
+from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.margins import aim
+from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
+from userdp.gradients.engines.tape import Tape, Workspace, wide
+from userdp.gradients.engines.uses import Dense, Ghost, Layout, Sparse, Use, form, squared_norms
+from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.models import (
+    buffer_versions,
+    require_same_buffers,
+    require_uncoupled,
+    trainable_parameters,
+)
+from userdp.gradients.rules import FLAT, ClipRule
+from userdp.gradients.shards import is_sharded, local, reshard, shapes_of
+from userdp.gradients.sums import ClippedSum
+from userdp.gradients.units import Units
+from userdp.guarantees import require_count
+
+_CLOSE = 0.01
+_agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, bool]] = WeakKeyDictionary()
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    *,
+    l2_clip_norm: float,
+    item_clip_norm: float | None = None,
+    micro_batch: int = 32,
+    rule: ClipRule = FLAT,
+) -> ClippedSum:
+    """This process's part in the clipped sum of all processes' units; a collective.
+
+    Guarantee: that of the module's docstring. ``value`` holds, where the trainable parameters are
+    sharded, this process's part of *everybody's* sum; where they are not, the sum of *this
+    process's* units, as other engines do. A unit whose norm is not finite in float32 adds zero.
+
+    Args:
+        model: sharded by `userdp.gradients.shards.shard`. Its ``.grad`` are cleared.
+        loss: per-row loss.
+        units: this process's.
+        l2_clip_norm: C; at least 1e-8.
+        item_clip_norm: with adapters alone.
+        micro_batch: most rows in one pass, but for a larger unit: it has a pass of its own.
+        rule: form of the unit's clip; its split over layers with adapters alone.
+
+    Raises:
+        UseError: what is asked for needs per-unit gradients of sharded parameters, or a layer has
+            no rule.
+    """
+    require_clip_norm("l2_clip_norm", l2_clip_norm)
+    require_count("micro_batch", micro_batch)
+    require_uncoupled(model)
+    reshard(model)  # a forward pass without a backward one leaves some parameters gathered
+    parameters = trainable_parameters(model)
+    two = _all_sharded(parameters)
+    if two:  # gradients arrive there
+        for parameter in parameters.values():
+            parameter.grad = None
+    _require_possible(model, rule, two, l2_clip_norm, item_clip_norm)
+    _require_agreement(model, loss, parameters, two=two)
+    buffers = buffer_versions(model)
+    clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
+    total = shapes_of(parameters)
+    norms = torch.zeros(len(units), dtype=torch.float64)
+    losses = torch.zeros(len(units), dtype=torch.float64)
+    sizes = {name: p.numel() for name, p in parameters.items()}
+    mine = [
+        part
+        for part in passes(
+            units,
+            rows=micro_batch,
+            most_units=most_units(parameters, item_clip_norm is not None),
+        )
+        if int(units.offsets[part[1]]) > int(units.offsets[part[0]])
+    ]
+    workspace, non_finite = Workspace(), 0
+    made_up = _made_up(model, units)
+    for number in range(_most(len(mine), units.lengths.device)):
+        counts = number < len(mine)
+        begin, end = mine[number] if counts else (0, len(made_up))
+        part = units.select(begin, end) if counts else made_up
+        try:
+            if two:
+                squares, part_losses = _norms(model, loss, part, parameters, workspace)
+                factors = rule.factors({"": squares}, {"": sum(sizes.values())}, l2_clip_norm=clip)[
+                    ""
+                ]
+                _add_weighted(model, loss, part, parameters, factors if counts else None, total)
+            else:
+                found = _Pass(model, loss, part, parameters, workspace, Form.FORMED, item_clip_norm)
+                squares, part_losses = found.squared_norms, found.losses
+                by_name = rule.factors(found.squares_by_name, sizes, l2_clip_norm=clip)
+                if counts:
+                    found.add_to(total, by_name, squares.isfinite())
+        except NotCoveredError as error:
+            raise _not_covered(error.names) from None
+        if counts:
+            norms[begin:end], losses[begin:end] = squares.sqrt().cpu(), part_losses
+            non_finite += int((~squares.isfinite()).sum())
+    require_same_buffers(model, buffers)
+    return ClippedSum(
+        value=total,
+        norms=norms,
+        losses=losses,
+        non_finite=non_finite,
+        sensitivity=float(l2_clip_norm),
+    )
+
+
+class NormTape(Tape):
+    """A tape that keeps squared norms and forgets the rest, layer by layer.
+
+    Only a parameter that several modules share (tied embeddings) is kept until all have been seen.
+
+    Args:
+        parameters: the trainable ones, by name; sharded.
+        layout: which unit owns which row.
+        workspace: where per-unit gradients are put.
+        shared: names of the parameters that several modules use.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        layout: Layout,
+        workspace: Workspace,
+        *,
+        shared: frozenset[str],
+    ) -> None:
+        super().__init__(parameters, layout, workspace)
+        self._shared = shared
+        self._squares: dict[str, Tensor] = {}
+
+    def know(self, tensor: Tensor, name: str) -> None:
+        """``tensor`` is parameter ``name``, gathered."""
+        self._names[id(tensor)] = name
+
+    def linear(self, name: str, left: Tensor, right: Tensor) -> None:
+        """A use of (p, q) with gradient ``left.T @ right``."""
+        left, right = wide(left.detach()), wide(right.detach())
+        p, q = left.shape[-1], right.shape[-1]
+        positions = left.numel() // p
+        form_ = choose_form(
+            units=self.layout.units, positions=positions, p=p, q=q, device=left.device.type
+        )
+        if torch.get_float32_matmul_precision() != "highest":
+            form_ = Form.FORMED
+        if form_ is Form.GHOST:
+            self._take(name, Ghost(left, right, self.layout))
+            return
+        shape = (self.layout.units, p, q)
+        kept = name in self._shared
+        out = None if kept else self._workspace.take("", 0, shape, left)
+        self._take(name, Dense(form(left, right, self.layout, out=out)))
+
+    def vector(self, name: str, per_unit: Tensor) -> None:
+        """A use with gradients (units, *shape)."""
+        self._take(name, Dense(wide(per_unit)))
+
+    def embedding(self, name: str, tokens: Tensor, output_gradients: Tensor) -> None:
+        """A use as a table that is looked up."""
+        super().embedding(name, tokens, output_gradients)
+        self._take(name, self._uses[name].pop())
+
+    def _take(self, name: str, use: Use) -> None:
+        if name in self._shared:
+            self._uses[name].append(use)
+        elif name in self._squares:
+            # Its norm is not the sum of its uses' norms.
+            raise NotCoveredError([f"{name} (used more than once)"])
+        else:
+            self._squares[name] = _accurate([use])
+
+    def squared_norms(self) -> Tensor:
+        """Float64, (units,): over all parameters; NaN or inf for units that are not finite."""
+        nothing = torch.zeros(self.layout.units, dtype=torch.float64, device=self.anchor.device)
+        parts = [nothing, *self._squares.values()]
+        for uses in self._uses.values():
+            if len(uses) == 2 and isinstance(uses[0], Sparse):
+                uses.reverse()
+            if uses:
+                parts.append(_accurate(uses))
+        return torch.stack(parts).sum(0)
+
+
+def _accurate(uses: list[Use]) -> Tensor:
+    """`squared_norms`, with gradients formed for the units that its identities do not serve."""
+    found, _ = squared_norms(list(uses))
+    if bool(found.isnan().any()):
+        formed = [use if isinstance(use, Dense) else use.dense() for use in uses]
+        joint = formed[0].gradients
+        for other in formed[1:]:
+            joint = joint + other.gradients
+        found = torch.where(found.isnan(), Dense(joint).squared_norms(), found)
+    return found
+
+
+def _norms(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    parameters: Mapping[str, nn.Parameter],
+    workspace: Workspace,
+) -> tuple[Tensor, Tensor]:
+    """The first pass: each unit's squared norm and mean loss, float64 (units,)."""
+    layout = layout_of(units)
+    tape = NormTape(parameters, layout, workspace, shared=_shared(model, parameters))
+    with torch.enable_grad(), _introduced(model, parameters, tape), tape.watching(model):
+        losses, weights = _weighted_losses(model, loss, units, layout)
+        (losses * weights).sum().backward()  # type: ignore[no-untyped-call]
+    uncovered = [name for name, p in parameters.items() if p.grad is not None]
+    for parameter in parameters.values():
+        parameter.grad = None
+    if uncovered:
+        raise NotCoveredError(uncovered)
+    means = torch.zeros(len(units), dtype=torch.float64)
+    each = losses.detach().double() * weights.double()
+    means.index_add_(0, layout.unit_of_row.cpu(), each.cpu())
+    with torch.no_grad():
+        return tape.squared_norms(), means
+
+
+def _add_weighted(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    parameters: Mapping[str, nn.Parameter],
+    factors: Tensor | None,
+    total: Mapping[str, Tensor],
+) -> None:
+    """The second pass: add everybody's units, each times its factor; None: of no factor here.
+
+    Units of factor 0 are left out: they may not be finite.
+    """
+    if factors is not None:
+        good = (factors > 0).nonzero().flatten().cpu()
+        factors = factors[good.to(factors.device)]
+        units = _only(units, good)
+        if not len(units.lengths):
+            factors, units = None, _made_up(model, units)
+    layout = layout_of(units)
+    with torch.enable_grad():
+        losses, weights = _weighted_losses(model, loss, units, layout)
+        each = torch.zeros_like(weights)
+        if factors is not None:
+            each = weights * factors[layout.unit_of_row].to(weights.dtype)
+        (losses * each).sum().backward()  # type: ignore[no-untyped-call]
+    for name, parameter in parameters.items():
+        if parameter.grad is not None:
+            total[name].add_(local(parameter.grad))
+            parameter.grad = None
+
+
+def _weighted_losses(
+    model: nn.Module, loss: Loss, units: Units, layout: Layout
+) -> tuple[Tensor, Tensor]:
+    """Each row's loss, and one over the rows of its unit."""
+    width = int(units.lengths.max())
+    targets = None if units.targets is None else units.targets[:, :width]
+    losses = row_losses(loss, model, units.input_ids[:, :width], units.lengths, targets)
+    if losses.shape != (layout.rows,):
+        raise UseError(
+            f"the loss must return one number per row, shape ({layout.rows},), got "
+            f"{tuple(losses.shape)}"
+        )
+    counts = units.offsets.diff().to(units.lengths.device)[layout.unit_of_row]
+    return losses, (1 / counts.double()).to(losses.dtype)
+
+
+@contextmanager
+def _introduced(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], tape: NormTape
+) -> Iterator[None]:
+    """Within, the tape learns the gathered parameters of each module when it is its turn."""
+    names = {id(p): name for name, p in parameters.items()}
+    handles = []
+    for module in model.modules():
+        own = {
+            key: names[id(p)] for key, p in module.named_parameters(recurse=False) if id(p) in names
+        }
+        if not own:
+            continue
+
+        def introduce(module: nn.Module, arguments: Any, own: Mapping[str, str] = own) -> None:
+            for key, name in own.items():
+                tape.know(getattr(module, key), name)
+
+        handles.append(module.register_forward_pre_hook(introduce))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _shared(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> frozenset[str]:
+    names = {id(p): name for name, p in parameters.items()}
+    seen: list[str] = []
+    for module in model.modules():
+        own = module.named_parameters(recurse=False, remove_duplicate=False)
+        seen += [names[id(p)] for _, p in own if id(p) in names]
+    return frozenset(name for name in seen if seen.count(name) > 1)
+
+
+def _only(units: Units, kept: Tensor) -> Units:
+    """Some of the units."""
+    parts = [units.select(int(unit), int(unit) + 1) for unit in kept] or [units.select(0, 0)]
+    sizes = torch.tensor([0, *(len(part.lengths) for part in parts)])
+    targets = [part.targets for part in parts if part.targets is not None]
+    return Units(
+        input_ids=torch.cat([part.input_ids for part in parts]),
+        lengths=torch.cat([part.lengths for part in parts]),
+        offsets=sizes.cumsum(0),
+        targets=torch.cat(targets) if targets else None,
+    )
+
+
+def _made_up(model: nn.Module, like: Units, rows: tuple[int, ...] = (1,)) -> Units:
+    """Rows that are nobody's: units of so many rows each, on the device of ``like``."""
+    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
+    tokens = int(getattr(embeddings, "num_embeddings", 2))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(tokens, (sum(rows), 6), generator=generator)
+    return Units(
+        input_ids=ids,
+        lengths=torch.tensor([6 - n % 3 for n in range(sum(rows))]),
+        offsets=torch.tensor([0, *rows]).cumsum(0),
+        targets=None if like.targets is None else torch.ones(ids.shape, dtype=torch.bool),
+    ).to(like.lengths.device)
+
+
+def _most(count: int, device: torch.device) -> int:
+    """The largest of everybody's counts."""
+    counts = torch.tensor([count], device=device)
+    dist.all_reduce(counts, op=dist.ReduceOp.MAX)
+    return int(counts)
+
+
+def _all_sharded(parameters: Mapping[str, nn.Parameter]) -> bool:
+    sharded = {is_sharded(p) for p in parameters.values()}
+    if len(sharded) > 1:
+        raise UseError(
+            "some trainable parameters are sharded and some are not",
+            hint="shard with userdp.gradients.shards.shard, after the adapters are attached",
+        )
+    return sharded == {True}
+
+
+def _require_possible(
+    model: nn.Module, rule: ClipRule, two: bool, l2_clip_norm: float, item_clip_norm: float | None
+) -> None:
+    if min(l2_clip_norm, item_clip_norm or l2_clip_norm) < LEAST_CLIP:
+        raise UseError(f"a sharded model clips to at least {LEAST_CLIP:g}, got {l2_clip_norm!r}")
+    if two and (item_clip_norm is not None or rule.layer_split is not None):
+        raise UseError(
+            "item_clip_norm and layer_split need each unit's gradient, which a sharded model "
+            "never forms",
+            hint="train adapters (--lora-rank), or leave them out",
+        )
+    random = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.p > 0 and m.training]
+    if two and random:
+        raise UseError(
+            "dropout would differ between the pass that takes the norms and the one that adds up, "
+            "so the clip would not hold",
+            hint="set dropout to 0",
+        )
+
+
+def _require_agreement(
+    model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], *, two: bool
+) -> None:
+    """Whether both passes agree on made-up rows; asked once for each model and loss.
+
+    Raises:
+        UseError: a layer has no rule, or mixes rows.
+        FailureError: norms and gradients differ.
+    """
+    known = _agreed.setdefault(model, WeakKeyDictionary())
+    if loss in known:
+        return
+    device = next(iter(parameters.values())).device
+    nobody = Units.from_rows([]).to(device)
+    probe = _made_up(model, nobody, rows=(2, 1))
+    aim(model, loss, probe, l2_clip_norm=1.0)  # it looks into the model once, all together here
+    reshard(model)
+    if two:
+        try:
+            squares, _ = _norms(model, loss, probe, parameters, Workspace())
+        except NotCoveredError as error:
+            raise _not_covered(error.names) from None
+        for unit in range(len(probe)):
+            total = shapes_of(parameters)
+            alone = torch.ones(1, dtype=torch.float64, device=device)
+            _add_weighted(model, loss, probe.select(unit, unit + 1), parameters, alone, total)
+            square = torch.tensor(squared_norm(total.values()), device=device)
+            dist.all_reduce(square)
+            # Every process added the same rows.
+            norm = float(square.sqrt()) / dist.get_world_size()
+            if not abs(norm - float(squares[unit].sqrt())) <= _CLOSE * norm:
+                raise FailureError(
+                    f"the two passes disagree on made-up rows: norm {float(squares[unit].sqrt())}, "
+                    f"gradient {norm}; clipping would not hold for this model",
+                    hint="train it on one process, where the reference engine can take over",
+                )
+    known[loss] = True
+
+
+def _not_covered(names: list[str]) -> UseError:
+    return UseError(
+        f"no per-unit rule covers the use of {', '.join(names[:3])}, and a sharded model has no "
+        "reference engine to fall back to",
+        hint="freeze them, train adapters, or train on one process",
+    )

@@ -1,0 +1,160 @@
+"""Parameters of which each process holds a part (FSDP2): their parts, and noise for them.
+
+A model is sharded in one of two ways (`shard`). If all its parameters train, all are sharded, and
+so are the clipped sum and its noise: `userdp.gradients.engines.two_pass`. If some are frozen
+(adapters on a base model), the frozen ones are sharded and the others whole on every process, and
+per-unit gradients of adapters cost what they cost on one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from userdp.errors import UseError
+from userdp.gradients.models import trainable_parameters
+from userdp.gradients.noise import NoiseSource
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each process holds a part of ``tensor`` alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part; the tensor itself where it is not sharded."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, on every process; a collective where it is sharded."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def like(parameter: Tensor, part: Tensor) -> Tensor:
+    """``part``, a tensor of `local`'s shape, as a tensor sharded as ``parameter`` is."""
+    if not is_sharded(parameter):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    sharded: Any = parameter
+    made: Tensor = DTensor.from_local(
+        part,
+        sharded.device_mesh,
+        sharded.placements,
+        run_check=False,
+        shape=sharded.shape,
+        stride=sharded.stride(),
+    )
+    return made
+
+
+def shard(model: nn.Module, *, device: str = "cpu") -> nn.Module:
+    """Shard ``model`` over all joined processes, in place; gradients are then sums, not means.
+
+    Each element of a list of layers is gathered when it is its turn and let go of afterwards.
+    Build the optimizer after this. If some parameters are frozen, the trainable ones stay whole.
+
+    Args:
+        model: on every process the same.
+        device: type of the processes' devices.
+
+    Raises:
+        UseError: `torch.distributed` has not joined any processes.
+    """
+    if not dist.is_initialized():
+        raise UseError(
+            "sharding is over the processes of one run, and none have joined",
+            hint="start with torchrun",
+        )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    frozen = any(not p.requires_grad for p in model.parameters())
+    whole_ones = {p for p in model.parameters() if p.requires_grad} if frozen else set()
+    layers = [
+        layer
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList)
+        for layer in module
+        if any(True for _ in layer.parameters())
+    ]
+    for module in [*layers, model]:
+        fully_shard(module, mesh=mesh, ignored_params=whole_ones)
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            # FSDP divides by the number of processes otherwise.
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+def reshard(model: nn.Module) -> None:
+    """Let go of what a forward pass gathered."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+class ShardNoise:
+    """Noise for a sharded sum: each process draws that of its own part.
+
+    Guarantee: as `NoiseSource`'s, for the whole of the sum: every coordinate lies on one process,
+    and every process's generators are seeded by its own operating system.
+
+    Args:
+        model: whose trainable parameters are sharded.
+        unsafe_noise_seed: FOR TESTS ONLY: the noise of one process with this seed, cut to parts.
+    """
+
+    def __init__(self, model: nn.Module, *, unsafe_noise_seed: int | None = None) -> None:
+        self._parameters = trainable_parameters(model)
+        self._source = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
+        return self._source.unsafe
+
+    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
+        """Add N(0, ``noise_std``²) to every coordinate of this process's parts, in place."""
+        if not self._source.unsafe:
+            self._source.add_(value, noise_std)
+            return
+        spread = {
+            name: torch.zeros(self._parameters[name].shape, dtype=torch.float64) for name in value
+        }
+        parts = {name: self._part_of(name, spread[name]) for name in value}
+        for name, part in parts.items():
+            part.copy_(value[name])
+        self._source.add_(spread, noise_std)
+        for name, part in parts.items():
+            value[name].copy_(part)
+
+    def _part_of(self, name: str, tensor: Tensor) -> Tensor:
+        """The view of a whole tensor that is this process's part of parameter ``name``."""
+        parameter: Any = self._parameters[name]
+        size, rank = parameter.device_mesh.size(), parameter.device_mesh.get_local_rank()
+        rows = -(-tensor.shape[0] // size)  # as torch.chunk cuts
+        part = tensor[min(rows * rank, len(tensor)) : min(rows * (rank + 1), len(tensor))]
+        assert part.shape == parameter.to_local().shape
+        return part
+
+
+def shapes_of(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Float64 zeros of the shapes of this process's parts, by name."""
+    return {
+        name: torch.zeros(local(p).shape, dtype=torch.float64, device=p.device)
+        for name, p in parameters.items()
+    }

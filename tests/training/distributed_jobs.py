@@ -1,0 +1,202 @@
+"""What the processes of `test_distributed` do; also what makes them wrong on purpose."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.plans import els_plan, uls_plan
+from tests.training.toy import CONFIG
+from userdp.cohorts import Cohort
+from userdp.data.store import UserStore
+from userdp.gradients import NoiseSource, trainable_parameters
+from userdp.gradients.shards import shard, whole
+from userdp.plan import Plan
+from userdp.training import distributed_run
+from userdp.training.distributed import current_world
+from userdp.training.distributed_run import Dealing, LeaderNoise
+from userdp.training.lora import add_adapters
+from userdp.training.models import new_model
+from userdp.training.private import PrivateRun, make_private
+
+STEPS = 20
+
+
+def plan_of(kind: str, **changes) -> Plan:
+    """Small cohorts: with four processes, some have nobody."""
+    if kind == "uls":
+        return uls_plan(population=40, cohort_size=4, **{"steps": STEPS, **changes})
+    return els_plan(population=120, batch_size=6, **{"steps": STEPS, **changes})
+
+
+def model_of(store: UserStore, *, lora: bool = False, sharded: bool = False) -> nn.Module:
+    model = new_model(CONFIG, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
+    if lora:
+        model = add_adapters(model, replace(CONFIG, lora_rank=2))
+    return shard(model.train()) if sharded else model.train()
+
+
+def weights_of(model: nn.Module) -> torch.Tensor:
+    found = [whole(p.detach()).flatten() for p in trainable_parameters(model).values()]
+    return torch.cat(found).clone()
+
+
+def open_run(store: Path, out: Path, plan: Plan, **options) -> tuple[nn.Module, PrivateRun]:
+    opened = UserStore.open(store)
+    how = {name: options.pop(name) for name in ("lora", "sharded") if name in options}
+    model = model_of(opened, **how)
+    parameters = list(trainable_parameters(model).values())
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    return model, make_private(model, optimizer, opened, plan, out=out, **options)
+
+
+def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> torch.Tensor:
+    """The weights after 20 steps under test seeds."""
+    model, run = open_run(
+        store,
+        out,
+        plan_of(kind),
+        lora=lora,
+        sharded=sharded,
+        unsafe_seed=5,
+        unsafe_noise_seed=6,
+    )
+    with run:
+        for _ in run:
+            run._optimizer.step()
+    return weights_of(model)
+
+
+def all_trained(jobs: list[tuple[Path, Path, str, bool, bool]]) -> list[torch.Tensor]:
+    return [trained(*job) for job in jobs]
+
+
+def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.Tensor:
+    """The noise of some steps without anybody, in units of what it should be: (steps, numbers)."""
+    plan = uls_plan(population=10**9, cohort_size=1, steps=4)
+    if broken == "noise on every process":
+        together = Dealing.together
+
+        def noisy(self, summed, rows, **options):
+            NoiseSource().add_(summed.value, plan.noise_std)
+            return together(self, summed, rows, **options)
+
+        Dealing.together = noisy
+        LeaderNoise.add_ = lambda self, value, noise_std: self._world.spread(value)
+    if broken == "each its own":
+        LeaderNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+    if broken == "one seed for all shards":
+        shards = distributed_run.ShardNoise
+        same = NoiseSource(unsafe_noise_seed=3)
+        shards.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
+    model, run = open_run(store, out, plan, sharded=sharded)
+    scale = plan.denominator / plan.noise_std
+    seen = []
+    with run:
+        for step in run:
+            assert step.operator["units"] == 0
+            grads = [whole(p.grad).flatten() for p in trainable_parameters(model).values()]
+            seen.append(torch.cat(grads).double() * scale)
+            run._optimizer.step()
+    return torch.stack(seen)
+
+
+def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -> list:
+    """The clipped sum of a cohort, then without each of its first users: as flat vectors."""
+    if broken is not None:
+        _break(broken)
+    _, run = open_run(store, out, plan_of(kind, l2_clip_norm=0.05), sharded=sharded)
+    users = np.arange(8) if kind == "uls" else np.repeat(np.arange(4), 2)
+    examples = np.zeros(8, int) if kind == "uls" else np.tile([0, 1], 4)
+    cohorts = [Cohort(users=users, examples=examples, offsets=np.arange(9))]
+    for user in range(3):
+        kept = users != user
+        offsets = np.arange(int(kept.sum()) + 1)
+        cohorts.append(Cohort(users=users[kept], examples=examples[kept], offsets=offsets))
+    found = []
+    for cohort in cohorts:
+        mine = run._dealing.mine(cohort)
+        summed = run._clip(run._collator(mine))
+        whole_sum, _ = run._dealing.together(summed, 0, scattered=run._scattered)
+        parts = [value.flatten() for value in whole_sum.value.values()]
+        flat = torch.cat(parts)
+        if run._scattered:
+            flat = torch.cat(_all(flat))
+        found.append(flat)
+    run.close()
+    return found
+
+
+def _all(part: torch.Tensor) -> list[torch.Tensor]:
+    parts: list = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, part)
+    return parts
+
+
+def _break(how: str) -> None:
+    rank, mine = current_world().rank, Dealing.mine
+
+    def left_out(self, cohort):
+        part = mine(self, cohort)
+        return part.part(0, 0) if rank == 1 else part
+
+    def everybody(self, cohort):
+        mine(self, cohort)
+        self._units = cohort.units * self._world.size  # and the check is fooled
+        return cohort
+
+    def own(self, cohort):
+        other = Cohort(
+            users=(cohort.users + rank) % 8, examples=cohort.examples, offsets=cohort.offsets
+        )
+        return mine(self, other)
+
+    Dealing.mine = {"left out": left_out, "everybody": everybody, "own cohort": own}[how]
+
+
+def dies(store: Path, out: Path, rank: int, at: int) -> int:
+    """A run in which process ``rank`` is killed while it clips step ``at``."""
+    _, run = open_run(store, out, plan_of("uls"))
+    clip = run._clip
+
+    def dying(units):
+        if run.done == at and current_world().rank == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return clip(units)
+
+    run._clip = dying
+    with run:
+        for _ in run:
+            run._optimizer.step()
+    return run.done
+
+
+def goes_on(store: Path, out: Path) -> int:
+    _, run = open_run(store, out, plan_of("uls"), resume=True)
+    with run:
+        for _ in run:
+            run._optimizer.step()
+    return run.done
+
+
+def differs(store: Path, out: Path) -> None:
+    """Process 1 would add half the noise."""
+    half = {"noise_multiplier": 1.0} if current_world().rank == 1 else {}
+    open_run(store, out, plan_of("uls", **half))
+
+
+def tampers(store: Path, out: Path) -> None:
+    """Process 1 clips to twice the norm."""
+    _, run = open_run(store, out, plan_of("uls"))
+    if current_world().rank == 1:
+        run._l2_clip_norm *= 2
+    with run:
+        for _ in run:
+            run._optimizer.step()

@@ -1,0 +1,220 @@
+"""Several processes train one model: the same weights, the same guarantee, and a right ledger."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.training import distributed_jobs as jobs
+from tests.training.toy import attempts, lines
+from tests.training.worlds import results_of, run_world, start_world
+from userdp.cohorts import Cohort
+from userdp.errors import FailureError, UseError
+from userdp.ledger import StoreLedger, claim
+from userdp.training.distributed_run import deal, take
+
+SIZES = (1, 2, 4)
+CASES = [
+    (kind, lora, sharded)
+    for sharded in (False, True)
+    for kind in ("uls", "els")
+    for lora in (False, True)
+]
+
+
+@pytest.fixture(scope="module")
+def copy(prepared, tmp_path_factory):
+    """A fresh copy of the store, and a place for a run."""
+
+    def make():
+        folder = tmp_path_factory.mktemp("distributed")
+        shutil.copytree(prepared, folder / "store")
+        return folder / "store", folder / "run", folder / "world"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def weights(copy):
+    """The weights after 20 steps, by (processes, kind, LoRA, sharded); and of one process alone."""
+    found = {}
+    for kind, lora in sorted({case[:2] for case in CASES}):
+        store, run, _ = copy()
+        found[0, kind, lora, False] = jobs.trained(store, run, kind, lora, False)
+    for size in SIZES:
+        work = [(*copy()[:2], *case) for case in CASES]
+        everybody = run_world(size, jobs.all_trained, copy()[2], work)
+        for case, *each in zip(CASES, *everybody, strict=True):
+            assert all(torch.equal(one, each[0]) for one in each), "processes drifted apart"
+            found[size, *case] = each[0]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "lora", "sharded"), CASES)
+@pytest.mark.parametrize("size", SIZES)
+def test_any_number_of_processes_gives_the_same_weights(weights, size, kind, lora, sharded):
+    alone = weights[0, kind, lora, False]
+    assert (weights[size, kind, lora, sharded] - alone).abs().max() < 1e-6
+    assert alone.abs().max() > 1e-3
+
+
+# Invariant 5: noise once.
+
+
+def require_standard_normal(noises: list[torch.Tensor]) -> None:
+    """Everybody has the same numbers, each step's and each shard's are independent N(0, 1)."""
+    for other in noises[1:]:
+        assert torch.equal(noises[0], other), "processes have different noise"
+    steps = noises[0]
+    numbers = steps.flatten().numpy()
+    spread = (numbers**2).sum()
+    low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], len(numbers))
+    assert low < spread < high, "the variance is not that of the plan"
+    assert stats.kstest(numbers, "norm").pvalue > 1e-6
+    assert len(np.unique(numbers)) > 0.99 * len(numbers), "noise was used twice"
+    assert abs(np.corrcoef(steps.numpy())[~np.eye(len(steps), dtype=bool)]).max() < 0.1
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_invariant_5_noise_has_the_plans_variance_for_every_number_of_processes(
+    copy, size, sharded
+):
+    store, run, world = copy()
+    require_standard_normal(run_world(size, jobs.noises, world, store, run, sharded, None))
+
+
+@pytest.mark.parametrize(
+    ("broken", "sharded", "seen"),
+    [
+        ("noise on every process", False, "variance"),
+        ("each its own", False, "different noise"),
+        ("one seed for all shards", True, "used twice"),
+    ],
+)
+def test_invariant_5_twin_noise_that_is_not_drawn_once_is_caught(copy, broken, sharded, seen):
+    store, run, world = copy()
+    noises = run_world(2, jobs.noises, world, store, run, sharded, broken)
+    with pytest.raises(AssertionError, match=seen):
+        require_standard_normal(noises)
+
+
+# Invariant 3: sensitivity.
+
+
+def require_bounded(found: list[torch.Tensor], bound: float) -> None:
+    whole, *others = found
+    for other in others:
+        assert float((whole - other).norm()) <= bound, "one user moves the sum too far"
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+@pytest.mark.parametrize("kind", ["uls", "els"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_invariant_3_a_user_moves_the_sum_of_all_processes_by_at_most_the_bound(
+    copy, size, kind, sharded
+):
+    """C for a user (ULS), twice that for both of a user's examples (ELS)."""
+    store, run, world = copy()
+    found = run_world(size, jobs.sums, world, store, run, kind, sharded, None)[0]
+    clip = jobs.plan_of(kind, l2_clip_norm=0.05).l2_clip_norm
+    require_bounded(found, clip if kind == "uls" else 2 * clip)
+    assert float((found[0] - found[1]).norm()) > 0.5 * clip
+
+
+def test_invariant_3_twin_a_user_that_every_process_counts_is_caught(copy):
+    store, run, world = copy()
+    found = run_world(2, jobs.sums, world, store, run, "uls", False, "everybody")[0]
+    with pytest.raises(AssertionError, match="too far"):
+        require_bounded(found, 0.05)
+
+
+@pytest.mark.parametrize("broken", ["left out", "own cohort"])
+def test_invariant_2_twin_processes_that_do_not_share_one_cohort_are_caught(copy, broken):
+    store, run, world = copy()
+    processes = start_world(2, jobs.sums, world, store, run, "uls", False, broken)
+    for result in results_of(processes, world):
+        assert isinstance(result, FailureError)
+        assert "did not draw the same cohort" in str(result)
+
+
+# Invariant 7: the ledger, whoever dies.
+
+
+@pytest.mark.parametrize(("rank", "size", "then"), [(1, 2, 4), (0, 2, 1)])
+def test_invariant_7_a_dying_process_leaves_a_right_ledger_and_any_number_goes_on(
+    copy, rank, size, then
+):
+    store, run, world = copy()
+    processes = start_world(size, jobs.dies, world, store, run, rank, 3)
+    results = results_of(processes, world)
+    assert results[rank] is None
+    assert isinstance(results[1 - rank], FailureError)
+    assert "another process of this run ended" in str(results[1 - rank])
+    assert attempts(run) == 3
+    (charge,) = StoreLedger(store).charges()
+    assert not charge.settled
+    assert charge.steps == jobs.STEPS
+    again = run_world(then, jobs.goes_on, world.with_name("again"), store, run)
+    assert again == [jobs.STEPS] * then
+    assert attempts(run) == jobs.STEPS
+    assert lines(run / "ledger.jsonl")[-1]["kind"] == "finish"
+    assert claim(run / "ledger.jsonl").guarantee == jobs.plan_of("uls").guarantee()
+
+
+def test_invariant_1_processes_of_different_plans_are_refused_and_nothing_is_charged(copy):
+    store, run, world = copy()
+    for result in results_of(start_world(2, jobs.differs, world, store, run), world):
+        assert isinstance(result, UseError)
+        assert "another plan" in str(result)
+    assert not run.exists()
+    assert StoreLedger(store).charges() == []
+
+
+def test_invariant_1_twin_a_process_that_clips_otherwise_is_caught_before_it_is_charged(copy):
+    store, run, world = copy()
+    for result in results_of(start_world(2, jobs.tampers, world, store, run), world):
+        assert isinstance(result, FailureError)
+        assert "disagree" in str(result)
+    assert attempts(run) == 0
+
+
+def test_what_the_leader_refuses_is_refused_everywhere(copy):
+    store, run, world = copy()
+    run.mkdir()
+    (run / "something").touch()
+    for result in results_of(start_world(2, jobs.goes_on, world, store, run), world):
+        assert isinstance(result, UseError)
+
+
+# Dealing users out.
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 5))
+def test_units_are_dealt_out_whole_and_about_evenly(tokens, processes):
+    tokens = np.array(tokens, dtype=np.int64)
+    owners = deal(tokens, processes)
+    assert ((owners >= 0) & (owners < processes)).all()
+    assert np.array_equal(owners, deal(tokens, processes))
+    loads = np.bincount(owners, weights=np.maximum(tokens, 1), minlength=processes)
+    if len(tokens):
+        assert loads.max() <= loads.sum() / processes + np.maximum(tokens, 1).max()
+
+
+def test_a_part_of_a_cohort_holds_its_units_rows():
+    cohort = Cohort(
+        users=np.array([4, 4, 7, 9, 9, 9]),
+        examples=np.array([0, 2, 1, 0, 1, 5]),
+        offsets=np.array([0, 2, 3, 3, 6]),
+    )
+    part = take(cohort, np.array([0, 2, 3]))
+    assert part.users.tolist() == [4, 4, 9, 9, 9]
+    assert part.examples.tolist() == [0, 2, 0, 1, 5]
+    assert part.offsets.tolist() == [0, 2, 2, 5]
+    assert take(cohort, np.array([], dtype=int)).units == 0
