@@ -51,7 +51,7 @@ class LeafCNN(nn.Module):
         self.out = nn.Linear(64 * width, classes)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(rows, side²) values in [0, 1] → (rows, classes)."""
+        """(rows, side²) → (rows, classes)."""
         x = pixels.view(-1, 1, self.side, self.side)
         x = F.max_pool2d(F.relu(self.first(x)), 2)
         x = F.max_pool2d(F.relu(self.second(x)), 2)
@@ -93,9 +93,14 @@ class StackedLSTM(nn.Module):
         return logits
 
 
+def pixels_of(rows: Tensor) -> Tensor:
+    """The pixels of image rows, centred and scaled by public constants."""
+    return (rows[:, :-1].float() / 255.0 - 0.3) * 2.5
+
+
 def image_loss(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
     """Cross-entropy of each image's class; a row is its pixels (0 … 255) and its class."""
-    logits = model(rows[:, :-1].float() / 255.0)
+    logits = model(pixels_of(rows))
     return F.cross_entropy(logits, rows[:, -1], reduction="none")
 
 
@@ -186,7 +191,7 @@ def accuracy(
             part, sizes = rows[begin : begin + 512], lengths[begin : begin + 512]
             loss_sum += float(loss(model, part, sizes).sum())
             if spec.kind is ModelKind.CNN:
-                found = model(part[:, :-1].float() / 255.0).argmax(-1)
+                found = model(pixels_of(part)).argmax(-1)
                 right += int((found == part[:, -1]).sum())
                 total += len(part)
             elif spec.kind is ModelKind.LSTM:

@@ -147,7 +147,7 @@ class Members:
         self, number: int, silos: tuple[int, ...], weights: Weights, *, timeout: float
     ) -> dict[int, Weights]:
         """The updates of a round; who fails, refuses or is late is not among them."""
-        self._greet(5.0)
+        self._greet(min(60.0, timeout))
         self.refusals = {}
         present = set(self._grid.get_node_ids())
         silo_of = {self._nodes[silo]: silo for silo in silos if self._nodes.get(silo) in present}

@@ -1,0 +1,152 @@
+"""`userdp federate` and the figures of Marathe et al., each in very small."""
+
+import json
+import random
+
+import pytest
+
+from userdp.cli.app import run as userdp
+from userdp.federated import figures
+from userdp.federated.accounting import AccountingName, Algorithm
+from userdp.federated.ledger import federation_claim
+
+pytest.importorskip("sklearn", reason="the extra `federated` is not installed")
+
+SMALL = ["--silos", "2", "--rounds", "2", "--runtime", "in-process", "--json"]
+
+
+def federate(capsys, *arguments):
+    status = userdp(["federate", *map(str, arguments)])
+    said = capsys.readouterr()
+    return status, json.loads(said.out) if said.out.startswith("{") else {}, said.err
+
+
+@pytest.fixture
+def play(tmp_path):
+    coin = random.Random(0)
+    lines = [
+        {"user": f"play/{who}", "text": " ".join(coin.choices(["to", "be", "or", "not"], k=12))}
+        for who in range(10)
+        for _ in range(4)
+    ]
+    path = tmp_path / "play.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+TEXT = ["--seq-len", "16", "--width", "4", "--batch-size", "5"]
+DECLARED = ["--items-per-silo", "40", "--subjects-per-silo", "10"]
+
+
+@pytest.mark.parametrize("algorithm", [str(a) for a in Algorithm])
+def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
+    play, tmp_path, capsys, algorithm
+):
+    out = tmp_path / "f"
+    status, said, error = federate(
+        capsys, play, "--out", out, "--algorithm", algorithm, *TEXT, *DECLARED, *SMALL
+    )
+    assert status == 0, error
+    found = federation_claim([out / f"silo-0{i}" / "ledger.jsonl" for i in range(2)])
+    assert found.complete
+    claim = said["claim"]
+    if algorithm == "fedavg":
+        assert claim["epsilon"] == "inf"
+    else:
+        assert claim["epsilon"] == found.guarantee.epsilon
+        assert said["other_accounting"]["accounting"] == "paper"
+        assert said["other_accounting"]["flaws"]
+    if algorithm in ("local-group-dp", "higradavg-dp", "user-ldp"):
+        assert 3.99 < claim["epsilon"] <= 4.0
+    if algorithm == "local-item-dp":
+        by_unit = {c["unit"]: c["epsilon"] for c in said["claims_of_the_plan"]}
+        assert by_unit["example"] <= 4.0 < by_unit["subject"]
+    assert 0 <= said["operator_only"]["accuracy"] <= 1
+
+
+def test_paper_claims_nothing_and_says_why(play, tmp_path, capsys):
+    status, said, _ = federate(
+        capsys, play, "--out", tmp_path / "f", "--accounting", "paper", *TEXT, *SMALL
+    )
+    assert status == 0
+    assert said["claim"]["epsilon"] == "inf"
+    assert set(said["claim"]["flaws"]) == {"a", "b", "g"}
+
+
+def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
+    out = tmp_path / "f"
+    options = [a if a != "in-process" else "deployment" for a in SMALL]
+    status, said, _ = federate(capsys, play, "--out", out, *TEXT, *DECLARED, *options)
+    assert status == 0
+    assert (out / "app" / "pyproject.toml").is_file()
+    assert str(out.resolve()) in (out / "app" / "pyproject.toml").read_text()
+    assert not (out / "silo-00" / "ledger.jsonl").exists()
+    assert said["runtime"] == "deployment"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.jsonl"], "there is no nowhere.jsonl"),
+        (["PLAY", "--model", "cnn"], "cannot be trained"),
+        (["PLAY"], "--items-per-silo"),
+        (["PLAY", *DECLARED, "--batch-size", "50"], "--batch-size must be"),
+        (["PLAY", *DECLARED, "--silos", "60", "--batch-size", "5"], "has no subjects"),
+        (["PLAY", *DECLARED, "--silos-per-round", "9", "--batch-size", "5"], "silos_per_round"),
+        (["PLAY", *DECLARED, "--target-epsilon", "nan", "--batch-size", "5"], "target_epsilon"),
+        (["PLAY", "--algorithm", "sgd"], "sgd"),
+    ],
+)
+def test_bad_use_is_told_at_the_start_and_leaves_nothing(play, tmp_path, capsys, arguments, words):
+    out = tmp_path / "f"
+    given = [str(play) if a == "PLAY" else a for a in arguments]
+    options = ["--silos", "2"] if "--silos" not in given else []
+    status, _, error = federate(
+        capsys, *given, "--out", out, "--seq-len", "16", "--runtime", "in-process", *options
+    )
+    assert status == 2
+    assert words in error.replace("\n", " ")
+    assert not out.exists()
+
+
+def test_what_is_no_federation_is_not_submitted(tmp_path, capsys):
+    status, _, error = federate(capsys, tmp_path, "--submit", "somewhere")
+    assert status == 2
+    assert "no federation's app" in error
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(figures, "SUBJECTS", 40)
+    monkeypatch.setattr(figures, "ITEMS", 6.0)
+    monkeypatch.setattr(figures, "SILOS", 2)
+    monkeypatch.setattr(figures, "ROUNDS", 2)
+    monkeypatch.setattr(figures, "ALPHAS", (None, 8.0))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, monkeypatch, number):
+    few = [(Algorithm.FEDAVG, AccountingName.TIGHT), (Algorithm.HIGRADAVG, AccountingName.PAPER)]
+    monkeypatch.setattr(figures, "cells", lambda: few)
+    name = f"marathe-figure-{number}"
+    assert userdp(["reproduce", name, "--out", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] > 0
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / f"{name}.csv").read_text().count("\n") > 1
+
+
+def test_figure_2_counts_every_mini_batch_of_every_silo(tiny):
+    rows = figures.figure_2()
+    assert {row["alpha"] for row in rows} == {1.0, 8.0}
+    assert sum(row["mini_batches"] for row in rows if row["alpha"] == 1.0) == 50 * 2
+    assert max(row["largest_group"] for row in rows) > 1
+
+
+def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
+    train = figures._data()
+    paper = figures.small_plan(Algorithm.HIGRADAVG, AccountingName.PAPER, [train] * 2)
+    tight = figures.small_plan(Algorithm.HIGRADAVG, AccountingName.TIGHT, [train] * 2)
+    assert paper.rounds == 1
+    assert paper.group_size == int(train.counts.max())
+    assert tight.group_size == figures.CAP
+    assert 3.99 < tight.guarantee().epsilon <= 4.0
