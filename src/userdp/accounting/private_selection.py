@@ -43,7 +43,7 @@ def pure_divergence(order: float, pure_epsilon: float) -> float:
     p = e^ε/(1+e^ε) the moment is p^α (1-p)^{1-α} + (1-p)^α p^{1-α}.
 
     >>> round(pure_divergence(2.0, 1.0), 6), round(pure_divergence(1e6, 1.0), 4)
-    (0.73529, 1.0)
+    (0.735326, 1.0)
     """
     require_positive("pure_epsilon", pure_epsilon, at_most=700.0)
     if not 1 < order < math.inf:
