@@ -23,7 +23,7 @@ from tests.federated.plans import plan
 from tests.federated.toys import images
 from userdp.federated.data import spread
 from userdp.federated.deployment import submit, write_app
-from userdp.federated.server import read_rounds
+from userdp.federated.rounds import read_rounds
 from userdp.federated.simulation import claim_of, make_federation, silo_folder
 from userdp.ledger.journal import read_entries
 

@@ -18,8 +18,8 @@ from userdp.federated.client import ARRAYS, CONFIG, REFUSALS, client_app
 from userdp.federated.data import spread
 from userdp.federated.ledger import federation_claim
 from userdp.federated.models import build_model, weights_of
-from userdp.federated.rounds import aggregate, load_weights
-from userdp.federated.server import read_rounds, serve
+from userdp.federated.rounds import aggregate, load_weights, read_rounds
+from userdp.federated.server import serve
 from userdp.federated.simulation import claim_of, make_federation, run_in_process, silo_folder
 from userdp.ledger.journal import read_entries
 

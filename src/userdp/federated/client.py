@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from userdp.errors import FailureError, UserdpError
-from userdp.federated.silo import Silo, silo_folder
+from userdp.federated.silo import Silo, look, silo_folder
 from userdp.ledger.journal import exclusive
 
 ARRAYS, CONFIG = "arrays", "config"
@@ -39,15 +39,15 @@ def client_app(federation: Path | None = None) -> ClientApp:
         """Which silo this is, of which federation: public constants alone."""
         folder, index = _place(context, federation)
         try:
-            silo = _open(folder, index)
-            silo.close()
+            plan, shapes = look(folder, index)
         except Exception:
+            _log.exception("silo %d cannot take part", index)
             return _refuse(message, "failed", index)
-        if message.content[CONFIG]["plan"] != silo.plan.digest:
+        if message.content[CONFIG]["plan"] != plan.digest:
             return _refuse(message, "another federation", index)
-        if message.content[CONFIG]["shapes"] != _shapes(silo):
+        if message.content[CONFIG]["shapes"] != describe(shapes):
             return _refuse(message, "another model", index)
-        reply = ConfigRecord({"silo": index, "plan": silo.plan.digest})
+        reply = ConfigRecord({"silo": index, "plan": plan.digest})
         return Message(RecordDict({CONFIG: reply}), reply_to=message)
 
     @app.train()
@@ -60,7 +60,7 @@ def client_app(federation: Path | None = None) -> ClientApp:
         reason = "failed"
         try:
             with exclusive(folder / "lock", refusal=refusal):
-                silo = _open(folder, index)
+                silo = Silo.open(folder, index)
                 try:
                     if config["plan"] != silo.plan.digest:
                         return _refuse(message, "another federation", index)
@@ -93,14 +93,6 @@ def _place(context: Context, federation: Path | None) -> tuple[Path, int]:
         index = int(config["partition-id"])
         return silo_folder(federation, index), index
     return Path(str(config["silo"])), int(config["index"])
-
-
-def _open(folder: Path, index: int) -> Silo:
-    return Silo.open(folder, index)
-
-
-def _shapes(silo: Silo) -> str:
-    return describe(silo.shapes)
 
 
 def describe(shapes: dict[str, tuple[int, ...]]) -> str:

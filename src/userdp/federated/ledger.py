@@ -57,6 +57,29 @@ class LocalStep:
         )
 
 
+def require_own_ledger(path: Path, plan: FederationPlan, silo: int) -> None:
+    """`UseError` if there is a ledger of another federation or silo at ``path``; writes nothing."""
+    if path.exists():
+        _require_own(path, read_entries(path), plan, silo)
+
+
+def _header(plan: FederationPlan, silo: int) -> dict[str, Any]:
+    return {"kind": "silo", "schema": SCHEMA, "silo": silo, "plan": plan.to_dict()}
+
+
+def _require_own(
+    path: Path, entries: list[dict[str, Any]], plan: FederationPlan, silo: int
+) -> None:
+    if not entries or entries[0].get("schema") != SCHEMA:
+        raise UseError(f"{path} is not a silo's ledger of schema {SCHEMA}")
+    if entries[0] != _header(plan, silo):
+        raise UseError(
+            f"{path} is the ledger of another federation or of another silo: what was spent there "
+            "cannot be continued here",
+            hint="give every federation a folder of its own",
+        )
+
+
 class SiloLedger:
     """The writer of a silo's ledger.
 
@@ -67,23 +90,10 @@ class SiloLedger:
 
     def __init__(self, path: Path, plan: FederationPlan, silo: int) -> None:
         self.path, self.plan, self.silo = path, plan, silo
-        header = {
-            "kind": "silo",
-            "schema": SCHEMA,
-            "silo": silo,
-            "plan": plan.to_dict(),
-        }
         if not path.exists():
-            append_entries(path, [header])
+            append_entries(path, [_header(plan, silo)])
         entries = read_entries(path)
-        if not entries or entries[0].get("schema") != SCHEMA:
-            raise UseError(f"{path} is not a silo's ledger of schema {SCHEMA}")
-        if entries[0]["plan"] != header["plan"] or entries[0]["silo"] != silo:
-            raise UseError(
-                f"{path} is the ledger of another federation or of another silo: what was spent "
-                "there cannot be continued here",
-                hint="give every federation a folder of its own",
-            )
+        _require_own(path, entries, plan, silo)
         self._steps = _steps_by_round(entries)
         self._writer = JournalWriter(path)
 

@@ -6,9 +6,11 @@ The same for Flower and for silos in this process: only ``ask`` differs.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ Weights = dict[str, NDArray[np.float32]]
 Ask = Callable[[int, tuple[int, ...], Weights], Mapping[int, Weights]]
 """``ask(round, silos, weights)``: the updates that came back, by silo."""
 
-MODEL_FILE = "model.npz"
+MODEL_FILE, ROUNDS_FILE = "model.npz", "rounds.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +41,9 @@ class RoundFacts:
     asked: tuple[int, ...]
     replied: tuple[int, ...]
     dropped: tuple[int, ...]
+
+
+OnRound = Callable[[RoundFacts, Weights], None]
 
 
 def aggregate(
@@ -76,7 +81,7 @@ def run_rounds(
     ask: Ask,
     *,
     first: int = 1,
-    on_round: Callable[[RoundFacts, Weights], None] | None = None,
+    on_round: OnRound | None = None,
 ) -> Weights:
     """Rounds ``first`` to R of a plan; a round from which nothing comes back changes nothing."""
     for number in range(first, plan.rounds + 1):
@@ -108,3 +113,11 @@ def load_weights(path: Path) -> tuple[Weights, int]:
             return {name: found[f"a{i}"] for i, name in enumerate(names)}, int(found["rounds"])
     except (OSError, KeyError, ValueError) as error:
         raise UseError(f"cannot read weights from {path}: {error}") from error
+
+
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """What a server's rounds did, oldest first."""
+    path = folder / ROUNDS_FILE
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -5,9 +5,8 @@ It is trusted with nothing. What it holds is public: the plan, the weights, who 
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from userdp.federated.models import build_model, put_weights, weights_of
 from userdp.federated.plan import FederationPlan
 from userdp.federated.rounds import (
     MODEL_FILE,
+    ROUNDS_FILE,
+    OnRound,
     RoundFacts,
     Weights,
     load_weights,
@@ -29,9 +30,6 @@ from userdp.federated.rounds import (
 )
 from userdp.federated.silo import PLAN_FILE
 from userdp.files import append_line
-
-ROUNDS_FILE = "rounds.jsonl"
-OnRound = Callable[[RoundFacts, Weights], None]
 
 
 def server_app(
@@ -202,11 +200,3 @@ class Members:
                 self.refusals[str(silo)] = str(answer["refusal"])
             elif 0 <= silo < self._plan.silos:
                 self._nodes[silo] = node
-
-
-def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """What the rounds did, oldest first."""
-    path = folder / ROUNDS_FILE
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

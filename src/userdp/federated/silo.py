@@ -23,7 +23,7 @@ from userdp.cohorts.poisson import distinct_indices, poisson_indices, secret_gen
 from userdp.errors import FailureError, UseError
 from userdp.federated.accounting import Algorithm
 from userdp.federated.data import DATA_FILE, SubjectItems
-from userdp.federated.ledger import LEDGER_FILE, LocalStep, SiloLedger
+from userdp.federated.ledger import LEDGER_FILE, LocalStep, SiloLedger, require_own_ledger
 from userdp.federated.models import Weights, build_model, put_weights, weights_of
 from userdp.federated.plan import FederationPlan
 from userdp.federated.rounds import load_weights, save_weights
@@ -32,6 +32,32 @@ from userdp.gradients import Loss, NoiseSource, Units, get_engine, trainable_par
 Indices = NDArray[np.int64]
 PLAN_FILE = "federation.json"
 RELEASED_FILE = "released.npz"
+
+
+def look(folder: Path, index: int) -> tuple[FederationPlan, dict[str, tuple[int, ...]]]:
+    """The plan of the silo in ``folder`` and the shapes of what it trains; writes nothing.
+
+    Another process may be in the middle of a round.
+
+    Raises:
+        UseError: whatever `Silo` would refuse.
+    """
+    plan = FederationPlan.load(folder / PLAN_FILE)
+    _require_member(plan, index, SubjectItems.load(folder / DATA_FILE))
+    require_own_ledger(folder / LEDGER_FILE, plan, index)
+    model, _ = build_model(plan.model)
+    return plan, {name: tuple(p.shape) for name, p in trainable_parameters(model).items()}
+
+
+def _require_member(plan: FederationPlan, index: int, data: SubjectItems) -> None:
+    if not 0 <= index < plan.silos:
+        raise UseError(f"there is no silo {index} in a federation of {plan.silos}")
+    if not plan.paper and data.items and int(data.counts.max()) > plan.group_size:
+        raise UseError(
+            f"a subject of silo {index} has more than {plan.group_size} items: the claim would "
+            "not hold for it",
+            hint="cap the items with SubjectItems.capped, as `userdp federate` does",
+        )
 
 
 def silo_folder(federation: Path, index: int) -> Path:
@@ -72,14 +98,7 @@ class Silo:
         engine: str = "auto",
         unsafe_seed: int | None = None,
     ) -> None:
-        if not 0 <= index < plan.silos:
-            raise UseError(f"there is no silo {index} in a federation of {plan.silos}")
-        if not plan.paper and data.items and int(data.counts.max()) > plan.group_size:
-            raise UseError(
-                f"a subject of silo {index} has more than {plan.group_size} items: the claim would "
-                "not hold for it",
-                hint="cap the items with SubjectItems.capped, as `userdp federate` does",
-            )
+        _require_member(plan, index, data)
         if (model is None) != (loss is None):
             raise UseError("give a model and its loss together")
         self.plan, self.index, self.folder = plan, index, folder
@@ -104,11 +123,6 @@ class Silo:
         plan = FederationPlan.load(folder / PLAN_FILE)
         data = SubjectItems.load(folder / DATA_FILE)
         return cls(folder, plan=plan, index=index, data=data, engine=engine)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what is trained and sent: public."""
-        return {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
 
     def run_round(self, number: int, weights: Weights) -> Weights:
         """T local steps from ``weights``; what they add, float32 by name.

@@ -12,8 +12,15 @@ from userdp.federated.data import DATA_FILE, SubjectItems
 from userdp.federated.ledger import LEDGER_FILE, FederationClaim, federation_claim
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import FederationPlan
-from userdp.federated.rounds import MODEL_FILE, RoundFacts, Weights, run_rounds, save_weights
-from userdp.federated.server import OnRound, read_rounds, server_app
+from userdp.federated.rounds import (
+    MODEL_FILE,
+    OnRound,
+    RoundFacts,
+    Weights,
+    read_rounds,
+    run_rounds,
+    save_weights,
+)
 from userdp.federated.silo import PLAN_FILE, Silo, silo_folder
 from userdp.files import OPERATOR_FOLDER, write_json
 
@@ -94,9 +101,15 @@ def run_flower(
     """
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    from flwr.simulation import run_simulation
-
+    try:
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise UseError(
+            "the simulation engine is Flower's, which is not installed",
+            hint="pip install 'userdp[federated]', or use --runtime in-process",
+        ) from error
     from userdp.federated.client import client_app
+    from userdp.federated.server import server_app
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
