@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import random
 import shutil
 import sys
@@ -159,8 +160,7 @@ class Study:
         from userdp.auditing.audit_run import contradictions
         from userdp.auditing.extra_run import extra_run
 
-        work = self.work / "extra"
-        shutil.rmtree(work, ignore_errors=True)
+        work = self.work / f"extra-{os.getpid()}"
         claimed = right.guarantee().epsilon
         found = extra_run(
             self.store,
@@ -250,10 +250,12 @@ def attack(found: dict[str, Any]) -> Row:
     return values
 
 
-def run(work: Path, base: Path, results: Path, texts: list[str]) -> None:
-    """All missing rows."""
+def run(work: Path, base: Path, results: Path, texts: list[str], *, only_long: bool) -> None:
+    """All missing rows; or those of the long runs."""
     for text in texts:
         for key, make in Study(work=work, base=base, text=text).jobs():
+            if only_long and key["run"] != "without privacy" and key.get("n") != "long":
+                continue
             if name_of(key) in {name_of(row["key"]) for row in read_rows(results)}:
                 continue
             begin = time.process_time()
@@ -351,6 +353,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS / "audit.jsonl")
     parser.add_argument("--png", type=Path, default=RESULTS / "audit.png")
     parser.add_argument("--only", choices=TEXTS, nargs="+", default=list(TEXTS))
+    parser.add_argument("--long", action="store_true", help="the two long runs of a text alone")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if options.stage == "prepare":
@@ -360,7 +363,13 @@ def main() -> None:
         import torch
 
         torch.set_num_threads(options.threads)
-        run(options.work, options.base.resolve(), options.results, options.only)
+        run(
+            options.work,
+            options.base.resolve(),
+            options.results,
+            options.only,
+            only_long=options.long,
+        )
         return
     rows = read_rows(options.results)
     draw(rows, options.png)
