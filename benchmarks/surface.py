@@ -54,6 +54,7 @@ BASE = TrainConfig(
 BASE_PLAN = PlainPlan(steps=1_500, batch_size=32)
 FINE = TrainConfig(warmup_steps=5, schedule=Schedule.LINEAR, micro_batch=16, checkpoint_every=STEPS)
 STRATEGIES = ("ours", "estimate-and-double", "max cohort", "max group", "random", "greedy oracle")
+MARKS = ("o-", "s--", "D:", "^-", "v-", "x:")
 RESULTS = Path("docs/results")
 
 
@@ -283,9 +284,9 @@ def table(lines: list[Row]) -> str:
 
 def draw(plan: dict[str, Any], rows: list[Row], epsilons: list[float], path: Path) -> None:
     """Heat maps as Figure 13 above, sub-optimality over budgets as Figure 14 below."""
-    from userdp.reporting.figures.drawing import panels
+    from userdp.reporting.figures.drawing import panels, save
 
-    figure, axes = panels(2 * len(epsilons), rows=2, width=5.2, height=4.2)
+    figure, axes = panels(2 * len(epsilons), rows=2, width=6.0, height=4.2)
     for column, epsilon in enumerate(epsilons):
         heat, lines = axes[column], axes[len(epsilons) + column]
         cohorts = sorted({m for b in BUDGETS for _, m in cells(b)})
@@ -295,11 +296,12 @@ def draw(plan: dict[str, Any], rows: list[Row], epsilons: list[float], path: Pat
                 found = cell_losses(rows, epsilon, g, m)
                 if found:
                     grid[GROUP_SIZES.index(g)][cohorts.index(m)] = statistics.fmean(found)
-        heat.imshow(grid, origin="lower", cmap="viridis_r", aspect="auto")
+        image = heat.imshow(grid, origin="lower", cmap="viridis_r", aspect="auto")
         for i, line in enumerate(grid):
             for j, loss in enumerate(line):
                 if not math.isnan(loss):
-                    heat.text(j, i, f"{loss:.3f}", ha="center", va="center", fontsize=7)
+                    ink = "white" if image.norm(loss) > 0.6 else "black"
+                    heat.text(j, i, f"{loss:.3f}", ha="center", va="center", size=7, color=ink)
         found_lines = summary(plan, rows, epsilon)
         for line in found_lines:
             for name, color, size in (("best", "black", 0.96), ("ours", "red", 0.8)):
@@ -311,16 +313,17 @@ def draw(plan: dict[str, Any], rows: list[Row], epsilons: list[float], path: Pat
         heat.set_xlabel("cohort size M")
         heat.set_ylabel("group size G")
         heat.set_title(f"held-out loss, ε = {epsilon:g} (black: best of its B, red: ours)", size=9)
-        for name in STRATEGIES:
-            xs = [line["budget"] for line in found_lines]
-            lines.plot(xs, [line["excess"][name] for line in found_lines], "o-", label=name)
+        xs = [line["budget"] for line in found_lines]
+        for name, mark in zip(STRATEGIES, MARKS, strict=True):  # where several are one, all show
+            above = [line["excess"][name] for line in found_lines]
+            lines.plot(xs, above, mark, label=name, markersize=14 - 2 * STRATEGIES.index(name))
         lines.set_xscale("log", base=2)
         lines.set_xlabel("compute budget B")
         lines.set_ylabel("loss above the best cell")
         lines.grid(alpha=0.3)
         lines.legend(fontsize=7)
-    figure.suptitle("ULS over group and cohort size, as Charles et al. 2024, Figures 13 and 14")
-    figure.savefig(path, dpi=150)
+    figure.suptitle("ULS over group and cohort size", fontsize=11)
+    save(figure, path)
 
 
 def _square(x: int, y: int, size: float, color: str) -> Any:
