@@ -170,3 +170,10 @@ def test_any_line_is_a_record_or_a_counted_drop(tmp_path, lines):
     for record in records:
         assert record.user.decode().strip()
         assert record.unusable or record.text.decode().strip()
+
+
+def test_records_of_several_users_are_not_taken_for_leaf(tmp_path):
+    path = tmp_path / "mail.jsonl"
+    path.write_text('{"users": ["a", "b"], "text": "x"}\n{"users": ["b"], "text": "y"}\n')
+    records, tally = read(path)
+    assert (records, tally.drops.total()) == ([], 2)

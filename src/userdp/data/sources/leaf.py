@@ -36,11 +36,16 @@ def build(paths: list[str], options: SourceOptions) -> Leaf:
 
 
 def matches(path: Path) -> bool:
-    """Whether a file, or the first one in a folder, begins as LEAF's do."""
+    """Whether a .json file, or the first one in a folder, begins as LEAF's do.
+
+    JSON Lines may begin so too (records of several ``users``), but are not named .json.
+    """
     try:
         file = path
         if path.is_dir():
             file = min(entry for entry in path.rglob("*.json") if entry.is_file())
+        if file.suffix != ".json":
+            return False
         with file.open("rb") as content:
             beginning = content.read(_LOOK)
     except (OSError, ValueError):
