@@ -104,7 +104,7 @@ def federate(
     paper = accounting == "paper"
     chosen = Algorithm(algorithm)
     dropped = 0
-    if not paper and chosen.for_subjects:
+    if chosen.private and not paper:  # the cap is a public constant, whatever the data hold
         capped = [part.capped(group_size, draw) for part in parts]
         parts, dropped = [part for part, _ in capped], sum(left_out for _, left_out in capped)
     else:  # as published: nothing is capped, and the largest subject's number is used
