@@ -177,7 +177,7 @@ def test_equal_specs_give_equal_weights_and_what_is_padded_does_not_count():
 @pytest.mark.slow
 def test_adapters_of_a_language_model_train_across_silos(tmp_path):
     pytest.importorskip("peft", reason="the extra `lora` is not installed")
-    from userdp.federated.tokens import token_items
+    from userdp.federated.tokens import token_items, vocabulary_size
 
     lines = [(f"u{i}", "Return the number of items in the list.") for i in range(3)]
     data, _ = token_items(lines, base="bundled", seq_len=8).capped(2, np.random.default_rng(0))
@@ -185,7 +185,7 @@ def test_adapters_of_a_language_model_train_across_silos(tmp_path):
         kind=ModelKind.CAUSAL_LM,
         width=1,
         inputs=8,
-        outputs=int(data.rows.max()) + 1,
+        outputs=vocabulary_size("bundled"),
         base="bundled",
     )
     made = plan(algorithm=Algorithm.HIGRADAVG, model=spec, local_steps=1, sampling_probability=1.0)

@@ -92,6 +92,7 @@ def federate(
         raise UseError(f"{out} exists already", hint="choose another folder with --out")
     import numpy as np
 
+    from userdp.cohorts.poisson import secret_generator
     from userdp.federated.accounting import AccountingName, Algorithm, Reduction
     from userdp.federated.data import spread
     from userdp.federated.plan import FederationPlan
@@ -105,7 +106,8 @@ def federate(
     chosen = Algorithm(algorithm)
     dropped = 0
     if chosen.private and not paper:  # the cap is a public constant, whatever the data hold
-        capped = [part.capped(group_size, draw) for part in parts]
+        coins = secret_generator()  # known ones would tie a subject's items to who else is there
+        capped = [part.capped(group_size, coins) for part in parts]
         parts, dropped = [part for part, _ in capped], sum(left_out for _, left_out in capped)
     else:  # as published: nothing is capped, and the largest subject's number is used
         group_size = max((int(part.counts.max()) for part in parts if part.items), default=1)
@@ -322,11 +324,13 @@ def _read(
             seed=seed,
         )
     else:
+        from userdp.federated.tokens import vocabulary_size
+
         spec = ModelSpec(
             kind=ModelKind.CAUSAL_LM,
             width=width or 4,
             inputs=seq_len,
-            outputs=int(items.rows.max()) + 1,
+            outputs=vocabulary_size(base),
             seed=seed,
             base=base,
         )

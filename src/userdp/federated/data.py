@@ -83,7 +83,8 @@ class SubjectItems:
         """At most ``group_size`` random items of each subject, and how many were left out.
 
         Guarantee: which of a subject's items stay depends on that subject's number of items and on
-        coins, never on other subjects.
+        coins, never on other subjects, provided that the coins are secret: with a known seed, who
+        else is there decides which coins are a subject's.
         """
         require_count("group_size", group_size)
         coins = generator.random(self.items)

@@ -25,12 +25,7 @@ def token_items(texts: Iterable[tuple[str, str]], *, base: str, seq_len: int) ->
         UseError: there is no tokenizer, or no text.
     """
     require_count("seq_len", seq_len, at_least=2)
-    from userdp.training.models import resolve
-
-    path = Path(resolve(base)) / "tokenizer.json"
-    if not path.is_file():
-        raise UseError(f"{base} has no tokenizer.json", hint="name a model's folder with --base")
-    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = _tokenizer(base)
     joined: dict[str, list[int]] = {}
     for user, text in texts:
         joined.setdefault(user, []).extend(tokenizer.encode(text + "\n").ids)
@@ -46,3 +41,17 @@ def token_items(texts: Iterable[tuple[str, str]], *, base: str, seq_len: int) ->
         row[: len(piece)] = piece
     lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
     return SubjectItems.of(rows, lengths, np.array(owners, dtype=np.int64))
+
+
+def vocabulary_size(base: str) -> int:
+    """How many tokens the base model's tokenizer knows: public, unlike the largest that occurs."""
+    return int(_tokenizer(base).get_vocab_size())
+
+
+def _tokenizer(base: str) -> Tokenizer:
+    from userdp.training.models import resolve
+
+    path = Path(resolve(base)) / "tokenizer.json"
+    if not path.is_file():
+        raise UseError(f"{base} has no tokenizer.json", hint="name a model's folder with --base")
+    return Tokenizer.from_file(str(path))
