@@ -56,7 +56,7 @@ def hash_of(source: Path, out: Path, engine: str, **options: object) -> str:
     return meta.content_sha256
 
 
-def test_records_come_out_sorted_by_user_bytes_and_order(session, tmp_path):
+def test_records_come_out_sorted_by_user_bytes_and_order(session, tmp_path, monkeypatch):
     """Bytes are compared as unsigned numbers, places as numbers, and nothing is lost."""
     users = [b"\xff", b"\x7f", b"\x80", b"a", b"a\x00", b"ab", b"", "日本".encode()]
     records = [
@@ -75,6 +75,9 @@ def test_records_come_out_sorted_by_user_bytes_and_order(session, tmp_path):
             assert rest == expected[skip:]
         for batch in grouping.batches(size=100):
             assert sum(len(record.text) for record in list(batch)[:-1]) < 100
+    monkeypatch.setattr(spark_module, "_sort", None)
+    with SparkGrouping(tmp_path) as again:  # after a kill: what is sorted is read
+        assert [record for batch in again.batches() for record in batch] == expected
 
 
 def test_no_records_make_no_batches(session, tmp_path):
@@ -156,7 +159,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("killed", ["userdp", "Spark"])
+@pytest.mark.parametrize("killed", ["userdp", pytest.param("Spark", marks=pytest.mark.slow)])
 def test_a_killed_spark_job_leaves_no_store(tmp_path, killed):
     """By SIGKILL, as soon as Spark runs; then the same command makes the store."""
     source = write_corpus(tmp_path, 40)

@@ -14,16 +14,29 @@ from torch import nn
 
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import CONFIG
+from userdp.adaptive import AdaptiveClipping
 from userdp.cohorts import Cohort
 from userdp.data.store import UserStore
-from userdp.gradients import NoiseSource, trainable_parameters
-from userdp.gradients.shards import shard, whole
+from userdp.errors import FailureError, UseError
+from userdp.gradients import (
+    ClipRule,
+    NoiseSource,
+    Units,
+    causal_lm_loss,
+    reference,
+    trainable_parameters,
+)
+from userdp.gradients.engines import two_pass
+from userdp.gradients.shards import like, shard, whole
+from userdp.guarantees import LayerSplit
 from userdp.plan import Plan
 from userdp.training import distributed_run
+from userdp.training.config import Averaging
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, LeaderNoise
+from userdp.training.loop import train
 from userdp.training.lora import add_adapters
-from userdp.training.models import new_model
+from userdp.training.models import enable_checkpointing, new_model
 from userdp.training.private import PrivateRun, make_private
 
 STEPS = 20
@@ -31,6 +44,9 @@ STEPS = 20
 
 def plan_of(kind: str, **changes) -> Plan:
     """Small cohorts: with four processes, some have nobody."""
+    if kind == "adaptive":
+        clipping = AdaptiveClipping(count_noise_std=2.0, learning_rate=1.0)
+        return replace(plan_of("uls", **changes), adaptive=clipping)
     if kind == "uls":
         return uls_plan(population=40, cohort_size=4, **{"steps": STEPS, **changes})
     return els_plan(population=120, batch_size=6, **{"steps": STEPS, **changes})
@@ -200,3 +216,132 @@ def tampers(store: Path, out: Path) -> None:
     with run:
         for _ in run:
             run._optimizer.step()
+
+
+def compares(checkpointing: bool) -> dict:
+    """The two-pass engine beside the reference, with a unit that is not finite, in one world."""
+    model = small_model()
+    units, bad = random_units(), 2
+    if checkpointing:
+        enable_checkpointing(model)
+    oracle = reference.clipped_sum(model, poisoned, units, l2_clip_norm=CLIP * (1 - 1e-3))
+    names = list(oracle.value)
+    shard(model)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine = [unit for unit in range(len(units)) if unit % size == rank]
+    part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+    found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
+    value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
+    return {
+        "mine": mine,
+        "norms": found.norms,
+        "non_finite": found.non_finite,
+        "bad": bad in mine,
+        "oracle_norms": oracle.norms[mine],
+        "apart": max(float((value[n] - oracle.value[n]).abs().max()) for n in names),
+        "size": max(float(v.abs().max()) for v in oracle.value.values()),
+        "grads": [name for name, p in named(model, names) if p.grad is not None],
+    }
+
+
+def refusals() -> dict[str, str]:
+    """What a sharded model refuses, in words."""
+    units = random_units()
+    found = {}
+
+    def refused(name: str, model: nn.Module, **options) -> None:
+        try:
+            two_pass.clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
+        except (UseError, FailureError) as error:
+            found[name] = f"{type(error).__name__}: {error}"
+
+    refused("items", shard(small_model()), item_clip_norm=1.0)
+    refused("layers", shard(small_model()), rule=ClipRule(layer_split=LayerSplit.UNIFORM))
+    refused("dropout", shard(small_model(dropout=0.1)))
+    twice = small_model()
+    twice.transformer.h[0].ln_2 = twice.transformer.h[0].ln_1  # shared: known, and covered
+    again = small_model()
+    forward = again.transformer.ln_f.forward
+    again.transformer.ln_f.forward = lambda x: forward(forward(x))
+    refused("twice", shard(again))
+    scaled = small_model()
+    scaled.transformer.ln_f.register_forward_hook(
+        lambda module, inputs, out: out * module.bias.sum()
+    )
+    refused("no rule", shard(scaled))
+    two_pass.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
+    honest = two_pass._accurate
+    two_pass._accurate = lambda uses: honest(uses) / 4
+    refused("half norms", shard(small_model()))
+    two_pass._accurate = honest
+    return found
+
+
+CLIP = 0.5
+
+
+def small_model(dropout: float = 0.0) -> nn.Module:
+    config = replace(CONFIG, layers=2, dropout=dropout)
+    return new_model(config, vocab_size=32, seq_len=8).train()
+
+
+def random_units() -> Units:
+    draw = np.random.default_rng(1)
+    sizes = [1, 3, 2, 1, 4, 2]
+    return Units.from_rows(
+        [
+            [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
+            for size in sizes[:2]
+        ]
+        + [[[31, 31, 31]] * sizes[2]]
+        + [
+            [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
+            for size in sizes[3:]
+        ]
+    )
+
+
+def poisoned(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The usual loss, but that three tokens 31 at its beginning make a row infinite."""
+    losses = causal_lm_loss(model, input_ids, lengths)
+    return losses * torch.where((input_ids[:, :3] == 31).all(1), torch.inf, 1.0)
+
+
+def named(model: nn.Module, names: list[str]) -> list[tuple[str, nn.Parameter]]:
+    """The parameters in the order of ``names``, whatever wrappers call them."""
+    return list(zip(names, trainable_parameters(model).values(), strict=True))
+
+
+def released(store: Path, out: Path, sharded: bool, stop_at: int | None) -> str:
+    """A whole run of `train`, with all that it does beside steps; or one that breaks off."""
+    config = replace(
+        CONFIG,
+        layers=2,
+        checkpoint_every=2,
+        evaluate_every=2,
+        averaging=Averaging.EMA,
+    )
+    step = PrivateRun._step
+
+    def breaking(self):
+        if self.done == stop_at:
+            raise FailureError("broken off")
+        return step(self)
+
+    PrivateRun._step = breaking
+    resume = (out / "ledger.jsonl").exists()
+    secret = resume or stop_at is not None
+    try:
+        train(
+            UserStore.open(store),
+            plan_of("uls", steps=6),
+            config,
+            out=out,
+            resume=resume,
+            sharded=sharded,
+            tensorboard=False,
+            **({} if secret else {"unsafe_seed": 5, "unsafe_noise_seed": 6}),
+        )
+    finally:
+        PrivateRun._step = step
+    return "done"

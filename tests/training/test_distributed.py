@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from scipy import stats
 
 from tests.training import distributed_jobs as jobs
+from tests.training.test_crash import TRAIN
 from tests.training.toy import attempts, lines
 from tests.training.worlds import results_of, run_world, start_world
 from userdp.cohorts import Cohort
@@ -20,6 +26,7 @@ from userdp.ledger import StoreLedger, claim
 from userdp.training.distributed_run import deal, take
 
 SIZES = (1, 2, 4)
+OK = "done"
 CASES = [
     (kind, lora, sharded)
     for sharded in (False, True)
@@ -62,6 +69,21 @@ def test_any_number_of_processes_gives_the_same_weights(weights, size, kind, lor
     alone = weights[0, kind, lora, False]
     assert (weights[size, kind, lora, sharded] - alone).abs().max() < 1e-6
     assert alone.abs().max() > 1e-3
+
+
+def test_an_adaptive_clip_norm_is_everybodys_and_the_same(copy):
+    store, run, _ = copy()
+    alone = jobs.trained(store, run, "adaptive", False, False)
+    other_store, other_run, world = copy()
+    each = run_world(2, jobs.trained, world, other_store, other_run, "adaptive", False, False)
+    clips = [
+        [line["l2_clip_norm"] for line in lines(path / "ledger.jsonl") if "attempt" in line]
+        for path in (run, other_run)
+    ]
+    assert clips[0] == pytest.approx(clips[1], rel=1e-9)
+    assert len(set(clips[0])) > 2
+    for one in each:  # norms and noise grow with the clip norm
+        torch.testing.assert_close(one, alone, rtol=1e-5, atol=1e-5)
 
 
 # Invariant 5: noise once.
@@ -191,6 +213,58 @@ def test_what_the_leader_refuses_is_refused_everywhere(copy):
     (run / "something").touch()
     for result in results_of(start_world(2, jobs.goes_on, world, store, run), world):
         assert isinstance(result, UseError)
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+def test_a_whole_run_of_two_processes_releases_what_one_releases(copy, sharded):
+    store, run, _ = copy()
+    jobs.released(store, run, False, None)
+    other_store, other_run, world = copy()
+    assert run_world(2, jobs.released, world, other_store, other_run, sharded, None) == [OK] * 2
+    paths = [path / "model" / "model.safetensors" for path in (run, other_run)]
+    alone, together = map(load_file, paths)
+    assert alone.keys() == together.keys()
+    assert all(float((alone[name] - together[name]).abs().max()) < 1e-6 for name in alone)
+    losses = [
+        [line["loss"] for line in lines(path / "operator.jsonl") if line["kind"] == "evaluation"]
+        for path in (run, other_run)
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert len(losses[0]) == 4
+
+
+def test_a_sharded_run_goes_on_in_one_process_and_back(copy):
+    store, run, world = copy()
+    for result in results_of(start_world(2, jobs.released, world, store, run, True, 3), world):
+        assert isinstance(result, FailureError)
+    with pytest.raises(FailureError, match="broken off"):
+        jobs.released(store, run, False, 5)
+    again = world.with_name("again")
+    assert run_world(2, jobs.released, again, store, run, True, None) == [OK] * 2
+    assert attempts(run) == 6
+    assert claim(run / "ledger.jsonl").complete
+
+
+@pytest.mark.slow
+def test_torchrun_trains_from_the_command_line(copy):
+    """Started as a user would; one process prints, and the run is whole."""
+    store, run, _ = copy()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [
+            *[*command, "-m", "userdp", "train", str(store), "--out", str(run)],
+            *["--steps", "4", *TRAIN, "--json"],
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 4
+    assert attempts(run) == 4
+    assert claim(store).complete
+    assert (run / "model" / "model.safetensors").exists()
+    assert len([line for line in lines(run / "operator.jsonl") if line["kind"] == "step"]) == 4
 
 
 # Dealing users out.

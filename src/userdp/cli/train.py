@@ -30,6 +30,7 @@ def train(
     privacy: Literal["user", "none"] = "user",
     scores: Path | None = None,
     resume: bool = False,
+    sharded: bool = False,
     no_tensorboard: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
@@ -49,6 +50,8 @@ def train(
             becomes infinite.
         scores: the file of userdp score, for --selection highest-perplexity or lowest-perplexity.
         resume: go on with the interrupted run in --out: its remaining steps, on fresh cohorts.
+        sharded: under torchrun, take the model apart over the processes (FSDP2), for one that no
+            process holds whole; without it each process has all of it.
         no_tensorboard: write no curves, even where TensorBoard is installed.
         options: see PlanOptions.
         config: see TrainConfig.
@@ -81,6 +84,7 @@ def train(
             out=out,
             scores=scores,
             resume=resume,
+            sharded=sharded,
             progress=bar if world.leads else None,
             tensorboard=not no_tensorboard,
             plan_basis=plan_basis,

@@ -73,8 +73,7 @@ class SparkGrouping:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder.resolve()
         self._read, self._written = self._folder / "unsorted", self._folder / "sorted"
-        for left in (self._read, self._written):
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(self._read, ignore_errors=True)
         self._read.mkdir()
 
     def add(self, blocks: Iterable[Columns]) -> int:
@@ -137,13 +136,15 @@ class SparkGrouping:
         for path in self._parts():
             try:
                 with pq.ParquetFile(path) as file:
-                    if skip >= file.metadata.num_rows:
-                        skip -= file.metadata.num_rows
-                        continue
-                    for whole in file.iter_batches(batch_size=records):
-                        rows = _columns_of(whole.slice(min(skip, len(whole))))
-                        skip -= len(whole) - len(rows)
-                        yield from _cut(rows, size)
+                    for group in range(file.num_row_groups):  # one in memory at a time
+                        there = file.metadata.row_group(group).num_rows
+                        if skip >= there:
+                            skip -= there
+                            continue
+                        for whole in file.iter_batches(batch_size=records, row_groups=[group]):
+                            rows = _columns_of(whole.slice(min(skip, len(whole))))
+                            skip -= len(whole) - len(rows)
+                            yield from _cut(rows, size)
             except (OSError, pa.ArrowException) as error:
                 raise _failure(error) from error
 

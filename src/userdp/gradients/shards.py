@@ -57,6 +57,21 @@ def like(parameter: Tensor, part: Tensor) -> Tensor:
     return made
 
 
+def part_of(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """The view of a whole tensor that is this process's part of it, if sharded as ``parameter``.
+
+    ``tensor`` itself where the parameter is not sharded.
+    """
+    if not is_sharded(parameter):
+        return tensor
+    sharded: Any = parameter
+    size, rank = sharded.device_mesh.size(), sharded.device_mesh.get_local_rank()
+    rows = -(-tensor.shape[0] // size)  # as torch.chunk cuts
+    part = tensor[min(rows * rank, len(tensor)) : min(rows * (rank + 1), len(tensor))]
+    assert part.shape == sharded.to_local().shape
+    return part
+
+
 def shard(model: nn.Module, *, device: str = "cpu") -> nn.Module:
     """Shard ``model`` over all joined processes, in place; gradients are then sums, not means.
 
@@ -135,21 +150,12 @@ class ShardNoise:
         spread = {
             name: torch.zeros(self._parameters[name].shape, dtype=torch.float64) for name in value
         }
-        parts = {name: self._part_of(name, spread[name]) for name in value}
+        parts = {name: part_of(self._parameters[name], spread[name]) for name in value}
         for name, part in parts.items():
             part.copy_(value[name])
         self._source.add_(spread, noise_std)
         for name, part in parts.items():
             value[name].copy_(part)
-
-    def _part_of(self, name: str, tensor: Tensor) -> Tensor:
-        """The view of a whole tensor that is this process's part of parameter ``name``."""
-        parameter: Any = self._parameters[name]
-        size, rank = parameter.device_mesh.size(), parameter.device_mesh.get_local_rank()
-        rows = -(-tensor.shape[0] // size)  # as torch.chunk cuts
-        part = tensor[min(rows * rank, len(tensor)) : min(rows * (rank + 1), len(tensor))]
-        assert part.shape == parameter.to_local().shape
-        return part
 
 
 def shapes_of(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -21,9 +21,13 @@ from torch import Tensor, nn
 from userdp import files
 from userdp.errors import FailureError
 from userdp.gradients import trainable_parameters
+from userdp.gradients.shards import like, local, part_of, whole
 from userdp.training.averaging import WeightAverage
 
 _KEPT = 2
+
+Content: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
+"""Tensors by name, and numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +48,22 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: WeightAverage | None,
+    writes: bool = True,
 ) -> None:
-    """Write a checkpoint, whole or not at all, and keep the last two."""
-    folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    """Write a checkpoint, whole or not at all, and keep the last two.
+
+    Where the model is sharded all processes call this, and the one that ``writes`` does so; what
+    is written does not tell that it was.
+    """
     tensors = {f"weights.{n}": p.detach() for n, p in trainable_parameters(model).items()}
     state_tensors, numbers = _flatten(optimizer.state_dict())
     tensors |= state_tensors
     if average is not None:
         tensors |= {f"average.{name}": value for name, value in average.values.items()}
+    tensors = {name: whole(tensor) for name, tensor in tensors.items()}
+    if not writes:
+        return
+    folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
     facts = {
         "step": position.step,
         "average_updates": average.updates if average else None,
@@ -73,14 +85,8 @@ def save_checkpoint(
         shutil.rmtree(old)
 
 
-def load_checkpoint(
-    folder: Path,
-    *,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    average: WeightAverage | None,
-) -> Position | None:
-    """Restore the latest checkpoint; None, and nothing changed, if there is none."""
+def read_checkpoint(folder: Path) -> Content | None:
+    """The latest checkpoint; None if there is none."""
     if not folder.exists():
         return None
     files.sweep(folder)
@@ -95,15 +101,34 @@ def load_checkpoint(
             f"the checkpoint {paths[-1]} cannot be read: {error}",
             hint="remove it to resume from the one before",
         ) from error
+    return tensors, facts
+
+
+def restore(
+    found: Content,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None,
+) -> Position:
+    """Put what was read into a model, sharded or not, its optimizer and its average."""
+    tensors, facts = found
+    parameters = trainable_parameters(model)
     with torch.no_grad():
-        for name, parameter in trainable_parameters(model).items():
-            parameter.copy_(tensors[f"weights.{name}"])
-    optimizer.load_state_dict(_unflatten(tensors, facts["optimizer"]))
+        for name, parameter in parameters.items():
+            local(parameter).copy_(part_of(parameter, tensors[f"weights.{name}"]))
+    state = _unflatten(tensors, facts["optimizer"])
+    order = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, values in state["state"].items():
+        parameter = order[index]
+        for key, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                values[key] = like(parameter, part_of(parameter, value))
+    optimizer.load_state_dict(state)
     if average is not None:
         own = {
-            name.removeprefix("average."): value
-            for name, value in tensors.items()
-            if name.startswith("average.")
+            name: like(parameter, part_of(parameter, tensors[f"average.{name}"]))
+            for name, parameter in parameters.items()
         }
         average.restore(own, facts["average_updates"])
     return Position(step=facts["step"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +25,9 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import is_sharded
 
 T = TypeVar("T")
+
+_PATIENCE = timedelta(hours=6)
+"""The others wait while the leader evaluates or writes; a process that ends is noticed at once."""
 
 
 class World:
@@ -162,9 +166,9 @@ def joined() -> Iterator[World]:
     with _failures():
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group("cpu:gloo,cuda:nccl")
+            dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
         else:
-            dist.init_process_group("gloo")
+            dist.init_process_group("gloo", timeout=_PATIENCE)
     try:
         yield current_world()
     finally:

@@ -38,7 +38,6 @@ from userdp.gradients.noise import Noise
 from userdp.gradients.shards import ShardNoise
 from userdp.ledger import RunLedger
 from userdp.plan import StepRecord
-from userdp.training.averaging import WeightAverage
 from userdp.training.distributed import World
 from userdp.training.runs import OpenRun, RunFolder
 
@@ -280,25 +279,6 @@ class SharedRun:
         self._closed = True
         if self._opened is not None:
             self._opened.close()
-
-
-def share_state(
-    world: World,
-    *,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    average: WeightAverage | None,
-) -> None:
-    """Give every process the leader's weights and state of the optimizer, as read from its disk."""
-    if world.size == 1:
-        return
-    world.align(model)
-    state = world.tell(optimizer.state_dict())
-    kept = world.tell(None if average is None else (average.values, average.updates))
-    if not world.leads:
-        optimizer.load_state_dict(state)
-        if average is not None and kept is not None:
-            average.restore(*kept)
 
 
 def open_together(world: World, open_: Callable[[], OpenRun], folder: RunFolder) -> Any:

@@ -16,12 +16,12 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
+from userdp.gradients.shards import reshard, shard, whole
 from userdp.plan import Plan
 from userdp.training.averaging import WeightAverage, build_average
-from userdp.training.checkpoints import Position, load_checkpoint, save_checkpoint
+from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
 from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import share_state
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, merged, save_adapter
 from userdp.training.losses import build_loss
@@ -65,6 +65,7 @@ def train(
     out: Path,
     scores: Path | None = None,
     resume: bool = False,
+    sharded: bool = False,
     progress: Progress | None = None,
     tensorboard: bool = True,
     plan_basis: str | None = None,
@@ -86,6 +87,8 @@ def train(
         out: the run's folder; new, unless ``resume``.
         scores: of the examples, for selection by perplexity; see `userdp.training.scores`.
         resume: go on with an interrupted run: its remaining steps, from its last checkpoint.
+        sharded: take the model apart over the processes of torchrun, see
+            `userdp.gradients.shards.shard`; a run may go on with or without.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
         plan_basis: what the plan was chosen from, in words; kept in config.json for the report.
@@ -104,6 +107,9 @@ def train(
     model = add_adapters(model, config)
     if config.activation_checkpointing:
         enable_checkpointing(model)
+    if sharded:
+        shard(model)
+    takes_part = world.leads or sharded
     optimizer = build_optimizer(model, config)
     average = build_average(model, config)
     with _open(
@@ -121,19 +127,17 @@ def train(
         unsafe_seed=unsafe_seed,
         unsafe_noise_seed=unsafe_noise_seed,
     ) as run:
-        restored = None
-        if world.leads:
-            restored = load_checkpoint(
-                run.folder.checkpoints, model=model, optimizer=optimizer, average=average
-            )
-        share_state(world, model=model, optimizer=optimizer, average=average)
+        found = world.tell(read_checkpoint(run.folder.checkpoints) if world.leads else None)
+        restored = (
+            restore(found, model=model, optimizer=optimizer, average=average) if found else None
+        )
         if restored and isinstance(run, PlainRun):
             run.done = restored.step
         run.folder.log({"kind": "machine", **machine_facts(next(model.parameters()).device)})
         tracker = open_tracker(run.folder.tensorboard, wanted=tensorboard and world.leads)
         progress.stage("train", plan.steps)
         progress.at(run.done)
-        if world.leads and config.evaluate_every and not run.done:
+        if takes_part and config.evaluate_every and not run.done:
             _evaluate(model, average, store, config, run.folder, tracker, step=0)
         for step in run:
             rate = learning_rate(config, step=step.number, steps=plan.steps)
@@ -143,21 +147,26 @@ def train(
                 average.update()
             _note(run.folder, tracker, step, rate=rate)
             last = step.number == plan.steps
-            if world.leads and (last or step.number % config.checkpoint_every == 0):
+            if takes_part and (last or step.number % config.checkpoint_every == 0):
                 save_checkpoint(
                     run.folder.checkpoints,
                     Position(step=step.number),
                     model=model,
                     optimizer=optimizer,
                     average=average,
+                    writes=world.leads,
                 )
             due = config.evaluate_every and (last or step.number % config.evaluate_every == 0)
-            if due and world.leads:
+            if due and takes_part:
                 _evaluate(model, average, store, config, run.folder, tracker, step=step.number)
             progress.at(step.number)
         tracker.close()
+        if average is not None:
+            average.apply()
+        if sharded:
+            model = _whole_model(model, config, store)
         if world.leads:
-            _release(model, average, store, run.folder, lora=config.lora_rank is not None)
+            _release(model, store, run.folder, lora=config.lora_rank is not None)
         run.finish()
     return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
 
@@ -262,6 +271,7 @@ def _evaluate(
             batch=config.micro_batch,
             most_users=config.evaluate_users,
         )
+        reshard(model)
         folder.log({"kind": "evaluation", "step": step, **found.to_dict()})
         tracker.scalar("held-out users/loss", found.loss, step)
 
@@ -272,17 +282,24 @@ def _evaluate(
             measure()
 
 
+def _whole_model(model: nn.Module, config: TrainConfig, store: UserStore) -> nn.Module:
+    """A sharded model's weights in one that is not, for the leader; a collective."""
+    weights = {name: whole(tensor) for name, tensor in model.state_dict().items()}
+    if not current_world().leads:
+        return model
+    plain = add_adapters(load_model(config, store), config)
+    plain.load_state_dict(weights)
+    return plain
+
+
 def _release(
     model: nn.Module,
-    average: WeightAverage | None,
     store: UserStore,
     folder: RunFolder,
     *,
     lora: bool,
 ) -> None:
     """Write the released weights: shareable."""
-    if average is not None:
-        average.apply()
     if lora:
         save_adapter(model, folder.adapter)
         model = merged(model)

@@ -19,6 +19,7 @@ sum over units and processes is float32; sums over passes are float64.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import require_clip_norm, squared_norm
@@ -170,6 +172,13 @@ class NormTape(Tape):
         """``tensor`` is parameter ``name``, gathered."""
         self._names[id(tensor)] = name
 
+    def backward(self, total: Tensor) -> None:
+        """Run the backward pass, and fill the ``.grad`` of parameters that no rule covered."""
+        # Tensor.backward would switch the tape off while it runs, see `Tape.gradients`.
+        _engine_run_backward(
+            (total,), (torch.ones_like(total),), False, False, (), True, accumulate_grad=True
+        )
+
     def linear(self, name: str, left: Tensor, right: Tensor) -> None:
         """A use of (p, q) with gradient ``left.T @ right``."""
         left, right = wide(left.detach()), wide(right.detach())
@@ -242,7 +251,7 @@ def _norms(
     tape = NormTape(parameters, layout, workspace, shared=_shared(model, parameters))
     with torch.enable_grad(), _introduced(model, parameters, tape), tape.watching(model):
         losses, weights = _weighted_losses(model, loss, units, layout)
-        (losses * weights).sum().backward()  # type: ignore[no-untyped-call]
+        tape.backward((losses * weights).sum())
     uncovered = [name for name, p in parameters.items() if p.grad is not None]
     for parameter in parameters.values():
         parameter.grad = None
@@ -329,12 +338,8 @@ def _introduced(
 
 
 def _shared(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> frozenset[str]:
-    names = {id(p): name for name, p in parameters.items()}
-    seen: list[str] = []
-    for module in model.modules():
-        own = module.named_parameters(recurse=False, remove_duplicate=False)
-        seen += [names[id(p)] for _, p in own if id(p) in names]
-    return frozenset(name for name in seen if seen.count(name) > 1)
+    places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return frozenset(name for name, p in parameters.items() if places[id(p)] > 1)
 
 
 def _only(units: Units, kept: Tensor) -> Units:

@@ -1,0 +1,40 @@
+"""The two-pass engine: the reference's norms and sum, on a model that no process holds whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training import distributed_jobs as jobs
+from tests.training.worlds import run_world
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing):
+    results = run_world(size, jobs.compares, tmp_path, checkpointing)
+    assert sorted(unit for one in results for unit in one["mine"]) == list(range(6))
+    for one in results:
+        finite = one["oracle_norms"].isfinite()
+        torch.testing.assert_close(
+            one["norms"][finite], one["oracle_norms"][finite], rtol=1e-5, atol=0
+        )
+        assert one["apart"] < 1e-6 < one["size"]
+        assert one["grads"] == []
+
+
+def test_invariant_6_a_unit_that_is_not_finite_adds_zero_and_is_counted(tmp_path):
+    results = run_world(2, jobs.compares, tmp_path, False)
+    assert [one["non_finite"] for one in results] == [int(one["bad"]) for one in results]
+    assert sum(one["non_finite"] for one in results) == 1
+    assert all(one["apart"] < 1e-6 for one in results)
+
+
+def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caught(tmp_path):
+    for found in run_world(2, jobs.refusals, tmp_path):
+        assert "item_clip_norm" in found["items"]
+        assert "layer_split" in found["layers"]
+        assert "dropout" in found["dropout"]
+        assert "used more than once" in found["twice"]
+        assert "no per-unit rule covers" in found["no rule"]
+        assert "the two passes disagree" in found["half norms"]
