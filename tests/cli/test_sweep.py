@@ -72,9 +72,9 @@ def test_nothing_to_resume_and_no_plan_are_refused(place, capsys):
 def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
     place, tmp_path, capsys, monkeypatch
 ):
-    from tests.training.test_sweep import InProcess
+    from tests.sweeping.test_sweep import InProcess
 
-    monkeypatch.setattr("userdp.training.sweep.launcher", lambda jobs: InProcess())
+    monkeypatch.setattr("userdp.sweeping.sweep.launcher", lambda jobs: InProcess())
     command = ["sweep", str(place / "store"), "--out", str(tmp_path / "sweep"), "--no-tensorboard"]
     options = ["--plan", str(place / "plan.json"), str(place / "els.json"), *NON_PRIVATE]
     assert userdp([*command, *options, *NEW]) == 0

@@ -20,7 +20,7 @@ from userdp.training.config import OptimizerName, TrainConfig
 if TYPE_CHECKING:
     from userdp.accounting.repetitions import Repetitions
     from userdp.data.store import UserStore
-    from userdp.training.sweep_request import SweepRequest
+    from userdp.sweeping.request import SweepRequest
 
 _Hidden = Parameter(parse=False)
 _Several = Parameter(consume_multiple=True)
@@ -102,8 +102,8 @@ def sweep(
         json: print one JSON object on stdout.
     """
     from userdp.data.store import UserStore
-    from userdp.training.sweep import describe, run_sweep
-    from userdp.training.sweep_request import TuningMode
+    from userdp.sweeping.request import TuningMode
+    from userdp.sweeping.sweep import describe, run_sweep
 
     opened = UserStore.open(store, fixed_graph=True)  # each plan is held against it
     request: SweepRequest | None = None
@@ -157,7 +157,7 @@ def _request(
 ) -> SweepRequest:
     from userdp.data.splits import Split
     from userdp.planning.proposal import load_plan
-    from userdp.training.sweep_request import build_request, grid
+    from userdp.sweeping.request import build_request, grid
 
     if mode is None:
         raise UseError(

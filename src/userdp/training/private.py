@@ -118,7 +118,7 @@ def make_private(
         identity: digests of anything else that a resumed run must share.
         public: public constants to note in config.json.
         trial_of: the private selection in the store's ledger that pays for this run; the run then
-            claims nothing by itself (`userdp.training.sweep`).
+            claims nothing by itself (`userdp.sweeping.sweep`).
         unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
         unsafe_noise_seed: FOR TESTS ONLY: fixes the noise, which voids all privacy.
 

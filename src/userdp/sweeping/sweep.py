@@ -21,11 +21,10 @@ from userdp.guarantees import require_count
 from userdp.ledger import StoreLedger, claim
 from userdp.ledger.journal import exclusive
 from userdp.plan import PrivateSelection
-from userdp.training.runs import is_finished
-from userdp.training.sweep_folder import SweepFolder
-from userdp.training.sweep_request import SweepRequest, TuningMode
-from userdp.training.sweep_scores import Score, exact_score, released_score, selection_score
-from userdp.training.trial_process import (
+from userdp.sweeping.folder import SweepFolder
+from userdp.sweeping.request import SweepRequest, TuningMode
+from userdp.sweeping.scores import Score, exact_score, released_score, selection_score
+from userdp.sweeping.trials import (
     Launch,
     Process,
     is_held,
@@ -33,6 +32,7 @@ from userdp.training.trial_process import (
     launcher,
     train_arguments,
 )
+from userdp.training.runs import is_finished
 
 Say = Callable[[str], None]
 

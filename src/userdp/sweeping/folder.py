@@ -27,9 +27,9 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.errors import UseError
 from userdp.ledger.run import write_winner
 from userdp.planning.proposal import SCHEMA as PROPOSAL
+from userdp.sweeping.request import Candidate, SweepRequest
+from userdp.sweeping.scores import Score
 from userdp.training.runs import RunFolder
-from userdp.training.sweep_request import Candidate, SweepRequest
-from userdp.training.sweep_scores import Score
 
 SCHEMA = "userdp.sweep/1"
 

@@ -22,10 +22,10 @@ from userdp.errors import FailureError, UseError
 from userdp.guarantees import round_up
 from userdp.ledger import StoreLedger, claim
 from userdp.reporting.run_facts import read_run
-from userdp.training.sweep import describe, run_sweep
-from userdp.training.sweep_request import TuningMode, build_request, grid
-from userdp.training.sweep_scores import noisy_total
-from userdp.training.trial_process import train_arguments
+from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.scores import noisy_total
+from userdp.sweeping.sweep import describe, run_sweep
+from userdp.sweeping.trials import train_arguments
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
 RATES = {"learning_rate": [0.003, 0.03]}
