@@ -126,7 +126,7 @@ def compare(
     together = traceable(copy.deepcopy(alone))
     one_after_another(alone, split, users[:2], how)
     personalize(together, split, users[:2], how)
-    batched, single, apart = [], [], 0.0
+    batched, single, apart, relative = [], [], 0.0, 0.0
     for _ in range(rounds):
         begin = clock()
         found = personalize(together, split, users, how)
@@ -134,13 +134,16 @@ def compare(
         expected = one_after_another(alone, split, users, how)
         single.append(clock() - middle)
         batched.append(middle - begin)
-        apart = max(apart, float(np.abs(found.after - expected.after).max()))
+        difference = np.abs(found.after - expected.after)
+        apart = max(apart, float(difference.max()))
+        relative = max(relative, float((difference / expected.after).max()))
     return {
         "users": len(users),
         "seconds_batched": round(statistics.median(batched), 3),
         "seconds_one_by_one": round(statistics.median(single), 3),
         "ratio": round(statistics.median(b / a for a, b in zip(batched, single, strict=True)), 3),
         "largest_difference_of_loss": apart,
+        "largest_relative_difference": relative,
         "mean_gain": float((found.before - found.after).mean()),
     }
 

@@ -1,6 +1,7 @@
 """Many users at once are one user after another, and nobody's model knows another's text."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from userdp.training.packing import pack
 from userdp.training.personalization import (
     LocalTraining,
     _losses,
+    _shared_passes,
     local_users,
     personalize,
     traceable,
@@ -86,6 +88,45 @@ def test_packed_losses_are_the_rows_own(held_out):
     found = _losses(model, packed.flat()).view(3, -1).sum(1)
     rows = causal_lm_loss(model, units.input_ids, units.lengths, unmarked)
     assert torch.allclose(found, torch.stack([rows[:3].mean(), rows[3], rows[4]]), atol=1e-6)
+
+
+def test_packed_rows_are_no_wider_than_they_must_be():
+    """Three rows of 100 tokens in one width of 256 would leave 212 of 512 places empty."""
+    units = Units.from_rows([[list(range(1, 102))] * 3, [[5] * 11]])
+    packed = pack(units, [np.array([0, 1, 2]), np.array([3])], mean_of_rows=True)
+    assert packed.input_ids.shape == (2, 3, 100)
+    assert [len(row[row > 0].unique()) for row in packed.segments[0]] == [1, 1, 1]
+
+
+def test_who_shares_a_pass_is_the_cheapest_cut(held_out):
+    _, split = held_out
+    users, _ = local_users(split, HOW)
+    users = users[:9]
+    tokens = [
+        [int(split.lengths(np.full(len(rows), u.user), rows).sum()) for rows in (u.train, u.test)]
+        for u in users
+    ]
+    order = sorted(range(9), key=lambda k: (-len(users[k].batches), -tokens[k][0]))
+
+    def cost(groups, call):
+        return sum(
+            len(group)
+            * (3 * 4 * max(tokens[k][0] for k in group) + 2 * max(tokens[k][1] for k in group))
+            + 3 * call * (max(len(users[k].batches) for k in group) + 1)
+            for group in groups
+        )
+
+    for call in (0, 3, 10, 1000):
+        found = _shared_passes(split, users, most=4, call=call)
+        assert sorted(k for group in found for k in group) == list(range(9))
+        assert max(map(len, found)) <= 4
+        cuts = (
+            [order[a:b] for a, b in itertools.pairwise([0, *inner, 9])]
+            for count in range(9)
+            for inner in itertools.combinations(range(1, 9), count)
+        )
+        least = min(cost(cut, call) for cut in cuts if max(map(len, cut)) <= 4)
+        assert cost(found, call) == pytest.approx(least)
 
 
 def test_halves_are_disjoint_complete_and_the_users_own(held_out):

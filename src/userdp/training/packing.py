@@ -16,7 +16,9 @@ from torch import Tensor
 from userdp.gradients import Units
 
 _WIDTH = 256
-"""Attention inside a packed row costs its width squared: no wider than this, or the longest row."""
+"""No packed row is wider than this, or than the longest row."""
+_SQUARE = 800
+"""Attention inside a packed row costs its width squared, other layers the width; equal here."""
 
 
 class Packed(NamedTuple):
@@ -70,9 +72,7 @@ def pack(units: Units, rows: Sequence[NDArray[np.int64]], *, mean_of_rows: bool)
     """
     lengths, counts = units.lengths.numpy(), units.target_counts().numpy()
     needed = [np.maximum(lengths[own] - 1, 1) for own in rows]
-    longest = max(int(need.max()) for need in needed)
-    width = max(longest, min(_WIDTH, max(int(need.sum()) for need in needed)))
-    places = [_first_fit(need, width) for need in needed]
+    width, places = _fit(needed)
     bins = max(int(bin_.max()) for bin_, _ in places) + 1
     shape = (len(rows), bins, width)
     columns = [np.zeros(shape, dtype=np.int64) for _ in range(4)]
@@ -93,6 +93,31 @@ def pack(units: Units, rows: Sequence[NDArray[np.int64]], *, mean_of_rows: bool)
             each = 1.0 / (len(own) * max(1, int(counts[row]))) if mean_of_rows else 1.0
             weights[where] = each if targets is None else each * targets[row, 1 : size + 1]
     return Packed(*map(torch.from_numpy, (*columns, weights)))
+
+
+_Places = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+
+def _fit(sizes: Sequence[NDArray[np.int64]]) -> tuple[int, _Places]:
+    """The width, the same for all users, at which the packed rows cost least; and the places."""
+    longest = max(int(own.max()) for own in sizes)
+    total = max(int(own.sum()) for own in sizes)
+    widest = max(longest, min(_WIDTH, total))
+    best: tuple[float, int, _Places] | None = None
+    # Down from the widest: each width tried would just hold the fullest user in that many bins.
+    for wanted in range(-(-total // widest), -(-total // longest) + 1):
+        width = min(widest, max(longest, -(-total // wanted)))
+        while True:
+            places = [_first_fit(own, width) for own in sizes]
+            bins = max(int(bin_.max()) for bin_, _ in places) + 1
+            cost = bins * width * (1 + width / _SQUARE)
+            if best is None or cost < best[0]:
+                best = (cost, width, places)
+            if bins <= wanted or width == widest:
+                break
+            width = min(widest, width + max(1, width // 12))
+    assert best is not None
+    return best[1], best[2]
 
 
 def _first_fit(sizes: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

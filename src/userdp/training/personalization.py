@@ -27,6 +27,8 @@ from userdp.training.packing import Packed, pack
 _SALT = 0x706572736F6E  # public: halves and orders are the same on every machine
 _WEIGHTS = 1 << 31
 """Bytes of users' own weights and gradients held at once, at most (but for a single user)."""
+_CALL_ON_CPU, _CALL_ELSEWHERE = 64, 16_384
+"""What a pass costs before its first token, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,13 +168,16 @@ def personalize(
     tokens = np.zeros(len(users), dtype=np.int64)
     told = progress or NoProgress()
     told.stage("personalize", len(users))
-    order = _by_size(split, users)
-    for begin in range(0, len(order), together):
-        here = order[begin : begin + together]
+    on_cpu = next(iter(parameters.values())).device.type == "cpu"
+    done = 0
+    for here in _shared_passes(
+        split, users, most=together, call=_CALL_ON_CPU if on_cpu else _CALL_ELSEWHERE
+    ):
         chunk = _Chunk(model, split, [users[k] for k in here], how.batch_size)
         before[here], tokens[here] = chunk.measure(None)
         after[here], _ = chunk.measure(chunk.adapt(parameters, how.learning_rate))
-        told.at(begin + len(here))
+        done += len(here)
+        told.at(done)
     return Personalized(
         users=np.array([user.user for user in users], dtype=np.int64),
         before=before,
@@ -197,13 +202,40 @@ def traceable(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def _by_size(split: StoreSplit, users: Sequence[LocalUser]) -> list[int]:
-    """The most steps first, then the most tokens: who shares a pass needs little padding."""
-    sizes = []
-    for number, user in enumerate(users):
-        lengths = split.lengths(np.full(len(user.train), user.user), user.train)
-        sizes.append((-len(user.batches), -int(lengths.sum()), number))
-    return [number for *_, number in sorted(sizes)]
+def _shared_passes(
+    split: StoreSplit, users: Sequence[LocalUser], *, most: int, call: int
+) -> list[list[int]]:
+    """Who shares passes: groups of at most ``most``, by number, the most steps first.
+
+    Users of a group are padded to its fullest, and each pass costs ``call`` tokens besides. Sorted
+    by steps and tokens, the cheapest cut into groups of neighbours is found exactly.
+    """
+    steps = np.array([len(user.batches) for user in users], dtype=np.int64)
+    train, test = (
+        np.array([int(split.lengths(np.full(len(rows), user), rows).sum()) for user, rows in part])
+        for part in (
+            [(user.user, user.train) for user in users],
+            [(user.user, user.test) for user in users],
+        )
+    )
+    epochs = np.array([(user.batches >= 0).sum() / len(user.train) for user in users])
+    order = np.lexsort((-train, -steps))
+    steps, trained, test = steps[order], 3 * (train * epochs)[order], 2 * test[order]
+    least, cut = np.full(len(users) + 1, np.inf), np.zeros(len(users) + 1, dtype=np.int64)
+    least[0] = 0
+    for end in range(1, len(users) + 1):
+        for begin in range(max(0, end - most), end):
+            own = slice(begin, end)
+            padded = (end - begin) * (trained[own].max() + test[own].max())
+            cost = least[begin] + padded + 3 * call * (steps[begin] + 1)
+            if cost < least[end]:
+                least[end], cut[end] = cost, begin
+    groups: list[list[int]] = []
+    end = len(users)
+    while end:
+        groups.append(order[cut[end] : end].tolist())
+        end = int(cut[end])
+    return groups[::-1]
 
 
 class _Chunk:
