@@ -62,6 +62,7 @@ def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
         by_unit = {c["unit"]: c["epsilon"] for c in said["claims_of_the_plan"]}
         assert by_unit["example"] <= 4.0 < by_unit["subject"]
     assert 0 <= said["operator_only"]["accuracy"] <= 1
+    assert federate(capsys, out, "--claim", "--json")[1]["claim"] == claim
 
 
 def test_paper_claims_nothing_and_says_why(play, tmp_path, capsys):
@@ -113,6 +114,9 @@ def test_what_is_no_federation_is_not_submitted(tmp_path, capsys):
     status, _, error = federate(capsys, tmp_path, "--submit", "somewhere")
     assert status == 2
     assert "no federation's app" in error
+    status, _, error = federate(capsys, tmp_path, "--claim")
+    assert status == 2
+    assert "at least one silo's ledger" in error
 
 
 @pytest.fixture

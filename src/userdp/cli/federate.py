@@ -43,13 +43,15 @@ def federate(
     seed: int = 0,
     runtime: Literal["simulation", "in-process", "deployment"] = "simulation",
     submit: str | None = None,
+    claim: bool = False,
     cpus: int | None = None,
     json: bool = False,
 ) -> None:
     """Train across silos with privacy for subjects whose items lie in several of them.
 
     DATA is `digits` (scikit-learn's, of made-up hands), a JSON Lines file with the fields user and
-    text, LEAF's JSON, or the folder of a federation to --submit. The items are split 80/20, and
+    text, LEAF's JSON, or the folder of a federation to --submit or --claim. The items are split
+    80/20 and
     spread over the silos; each silo has a folder, a ledger and noise of its own.
 
     Args:
@@ -80,11 +82,15 @@ def federate(
         runtime: Flower's simulation engine; this process alone; or only make the folders and the
             Flower app of a deployment.
         submit: send the federation in the folder DATA to this SuperLink connection.
+        claim: recompute what the ledgers of the federation in the folder DATA add up to.
         cpus: processors of the simulation.
         json: print one JSON object on stdout.
     """
     if submit is not None:
         _submit(Path(data), submit, json=json)
+        return
+    if claim:
+        _claim(Path(data), json=json)
         return
     if out is None:
         raise UseError("--out is missing: the folder of the new federation")
@@ -252,6 +258,22 @@ def _print(console: Console, plan: Any, result: dict[str, Any]) -> None:
     say(
         f"Operator-only: accuracy {found['accuracy']:.3f}, loss {found['loss']:.3f} on "
         f"{found['held_out_items']} held-out items; exact, not differentially private."
+    )
+
+
+def _claim(folder: Path, *, json: bool) -> None:
+    from userdp.federated.ledger import LEDGER_FILE, federation_claim
+
+    found = federation_claim(sorted(folder.glob(f"silo-*/{LEDGER_FILE}")))
+    emit(
+        {"federation": str(folder), "claim": found.to_dict()},
+        json=json,
+        render=lambda console: console.print(
+            f"{found.guarantee}: {found.subject_steps} local steps of the silos that may hold a "
+            "subject" + (f"; unsound by ({', '.join(found.flaws)})" if found.flaws else ""),
+            soft_wrap=True,
+            markup=False,
+        ),
     )
 
 
