@@ -51,8 +51,7 @@ def federate(
 
     DATA is `digits` (scikit-learn's, of made-up hands), a JSON Lines file with the fields user and
     text, LEAF's JSON, or the folder of a federation to --submit or --claim. The items are split
-    80/20 and
-    spread over the silos; each silo has a folder, a ledger and noise of its own.
+    80/20 and spread over the silos; each silo has a folder, a ledger and noise of its own.
 
     Args:
         data: what to train on, or a federation's folder.
