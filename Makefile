@@ -18,7 +18,7 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting bench-data bench-step clean
+.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting bench-data bench-step bench-distributed clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench-data: $(STAMP)  ## records to a user store: ours beside a naive grouping, 
 
 bench-step: $(STAMP)  ## a private step beside an ordinary one and Opacus (many minutes)
 	$(BIN)/python -m benchmarks.step
+
+bench-distributed: $(STAMP)  ## several processes beside one, and two passes beside one
+	$(BIN)/python -m benchmarks.distributed --sharded
 
 selftest: $(STAMP)  ## exactness, sensitivity and price of every gradient engine, on this machine
 	$(BIN)/userdp selftest

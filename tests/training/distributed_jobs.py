@@ -312,7 +312,7 @@ def named(model: nn.Module, names: list[str]) -> list[tuple[str, nn.Parameter]]:
     return list(zip(names, trainable_parameters(model).values(), strict=True))
 
 
-def released(store: Path, out: Path, sharded: bool, stop_at: int | None) -> str:
+def released(store: Path, out: Path, sharded: bool, stop_at: int | None, lora: bool = False) -> str:
     """A whole run of `train`, with all that it does beside steps; or one that breaks off."""
     config = replace(
         CONFIG,
@@ -320,6 +320,7 @@ def released(store: Path, out: Path, sharded: bool, stop_at: int | None) -> str:
         checkpoint_every=2,
         evaluate_every=2,
         averaging=Averaging.EMA,
+        lora_rank=2 if lora else None,
     )
     step = PrivateRun._step
 

@@ -72,15 +72,14 @@ def part_of(parameter: Tensor, tensor: Tensor) -> Tensor:
     return part
 
 
-def shard(model: nn.Module, *, device: str = "cpu") -> nn.Module:
+def shard(model: nn.Module) -> nn.Module:
     """Shard ``model`` over all joined processes, in place; gradients are then sums, not means.
 
     Each element of a list of layers is gathered when it is its turn and let go of afterwards.
     Build the optimizer after this. If some parameters are frozen, the trainable ones stay whole.
 
     Args:
-        model: on every process the same.
-        device: type of the processes' devices.
+        model: on every process the same, on the process's own device.
 
     Raises:
         UseError: `torch.distributed` has not joined any processes.
@@ -93,7 +92,8 @@ def shard(model: nn.Module, *, device: str = "cpu") -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     frozen = any(not p.requires_grad for p in model.parameters())
     whole_ones = {p for p in model.parameters() if p.requires_grad} if frozen else set()
     layers = [
