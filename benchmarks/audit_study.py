@@ -12,7 +12,8 @@ a run without privacy and on ULS at ε = 4 of the same number of gradients, whos
 
 People with 24 records or more take part, with 24 each, so that both sides of the attack hold alike
 many; half of all people are held out, and half of the others' records. A record is its first 200
-characters.
+characters. ``shakespeare-whole`` holds all records of the same people, for a longer run without
+privacy.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from userdp.plan import Plan
 from userdp.training.config import PlainPlan, TrainConfig
 
 TEXTS = ("commits", "shakespeare")
+WHOLE = "shakespeare-whole"  # the same people of it, with all that they said
 RECORDS = 24
 CHARACTERS = 200
 SEQ_LEN = 64
@@ -47,6 +49,7 @@ COHORT, BATCH = 16, 32
 DELTA = 1e-4
 STEPS = 30
 LONG_STEPS = 300
+LONGER_STEPS = 900  # without privacy, where LONG_STEPS left no trace
 CANARIES = 64
 RIGHT = (1.0, 2.0, 4.0, 1.0, 4.0)  # for each algorithm; the last of ULS is the long run
 BROKEN_EPSILON = 2.0
@@ -85,11 +88,13 @@ def prepare(work: Path, data: Path) -> None:
     from userdp.data.tokenize import StoreTokenizer
 
     work.mkdir(parents=True, exist_ok=True)
-    for text in TEXTS:
+    for text in (*TEXTS, WHOLE):
         if (work / text).exists():
             continue
         people: dict[str, list[str]] = defaultdict(list)
-        with gzip.open(data / f"{text}.jsonl.gz", "rt", encoding="utf-8") as file:
+        with gzip.open(
+            data / f"{text.removesuffix('-whole')}.jsonl.gz", "rt", encoding="utf-8"
+        ) as file:
             for line in file:
                 record = json.loads(line)
                 people[record["user"]].append(record["text"][:CHARACTERS])
@@ -97,7 +102,8 @@ def prepare(work: Path, data: Path) -> None:
         with part.open("w", encoding="utf-8") as out:
             for user, records in people.items():
                 if len(records) >= RECORDS:
-                    for record in random.Random(user).sample(records, RECORDS):
+                    most = len(records) if text == WHOLE else RECORDS
+                    for record in random.Random(user).sample(records, most):
                         out.write(json.dumps({"user": user, "text": record}) + "\n")
         prepare_store(
             open_source([str(part)], kind="jsonl"),
@@ -129,6 +135,11 @@ class Study:
 
     def jobs(self) -> Iterator[tuple[dict[str, Any], Callable[[], Row]]]:
         """Each row's key, and what makes the row."""
+        if self.text != "commits":
+            key = {"run": "without privacy", "n": f"{LONGER_STEPS} steps"}
+            yield self._key(key), lambda: self._plain(LONGER_STEPS)
+        if self.text == WHOLE:
+            return
         for algorithm in ("ULS", "ELS"):
             for number, epsilon in enumerate(RIGHT):
                 if (algorithm, number) == ("ULS", len(RIGHT) - 1):
@@ -172,17 +183,17 @@ class Study:
         )
         return {"claimed": claimed, **evidence(found.to_dict(), contradictions(found, claimed))}
 
-    def _plain(self) -> Row:
-        """As many rows as the private run's, without privacy, and the attack on it."""
+    def _plain(self, steps: int = LONG_STEPS) -> Row:
+        """Without privacy, by default as many rows as the private run's, and the attack on it."""
         from userdp.auditing.audit_run import audit_run
         from userdp.training.loop import train
 
-        out = self.work / f"{self.text}-plain"
+        out = self.work / f"{self.text}-plain-{steps}"
         shutil.rmtree(out, ignore_errors=True)
         begin = time.process_time()
         train(
             self.store,
-            PlainPlan(steps=LONG_STEPS, batch_size=BATCH),
+            PlainPlan(steps=steps, batch_size=BATCH),
             config(self.base, learning_rate=4e-3),
             out=out,
             tensorboard=False,
@@ -298,6 +309,8 @@ def tables(rows: list[Row]) -> str:
         if "inference" in row:
             found = row["inference"]
             name = "without privacy" if "claimed" not in row else f"ULS, ε = {row['claimed']:.4f}"
+            if row["key"]["run"] == "without privacy":
+                name += f", {row['key'].get('n', f'{LONG_STEPS} steps')}"
             out.append(
                 f"| {row['key']['text']} | {name} | {found['members']} / {found['others']} "
                 f"| {found['auc']:.3f} ({found['auc_low']:.3f} to {found['auc_high']:.3f}) "
@@ -328,9 +341,12 @@ def draw(rows: list[Row], path: Path) -> None:
     axes[0].legend(fontsize=7)
     for axis, text in zip(axes[1:], TEXTS, strict=True):
         for row in rows:
-            if row["key"]["text"] == text and "inference" in row:
+            if row["key"]["text"].removesuffix("-whole") == text and "inference" in row:
                 found = row["inference"]
                 name = "ULS, ε = 4" if "claimed" in row else "no privacy"
+                if "claimed" not in row and "n" in row["key"]:
+                    whole = ", whole" if row["key"]["text"] == WHOLE else ""
+                    name += f", {row['key']['n']}{whole}"
                 false, true = zip(*found["curve"], strict=True)
                 label = f"{name}: {found['auc']:.2f} [{found['auc_low']:.2f}, "
                 axis.plot(false, true, label=label + f"{found['auc_high']:.2f}]")
@@ -352,7 +368,8 @@ def main() -> None:
     parser.add_argument("--base", type=Path, default=Path("runs/surface/base/model"))
     parser.add_argument("--results", type=Path, default=RESULTS / "audit.jsonl")
     parser.add_argument("--png", type=Path, default=RESULTS / "audit.png")
-    parser.add_argument("--only", choices=TEXTS, nargs="+", default=list(TEXTS))
+    texts = [*TEXTS, WHOLE]
+    parser.add_argument("--only", choices=texts, nargs="+", default=texts)
     parser.add_argument("--long", action="store_true", help="the two long runs of a text alone")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
