@@ -21,6 +21,7 @@ from userdp.data.sources import open_source
 from userdp.data.spark import SparkGrouping
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
@@ -86,10 +87,11 @@ def test_no_records_make_no_batches(session, tmp_path):
         assert list(grouping.batches()) == []
 
 
-def test_the_store_has_the_same_content_hash(session, tmp_path):
+def test_the_store_has_the_same_content_hash_wherever_it_lies(session, tmp_path):
+    """Also where Spark would see an escape or a pattern in the path."""
     source = write_corpus(tmp_path, 60)
-    hashes = {engine: hash_of(source, tmp_path / engine, engine) for engine in ("duckdb", "spark")}
-    assert hashes["duckdb"] == hashes["spark"]
+    expected = hash_of(source, tmp_path / "duckdb", "duckdb")
+    assert hash_of(source, tmp_path / "a %20 [s]tore{1}*?", "spark") == expected
 
 
 def test_twin_an_engine_that_sorts_otherwise_gives_another_hash(session, tmp_path, monkeypatch):
@@ -116,6 +118,27 @@ def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
     with pytest.raises(FailureError, match="Spark failed"):
         hash_of(source, tmp_path / "store", "spark")
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
+
+
+def test_a_kill_after_sorting_is_gone_on_with_and_spark_does_not_run_again(
+    session, tmp_path, monkeypatch
+):
+    source = write_corpus(tmp_path, 40)
+    expected = hash_of(source, tmp_path / "at once", "spark")
+    with monkeypatch.context() as kill:  # nothing is cleaned up
+        kill.setattr(StoreWriter, "__exit__", lambda self, *_: os.close(self._lock))
+        kill.setattr(SparkGrouping, "batches", None)
+        with pytest.raises(TypeError):
+            hash_of(source, tmp_path / "store", "spark")
+    assert not (tmp_path / "store").exists()
+    monkeypatch.setattr(SparkGrouping, "add", None)
+    assert hash_of(source, tmp_path / "store", "spark") == expected
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_path_that_spark_cannot_read_is_refused(tmp_path):
+    with pytest.raises(UseError, match="may not have a colon"):
+        SparkGrouping(tmp_path / "a:b")
 
 
 def test_without_java_the_way_out_is_named(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ the store's folder must be on a file system that all its machines see.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -41,6 +42,9 @@ _ROW_GROUP_BYTES = 2**24
 _LEAST_HEAP = 2**29
 """Spark does not start with much less."""
 
+_PATTERN = re.compile(r"([{}\[\]*?\\])")
+"""What Spark would take for a pattern in a path that it reads."""
+
 _LOCAL = {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
@@ -63,7 +67,7 @@ class SparkGrouping:
         memory_limit: of Spark's driver, e.g. "1GB".
 
     Raises:
-        UseError: ``memory_limit`` is no size, or pyspark or Java is missing.
+        UseError: ``memory_limit`` is no size, ``folder`` has a colon; pyspark or Java is missing.
         FailureError: here and later, when the disk is full or Spark ends.
     """
 
@@ -72,6 +76,11 @@ class SparkGrouping:
         _require_spark()
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder.resolve()
+        if ":" in str(self._folder):
+            raise UseError(
+                f"Spark cannot read or write {self._folder}: its paths may not have a colon",
+                hint="choose another --out, or leave out --engine spark",
+            )
         self._read, self._written = self._folder / "unsorted", self._folder / "sorted"
         shutil.rmtree(self._read, ignore_errors=True)
         self._read.mkdir()
@@ -225,11 +234,11 @@ def _sort(spark: SparkSession, read: Path, into: Path) -> None:
     try:
         records = spark.read.schema(
             "`user` BINARY, place BIGINT, text BINARY, held_out BOOLEAN, pieces BINARY"
-        ).parquet(str(read))
+        ).parquet(_PATTERN.sub(r"\\\1", str(read)))
         found = spark.sql(_SORTED, records=records)
         # Small row groups, so that reading one back is cheap in memory.
         written = found.write.option("parquet.block.size", _ROW_GROUP_BYTES)
-        written.option("maxRecordsPerFile", 0).parquet(into.as_uri(), compression="zstd")
+        written.option("maxRecordsPerFile", 0).parquet(str(into), compression="zstd")
     except (PySparkException, Py4JError, OSError) as error:
         raise _failure(error) from error
 
