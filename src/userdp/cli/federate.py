@@ -173,7 +173,7 @@ def _run(
         "runtime": runtime,
         "plan": plan.to_dict(),
         "other_accounting": _other(plan),
-        "items_left_out_by_the_cap": dropped,
+        "operator_only": {"items_left_out_by_the_cap": dropped},
     }
     if runtime == "deployment":
         from userdp.federated.deployment import write_app
@@ -198,7 +198,7 @@ def _run(
         )
         result["claim"] = claim_of(out, plan).to_dict()
         result["claims_of_the_plan"] = [g.to_dict() for g in plan.guarantees()]
-        result["operator_only"] = {"accuracy": right, "loss": loss, "held_out_items": held.items}
+        result["operator_only"] |= {"accuracy": right, "loss": loss, "held_out_items": held.items}
     emit(result, json=json, render=lambda console: _print(console, plan, result))
 
 
@@ -245,15 +245,18 @@ def _print(console: Console, plan: Any, result: dict[str, Any]) -> None:
         )
     for letter, why in plan.flaws.items():
         say(f"No epsilon is claimed ({letter}): {why}.")
-    if result["items_left_out_by_the_cap"]:
-        say(f"{result['items_left_out_by_the_cap']} items were left out by the cap of a subject.")
+    found = result["operator_only"]
+    if found["items_left_out_by_the_cap"]:
+        say(
+            f"Operator-only: {found['items_left_out_by_the_cap']} items were left out by the cap "
+            "of a subject."
+        )
     if "app" in result:
         say(f"Flower app: {result['app']}; give each silo its own folder (docs/federated.md).")
         return
     claim = result["claim"]
     if math.isfinite(claim["epsilon"]):
         say(f"Claim: {plan.guarantee(subject_steps=claim['subject_steps'])}.")
-    found = result["operator_only"]
     say(
         f"Operator-only: accuracy {found['accuracy']:.3f}, loss {found['loss']:.3f} on "
         f"{found['held_out_items']} held-out items; exact, not differentially private."
