@@ -18,7 +18,7 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting bench-data bench-step bench-distributed clean
+.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting bench-data bench-federated bench-step bench-distributed clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ bench-accounting: $(STAMP)  ## our accountant beside dp-accounting, in one run
 
 bench-data: $(STAMP)  ## records to a user store: ours beside a naive grouping, and reading back
 	$(BIN)/python -m benchmarks.data
+
+bench-federated: $(STAMP)  ## federations: both accountings and five algorithms (hours); goes on where it stopped
+	$(BIN)/python -m benchmarks.federated
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.federated run --data digits
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.federated run --data shakespeare
+	$(BIN)/python -m benchmarks.federated table
 
 bench-step: $(STAMP)  ## a private step beside an ordinary one and Opacus (many minutes)
 	$(BIN)/python -m benchmarks.step

@@ -94,7 +94,7 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
         (["PLAY", *DECLARED, "--batch-size", "50"], "--batch-size must be"),
         (["PLAY", *DECLARED, "--silos", "60", "--batch-size", "5"], "has no subjects"),
         (["PLAY", *DECLARED, "--silos-per-round", "9", "--batch-size", "5"], "silos_per_round"),
-        (["PLAY", *DECLARED, "--target-epsilon", "nan", "--batch-size", "5"], "target_epsilon"),
+        (["PLAY", *DECLARED, "--epsilon", "nan", "--batch-size", "5"], "target_epsilon"),
         (["PLAY", "--algorithm", "sgd"], "sgd"),
     ],
 )

@@ -31,7 +31,7 @@ def federate(
     items_per_silo: int | None = None,
     subjects_per_silo: int | None = None,
     group_size: int = 4,
-    target_epsilon: float = 4.0,
+    epsilon: float = 4.0,
     delta: float = 1e-5,
     l2_clip_norm: float = 1.0,
     learning_rate: float = 2.0,
@@ -68,7 +68,7 @@ def federate(
         items_per_silo: declared number of items of a silo, a public constant.
         subjects_per_silo: declared number of subjects of a silo, a public constant.
         group_size: k, most items of a subject in a silo; the rest is left out and counted.
-        target_epsilon: per subject (LocalItemDP: per item).
+        epsilon: the budget, per subject (LocalItemDP: per item).
         delta: of the claim.
         l2_clip_norm: C.
         learning_rate: of the local steps.
@@ -133,7 +133,7 @@ def federate(
         )
     with stderr.status("calibrating the noise"):
         plan = FederationPlan.calibrated(
-            target_epsilon=target_epsilon,
+            target_epsilon=epsilon,
             reduction=Reduction(reduction),
             algorithm=chosen,
             accounting=AccountingName(accounting) if chosen.private else AccountingName.TIGHT,
