@@ -194,6 +194,11 @@ def dies(store: Path, out: Path, rank: int, at: int) -> int:
     return run.done
 
 
+def cannot(store: Path, out: Path) -> None:
+    """What a sharded model cannot do."""
+    open_run(store, out, replace(plan_of("uls"), item_clip_norm=0.1), sharded=True)
+
+
 def goes_on(store: Path, out: Path) -> int:
     _, run = open_run(store, out, plan_of("uls"), resume=True)
     with run:

@@ -233,6 +233,14 @@ def test_invariant_1_twin_a_process_that_clips_otherwise_is_caught_before_it_is_
     assert attempts(run) == 0
 
 
+def test_what_a_sharded_model_cannot_do_is_refused_before_it_is_charged(copy):
+    store, run, world = copy()
+    for result in results_of(start_world(2, jobs.cannot, world, store, run), world):
+        assert isinstance(result, UseError)
+        assert "item_clip_norm" in str(result)
+    assert StoreLedger(store).charges() == []
+
+
 def test_what_the_leader_refuses_is_refused_everywhere(copy):
     store, run, world = copy()
     run.mkdir()

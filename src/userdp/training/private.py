@@ -165,6 +165,19 @@ def make_private(
     }
     world.require_same({**same, "store": opened.meta.content_sha256, "plan": plan.digest})
     world.align(model)
+    if any(map(is_sharded, model.parameters())):
+        if engine != "auto":
+            raise UseError(
+                f"a sharded model has an engine of its own, not {engine!r}",
+                hint="leave --engine out, or --sharded",
+            )
+        two_pass.require_supported(
+            model,
+            loss,
+            l2_clip_norm=plan.l2_clip_norm,
+            item_clip_norm=plan.item_clip_norm,
+            rule=_rule(plan),
+        )
 
     def open_here() -> OpenRun:
         return open_run(
@@ -236,9 +249,7 @@ class PrivateRun:
         self._sharded = any(map(is_sharded, model.parameters()))
         self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
         self._noise = noise
-        self._rule = ClipRule(
-            form=plan.clip_form, stability=plan.clip_stability, layer_split=plan.layer_split
-        )
+        self._rule = _rule(plan)
         self._l2_clip_norm = plan.l2_clip_norm
         if plan.adaptive is not None and run.ledger.last_clip_norm is not None:
             self._l2_clip_norm = run.ledger.last_clip_norm
@@ -421,6 +432,12 @@ def _scores(store: UserStore, strategy: Strategy, path: Path) -> NDArray[np.floa
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _rule(plan: Plan) -> ClipRule:
+    return ClipRule(
+        form=plan.clip_form, stability=plan.clip_stability, layer_split=plan.layer_split
+    )
 
 
 def _noise(world: World, model: nn.Module, unsafe_noise_seed: int | None) -> Noise:

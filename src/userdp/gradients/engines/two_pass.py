@@ -84,17 +84,12 @@ def clipped_sum(
         UseError: what is asked for needs per-unit gradients of sharded parameters, or a layer has
             no rule.
     """
-    require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_count("micro_batch", micro_batch)
-    require_uncoupled(model)
-    reshard(model)  # a forward pass without a backward one leaves some parameters gathered
+    require_supported(
+        model, loss, l2_clip_norm=l2_clip_norm, item_clip_norm=item_clip_norm, rule=rule
+    )
     parameters = trainable_parameters(model)
     two = _all_sharded(parameters)
-    if two:  # gradients arrive there
-        for parameter in parameters.values():
-            parameter.grad = None
-    _require_possible(model, rule, two, l2_clip_norm, item_clip_norm)
-    _require_agreement(model, loss, parameters, two=two)
     buffers = buffer_versions(model)
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
     total = shapes_of(parameters)
@@ -142,6 +137,30 @@ def clipped_sum(
         non_finite=non_finite,
         sensitivity=float(l2_clip_norm),
     )
+
+
+def require_supported(
+    model: nn.Module,
+    loss: Loss,
+    *,
+    l2_clip_norm: float,
+    item_clip_norm: float | None,
+    rule: ClipRule,
+) -> None:
+    """Refuse what `clipped_sum` cannot do, before anything is charged; a collective.
+
+    Its arguments and errors are those of `clipped_sum`. Reads no data; clears ``.grad``.
+    """
+    require_clip_norm("l2_clip_norm", l2_clip_norm)
+    require_uncoupled(model)
+    reshard(model)  # a forward pass without a backward one leaves some parameters gathered
+    parameters = trainable_parameters(model)
+    two = _all_sharded(parameters)
+    if two:  # gradients arrive there
+        for parameter in parameters.values():
+            parameter.grad = None
+    _require_possible(model, rule, two, l2_clip_norm, item_clip_norm)
+    _require_agreement(model, loss, parameters, two=two)
 
 
 class NormTape(Tape):
