@@ -126,6 +126,8 @@ def tiny(monkeypatch):
     monkeypatch.setattr(figures, "SILOS", 2)
     monkeypatch.setattr(figures, "ROUNDS", 2)
     monkeypatch.setattr(figures, "ALPHAS", (None, 8.0))
+    monkeypatch.setattr(figures, "FEMNIST_SUBJECTS", 300)
+    monkeypatch.setattr(figures, "FEMNIST_BATCH", 64)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from userdp.cohorts.poisson import distinct_indices
 from userdp.federated.accounting import AccountingName, Algorithm, Reduction
 from userdp.federated.data import SubjectItems, digits, split_items, spread
 from userdp.federated.models import accuracy, build_model, put_weights
@@ -27,6 +28,7 @@ Row = dict[str, Any]
 SILOS, EPSILON, DELTA = 16, 4.0, 1e-5
 SUBJECTS, ITEMS = 1000, 24.0
 ROUNDS, CLIP, CAP = 16, 1.0, 2
+FEMNIST_SUBJECTS, FEMNIST_ITEMS, FEMNIST_BATCH = 3500, 145, 512
 ALPHAS: tuple[float | None, ...] = (None, 2.0, 4.0, 8.0, 16.0)
 MODEL = ModelSpec(kind=ModelKind.CNN, width=2, inputs=8, outputs=10)
 RATES = {
@@ -60,19 +62,26 @@ def figure_1() -> list[Row]:
 
 
 def figure_2() -> list[Row]:
-    """How many mini-batches have which largest group: draws alone, nothing is trained."""
-    train, _ = split_items(_data(), np.random.default_rng(1))
+    """How many mini-batches have which largest group, at FEMNIST's sizes; nothing is trained.
+
+    Subjects' numbers of items are log-normal here; FEMNIST's own spread is not published.
+    """
+    draw = np.random.default_rng(2)
+    sizes = np.maximum(1, draw.lognormal(np.log(FEMNIST_ITEMS) - 0.18, 0.6, FEMNIST_SUBJECTS))
+    owners = np.repeat(np.arange(FEMNIST_SUBJECTS), sizes.round().astype(np.int64))
+    train = SubjectItems.of(
+        np.zeros((len(owners), 1), dtype=np.int64), np.ones(len(owners), dtype=np.int64), owners
+    )
     rows = []
     for alpha in ALPHAS:
-        draw = np.random.default_rng(2)
-        sizes: Counter[int] = Counter()
+        largest: Counter[int] = Counter()
         for silo in spread(train, SILOS, draw, alpha=alpha):
             for _ in range(50 if silo.items else 0):
-                batch = draw.permutation(silo.items)[:16]
-                sizes[int(np.bincount(silo.subjects[batch]).max())] += 1
+                batch = distinct_indices(draw, silo.items, min(silo.items, FEMNIST_BATCH))
+                largest[int(np.bincount(silo.subjects[batch]).max())] += 1
         rows += [
             {"alpha": alpha or 1.0, "largest_group": size, "mini_batches": number}
-            for size, number in sorted(sizes.items())
+            for size, number in sorted(largest.items())
         ]
     return rows
 

@@ -43,8 +43,9 @@ def draw_figure_2(rows: Sequence[Row], path: Path) -> None:
         axis.bar([row["largest_group"] for row in part], [row["mini_batches"] for row in part])
         axis.set_title("uniform" if alpha == 1.0 else f"α = {alpha:g}", fontsize=9)
         axis.set_xlabel("largest group")
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0].set_ylabel("mini-batches")
-    figure.suptitle("subjects in mini-batches of 16 (Marathe et al. 2023, Figure 2)", fontsize=10)
+    figure.suptitle("subjects in mini-batches of 512 (Marathe et al. 2023, Figure 2)", fontsize=10)
     save(figure, path)
 
 
