@@ -9,10 +9,12 @@ from tests.training import distributed_jobs as jobs
 from tests.training.worlds import run_world
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointed"])
-@pytest.mark.parametrize("size", [1, 2])
-def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing):
-    results = run_world(size, jobs.compares, tmp_path, checkpointing)
+@pytest.mark.parametrize(
+    ("size", "checkpointing", "family"),
+    [(1, False, "gpt2"), (2, False, "gpt2"), (2, True, "gpt2"), (2, True, "llama")],
+)
+def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing, family):
+    results = run_world(size, jobs.compares, tmp_path, checkpointing, family)
     assert sorted(unit for one in results for unit in one["mine"]) == list(range(6))
     for one in results:
         finite = one["oracle_norms"].isfinite()

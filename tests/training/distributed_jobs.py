@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+import transformers
 from torch import nn
 
 from tests.plans import els_plan, uls_plan
@@ -223,9 +224,9 @@ def tampers(store: Path, out: Path) -> None:
             run._optimizer.step()
 
 
-def compares(checkpointing: bool) -> dict:
+def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     """The two-pass engine beside the reference, with a unit that is not finite, in one world."""
-    model = small_model()
+    model = small_model() if family == "gpt2" else small_llama()
     units, bad = random_units(), 2
     if checkpointing:
         enable_checkpointing(model)
@@ -288,6 +289,24 @@ CLIP = 0.5
 def small_model(dropout: float = 0.0) -> nn.Module:
     config = replace(CONFIG, layers=2, dropout=dropout)
     return new_model(config, vocab_size=32, seq_len=8).train()
+
+
+def small_llama() -> nn.Module:
+    """Untied, with norms that multiply by vectors in Python, and shared keys and values."""
+    torch.manual_seed(0)
+    shape = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=8,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
+    return model.train()
 
 
 def random_units() -> Units:
