@@ -208,9 +208,13 @@ def goes_on(store: Path, out: Path) -> int:
     return run.done
 
 
-def differs(store: Path, out: Path) -> None:
-    """Process 1 would add half the noise."""
-    half = {"noise_multiplier": 1.0} if current_world().rank == 1 else {}
+def differs(store: Path, out: Path, what: str) -> None:
+    """Process 1 would add half the noise, or round otherwise."""
+    half = {}
+    if current_world().rank == 1 and what == "plan":
+        half = {"noise_multiplier": 1.0}
+    if current_world().rank == 1 and what == "threads":
+        torch.set_num_threads(2)
     open_run(store, out, plan_of("uls", **half))
 
 

@@ -216,11 +216,12 @@ def test_invariant_7_a_dying_process_leaves_a_right_ledger_and_any_number_goes_o
     assert claim(run / "ledger.jsonl").guarantee == jobs.plan_of("uls").guarantee()
 
 
-def test_invariant_1_processes_of_different_plans_are_refused_and_nothing_is_charged(copy):
+@pytest.mark.parametrize("what", ["plan", "threads"])
+def test_invariant_1_processes_that_differ_are_refused_and_nothing_is_charged(copy, what):
     store, run, world = copy()
-    for result in results_of(start_world(2, jobs.differs, world, store, run), world):
+    for result in results_of(start_world(2, jobs.differs, world, store, run, what), world):
         assert isinstance(result, UseError)
-        assert "another plan" in str(result)
+        assert {"plan": "another plan", "threads": "another number of threads"}[what] in str(result)
     assert not run.exists()
     assert StoreLedger(store).charges() == []
 

@@ -108,8 +108,9 @@ class World:
             if different:
                 raise UseError(
                     f"process {rank} has another {different[0]} than process 0: they would not "
-                    "train one model on one store",
-                    hint="start all processes with the same command, on the same files",
+                    "do the same to one model and one store",
+                    hint="start all processes with the same command, on the same files and on "
+                    "machines of one kind",
                 )
 
     def sum_to_leader(self, value: Mapping[str, Tensor]) -> None:

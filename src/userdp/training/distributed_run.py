@@ -13,8 +13,8 @@ One step of P processes:
 Sensitivity (invariant 3): a unit is clipped on one process, so the sum is that of one process, in
 another order of the same float64 additions plus P - 1 (`userdp.gradients.clipping`, point 3).
 Which process clips a unit depends on the whole cohort; that moves its contribution only as its
-place in a batch does, which the engines' margins cover (docs/engines.md), as long as all processes
-run on processors of one kind.
+place in a batch does, which the engines' margins cover (docs/engines.md); processors of several
+kinds, which round differently, are refused.
 """
 
 from __future__ import annotations

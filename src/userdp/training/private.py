@@ -62,6 +62,7 @@ from userdp.training.distributed_run import (
     open_together,
     shared_secret,
 )
+from userdp.training.machine import machine_facts
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
 from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
@@ -163,7 +164,17 @@ def make_private(
         "selection": str(strategy) if scores is None else f"{strategy} {_digest(scores)}",
         **(identity or {}),
     }
-    world.require_same({**same, "store": opened.meta.content_sha256, "plan": plan.digest})
+    machine = machine_facts(_device(model))
+    world.require_same(
+        {
+            **same,
+            "store": opened.meta.content_sha256,
+            "plan": plan.digest,
+            # A unit's gradient must not depend on who computes it, to the last bit.
+            "kind of processor": f"{machine['device']}, torch {machine['torch']}",
+            "number of threads": str(machine["threads"]),
+        }
+    )
     world.align(model)
     if any(map(is_sharded, model.parameters())):
         if engine != "auto":
