@@ -57,7 +57,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "tight": {"local_steps": 1, "batch": 64, "cap": 4},
         "clip": 1.0,
         "rates": {"fedavg": (3.0,), "item": (2.0,), "tight": (4.0,)}
-        | {"paper": (10.0,), "user": (0.03,)},
+        | {"paper": (0.5, 2.0), "user": (0.03,)},
     },
 }
 
@@ -201,7 +201,7 @@ def jobs(name: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if len(rates) == 1:
             best = rates[0]
         elif len(tuned) == len(rates):
-            best = max(tuned, key=lambda row: row["accuracy"])["key"]["rate"]
+            best = min(tuned, key=lambda row: row["loss"])["key"]["rate"]
         else:
             continue
         for seed in SEEDS:
