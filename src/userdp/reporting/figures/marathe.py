@@ -26,7 +26,7 @@ def draw_figure_1(rows: Sequence[Row], path: Path) -> None:
         axis.set_xlabel("round")
         axis.set_ylabel(f"test {key}")
         axis.grid(alpha=0.3)
-    axes[1].set_ylim(top=4)
+    axes[1].set_ylim(top=min(4.0, axes[1].get_ylim()[1]))
     axes[0].legend(fontsize=7)
     figure.suptitle(
         "digits, 16 silos, ε = 4, δ = 1e-5 (Marathe et al. 2023, Figure 1)", fontsize=10
