@@ -31,6 +31,7 @@ def train(
     scores: Path | None = None,
     resume: bool = False,
     sharded: bool = False,
+    device: str = "cpu",
     no_tensorboard: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
@@ -52,6 +53,7 @@ def train(
         resume: go on with the interrupted run in --out: its remaining steps, on fresh cohorts.
         sharded: under torchrun, take the model apart over the processes (FSDP2), for one that no
             process holds whole; without it each process has all of it.
+        device: cpu, cuda or cuda:N, where gradients and noise are computed; never the claim.
         no_tensorboard: write no curves, even where TensorBoard is installed.
         options: see PlanOptions.
         config: see TrainConfig.
@@ -85,6 +87,7 @@ def train(
             scores=scores,
             resume=resume,
             sharded=sharded,
+            device=device,
             progress=bar if world.leads else None,
             tensorboard=not no_tensorboard,
             plan_basis=plan_basis,

@@ -21,6 +21,7 @@ from userdp.plan import Plan
 from userdp.training.averaging import WeightAverage, build_average
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
 from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.devices import require_device
 from userdp.training.distributed import current_world
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, merged, save_adapter
@@ -66,6 +67,7 @@ def train(
     scores: Path | None = None,
     resume: bool = False,
     sharded: bool = False,
+    device: str = "cpu",
     progress: Progress | None = None,
     tensorboard: bool = True,
     plan_basis: str | None = None,
@@ -89,6 +91,7 @@ def train(
         resume: go on with an interrupted run: its remaining steps, from its last checkpoint.
         sharded: take the model apart over the processes of torchrun, see
             `userdp.gradients.shards.shard`; a run may go on with or without.
+        device: see `userdp.training.devices`; a run may go on on another one.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
         plan_basis: what the plan was chosen from, in words; kept in config.json for the report.
@@ -101,10 +104,11 @@ def train(
     """
     begin = time.monotonic()
     world = current_world()
+    place = require_device(device, processes=world.size)
     progress = progress or NoProgress()
     model = load_model(config, store)
     identity = {"model": weights_digest(model), "configuration": config.digest}
-    model = add_adapters(model, config)
+    model = add_adapters(model, config).to(place)
     if config.activation_checkpointing:
         enable_checkpointing(model)
     if sharded:
