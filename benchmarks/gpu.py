@@ -14,6 +14,8 @@ Needs torch, transformers, numpy and, for the LoRA parts, peft. Parts:
     vocabulary 50,257, T = 128), 128 sequences in units of G, in both precisions.
 ``lora_gpt2``, ``lora_gpt2-medium``, ``lora_gpt2-large``  LoRA of rank 32 on GPT-2 sizes, 1024
     sequences of 128 tokens in passes, as in Chua et al. 2024, Table 12; units of 1 and 4.
+``sharded_g1``, ``sharded_g4``  The decoder taken apart by FSDP2, over one process: the
+    two-pass engine beside the ordinary pass over the same sharded model.
 ``noise``  A noise source over 350 M numbers.
 
 A ratio is the median over interleaved rounds of a method's time over that of the ordinary forward
@@ -52,6 +54,8 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import two_pass
+from userdp.gradients.shards import shard
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
@@ -205,7 +209,7 @@ def compare(
     loss = loss_of(precision, model)
 
     def clipping(name: str) -> Callable[[], object]:
-        engine = get_engine(name)
+        engine = two_pass.clipped_sum if name == "two-pass" else get_engine(name)
         return lambda: engine(model, loss, units, l2_clip_norm=1.0, micro_batch=micro_batch)
 
     steps: dict[str, Callable[[], object]] = {
@@ -271,6 +275,33 @@ def decoder(group: int, args: argparse.Namespace, deadline: float) -> Result:
     return {"parameters": count, "rows": rows, "skipped": skipped}
 
 
+def sharded(group: int, args: argparse.Namespace, deadline: float) -> Result:
+    layers, width, vocabulary, length, sequences = 24, 1024, 50257, 128, 128
+    if args.tiny:
+        layers, width, vocabulary, length = 2, 32, 96, 16
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group(
+            "nccl" if args.device == "cuda" else "gloo",
+            init_method=f"file://{folder}/meet",
+            rank=0,
+            world_size=1,
+        )
+        try:
+            heads = max(2, width // 64)
+            model = gpt2(
+                layers=layers, width=width, heads=heads, vocabulary=vocabulary, length=length
+            )
+            model = shard(model.to(args.device).train())
+            units = cohort(
+                sequences, group, length=length, vocabulary=vocabulary, device=args.device
+            )
+            precision = BY_COST[0]
+            row = compare(model, precision, units, ["two-pass"], args, deadline, micro_batch=64)
+        finally:
+            torch.distributed.destroy_process_group()
+    return {"rows": [row]}
+
+
 def lora(size: str, args: argparse.Namespace, deadline: float) -> Result:
     layers, width, heads = GPT2_SIZES[size]
     vocabulary, length, sequences, micro_batch = 50257, 128, 1024, 64
@@ -328,6 +359,8 @@ def parts(args: argparse.Namespace) -> dict[str, tuple[float, Callable[[float], 
         found[f"decoder_g{group}"] = (2, partial(decoder, group, args))
     for size in GPT2_SIZES:
         found[f"lora_{size}"] = (2, partial(lora, size, args))
+    for group in (1, 4):
+        found[f"sharded_g{group}"] = (2, partial(sharded, group, args))
     found["noise"] = (0.5, partial(noise, args))
     return found
 

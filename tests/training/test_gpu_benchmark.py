@@ -27,7 +27,8 @@ def test_every_part_runs_and_a_second_call_does_only_what_is_left(tmp_path):
     done = run(out)
     assert done.returncode == 0, done.stderr
     parts = json.loads(out.read_text())["parts"]
-    assert {name.split("_")[0] for name in parts} == {"exact", "decoder", "lora", "noise"}
+    kinds = {name.split("_")[0] for name in parts}
+    assert kinds == {"exact", "decoder", "lora", "sharded", "noise"}
     assert [name for name, part in parts.items() if "error" in part] == []
     engines = {row["engine"] for row in parts["exact_float32"]["rows"]}
     assert engines == {"auto", "bookkeeping", "lora", "reference", "vmap"}
