@@ -37,6 +37,7 @@ from userdp.guarantees import (
     require_positive,
     require_probability,
 )
+from userdp.json_files import read_json
 
 SCHEMA = "userdp.federation/1"
 MOST_SILOS = 10_000
@@ -410,10 +411,4 @@ class FederationPlan:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a plan; `UseError` if the file is not one."""
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UseError(f"cannot read a federation plan from {path}: {error}") from error
-        if not isinstance(values, dict):
-            raise UseError(f"cannot read a federation plan from {path}: it holds no JSON object")
-        return cls.from_dict(values)
+        return cls.from_dict(read_json(path, what="a federation plan"))

@@ -32,6 +32,7 @@ from userdp.guarantees import (
     require_positive,
     require_probability,
 )
+from userdp.json_files import read_json, write_json
 
 _SCHEMAS = "userdp.plan/"
 SCHEMA = f"{_SCHEMAS}4"
@@ -413,19 +414,13 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write the plan as JSON."""
-        path.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        """Write the plan as JSON, whole or not at all."""
+        write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a plan; `UseError` if the file is not one."""
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UseError(f"cannot read a plan from {path}: {error}") from error
-        if not isinstance(values, dict):
-            raise UseError(f"cannot read a plan from {path}: it holds no JSON object")
-        return cls.from_dict(values)
+        return cls.from_dict(read_json(path, what="a plan"))
 
 
 def _ratio(part_name: str, part: float, whole_name: str, whole: int) -> float:

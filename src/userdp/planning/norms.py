@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from userdp.errors import UseError
 from userdp.guarantees import require_count, require_positive
-from userdp.planning.files import read_json, write_json
+from userdp.json_files import read_json, write_json
 
 SCHEMA = "userdp.norms/1"
 

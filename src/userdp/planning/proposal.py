@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from userdp.errors import UseError
+from userdp.json_files import read_json, write_json
 from userdp.plan import Plan
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.els import ElsCell
-from userdp.planning.files import read_json, write_json
 from userdp.planning.norms import GradientNorms
 from userdp.planning.uls import Doubling, Optimum, UlsCell
 
