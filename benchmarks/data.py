@@ -169,13 +169,17 @@ def prepare_child(path: str, out: str) -> None:
     from userdp.data.writer import StoreWriter
 
     clock = Clock()
-    Grouping.add = clock.wrap("reading", Grouping.add)  # type: ignore[method-assign]
-    Grouping.sort = clock.wrap("sorting", Grouping.sort)  # type: ignore[method-assign]
-    Grouping.batches = clock.iterate("fetching", Grouping.batches)  # type: ignore[method-assign]
-    Examples.encode = clock.wrap("tokenizing", Examples.encode)  # type: ignore[method-assign]
-    Examples.add = clock.wrap("cutting", Examples.add)  # type: ignore[method-assign]
-    Body.write = clock.wrap("writing", Body.write)  # type: ignore[method-assign]
-    StoreWriter.finish = clock.wrap("finishing", StoreWriter.finish)  # type: ignore[method-assign]
+    for kind, method, stage in (
+        (Grouping, "add", "reading"),
+        (Grouping, "sort", "sorting"),
+        (Examples, "encode", "tokenizing"),
+        (Examples, "add", "cutting"),
+        (Body, "write", "writing"),
+        (StoreWriter, "finish", "finishing"),
+    ):
+        setattr(kind, method, clock.wrap(stage, getattr(kind, method)))
+    iterated = "batches"
+    setattr(Grouping, iterated, clock.iterate("fetching", getattr(Grouping, iterated)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began, cpu = time.perf_counter(), time.process_time()
     meta = prepare_store(

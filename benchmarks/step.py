@@ -177,7 +177,7 @@ def opacus_per_sample(model: nn.Module, units: Units, group: int) -> Step:
         wrapped.zero_grad()
         causal_lm_loss(wrapped, units.input_ids, units.lengths).sum().backward()
         gradients = []
-        for p in parameters:
+        for p in parameters:  # Opacus hangs `grad_sample` on parameters, unknown to their type
             each = p.grad_sample  # type: ignore[attr-defined]
             gradients.append(each.view(-1, group, *each.shape[1:]).mean(1) if group > 1 else each)
         norms = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
