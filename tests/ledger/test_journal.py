@@ -2,24 +2,26 @@ import json
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 
 from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import JournalWriter, append_entries, exclusive, read_entries
+from userdp.ledger.store import StoreLedger
 
 
 def test_what_was_appended_is_read_back_in_order(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    append_entries(path, [{"a": 1}, {"a": 2}])
-    append_entries(path, [{"a": 3}])
+    append_entries(path, lambda _: [{"a": 1}, {"a": 2}])
+    append_entries(path, lambda _: [{"a": 3}])
     assert [entry["a"] for entry in read_entries(path)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
 def test_a_torn_last_line_is_ignored_and_trimmed(tmp_path, cut):
     path = tmp_path / "ledger.jsonl"
-    append_entries(path, [{"a": 1}, {"a": 2}])
+    append_entries(path, lambda _: [{"a": 1}, {"a": 2}])
     path.write_bytes(path.read_bytes()[:-cut])
     assert [entry["a"] for entry in read_entries(path)] == [1]
     writer = JournalWriter(path)
@@ -39,7 +41,7 @@ def edited(lines):
 )
 def test_a_tampered_ledger_is_noticed(tmp_path, tamper):
     path = tmp_path / "ledger.jsonl"
-    append_entries(path, [{"a": 1}, {"a": 2}, {"a": 3}])
+    append_entries(path, lambda _: [{"a": 1}, {"a": 2}, {"a": 3}])
     path.write_bytes(b"".join(tamper(path.read_bytes().splitlines(keepends=True))))
     with pytest.raises(UseError, match="does not follow"):
         read_entries(path)
@@ -72,7 +74,7 @@ from userdp.errors import FailureError
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
 
 path = Path(sys.argv[1])
-append_entries(path, [{"n": 0}])
+append_entries(path, lambda _: [{"n": 0}])
 writer = JournalWriter(path)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
@@ -98,3 +100,72 @@ def test_a_full_disk_leaves_the_acknowledged_lines_and_no_half_line(tmp_path):
     acknowledged, last, end = done.stdout.split()
     assert int(acknowledged) == int(last) > 2
     assert end == r"b'\n'"
+
+
+ALL_AT_ONCE = """
+import sys, time
+from pathlib import Path
+from userdp.ledger.journal import append_entries, read_entries
+from userdp.ledger.store import SCHEMA, StoreLedger
+
+folder, name, way = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+(folder / f"ready-{name}").touch()
+while not (folder / "go").exists():
+    pass
+if way == "under the lock":
+    ledger = StoreLedger(folder)
+    ledger.charges()  # what others have half written must not be in the way
+    ledger.query(name, name="users", pure_epsilon=0.1)
+else:
+    path = folder / "ledger.jsonl"
+    head = [] if path.exists() else [{"kind": "store", "schema": SCHEMA}]
+    time.sleep(0.01)
+    line = {"kind": "query", "run_id": name, "name": "users", "pure_epsilon": 0.1}
+    append_entries(path, lambda _: [*head, line])
+"""
+
+
+def charged_by_processes(folder, way, *, count=6):
+    command = [sys.executable, "-c", ALL_AT_ONCE, str(folder)]
+    names = [f"query-{number}" for number in range(count)]
+    processes = [subprocess.Popen([*command, name, way]) for name in names]
+    while not all((folder / f"ready-{name}").exists() for name in names):
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.01)
+    (folder / "go").touch()
+    assert [process.wait() for process in processes] == [0] * count
+    return sorted(charge.run_id for charge in StoreLedger(folder).charges()) == names
+
+
+def test_processes_that_charge_a_new_store_at_the_same_time_are_all_charged(tmp_path):
+    assert charged_by_processes(tmp_path, "under the lock")
+
+
+def test_broken_twin_who_looks_for_the_ledger_before_the_lock_spoils_it(tmp_path):
+    with pytest.raises(KeyError):
+        charged_by_processes(tmp_path, "before the lock")
+
+
+@pytest.mark.parametrize("left", [b"", b'{"kind":"store","sche'], ids=["nothing", "half a line"])
+def test_a_ledger_whose_first_line_a_kill_cut_short_is_begun_again(tmp_path, left):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(left)
+    store = StoreLedger(tmp_path)
+    assert store.charges() == []
+    with pytest.raises(UseError, match="no reservation"):
+        store.settle("one", steps=1)
+    store.query("one", name="users", pure_epsilon=0.1)
+    assert [charge.run_id for charge in store.charges()] == ["one"]
+
+
+def test_what_compose_refuses_is_not_appended(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    append_entries(path, lambda entries: [{"a": len(entries)}])
+    before = path.read_bytes()
+
+    def refuse(entries):
+        raise UseError(f"there are {len(entries)} already")
+
+    with pytest.raises(UseError, match="1 already"):
+        append_entries(path, refuse)
+    assert path.read_bytes() == before

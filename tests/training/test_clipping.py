@@ -99,7 +99,7 @@ def test_invariant_1_twin_a_ledger_of_another_noise_ratio_is_refused_by_the_clai
     kept = claim(path)
     record = dataclasses.asdict(StepRecord.of_plan(plan, l2_clip_norm=0.3))
     record |= {"sampling": "users", field: record[field] * 0.9}
-    append_entries(path, [{"kind": "attempt", "attempt": 2, **record}])
+    append_entries(path, lambda _: [{"kind": "attempt", "attempt": 2, **record}])
     assert kept.guarantee == plan.guarantee(1)
     with pytest.raises(UseError, match="no epsilon can be claimed"):
         claim(path)
@@ -168,7 +168,7 @@ def test_a_ledger_from_before_adaptive_clipping_is_still_claimed(tmp_path):
     del record["count_noise_std"]
     append_entries(
         path,
-        [{**header, "plan": plan.to_dict()}, {"kind": "attempt", "attempt": 1, **record}],
+        lambda _: [{**header, "plan": plan.to_dict()}, {"kind": "attempt", "attempt": 1, **record}],
     )
     assert len(read_entries(path)) == 2
     assert claim(path).guarantee == plan.guarantee(1)

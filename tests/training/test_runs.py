@@ -38,6 +38,21 @@ def test_a_kill_while_a_run_begins_is_resumed_and_charged_once(store, tmp_path, 
     assert len(StoreLedger(store.path).charges()) == 1
 
 
+@pytest.mark.parametrize("left", ["", '{"kind":"run",'], ids=["nothing", "half a line"])
+def test_a_kill_within_the_ledgers_first_line_is_resumed(store, tmp_path, monkeypatch, left):
+    def killed(path, **options):
+        path.write_text(left)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunLedger, "create", killed)
+        begin(store, tmp_path / "run")
+    with begin(store, tmp_path / "run", resume=True) as private:
+        next(iter(private))
+    assert attempts(tmp_path / "run") == 1
+    assert len(StoreLedger(store.path).charges()) == 1
+
+
 def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")

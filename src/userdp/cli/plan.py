@@ -169,7 +169,7 @@ def _charged(store: Path) -> float:
     """What the people of the store have been charged so far."""
     from userdp.ledger import StoreLedger, claim
 
-    return claim(store).guarantee.epsilon if StoreLedger(store).path.exists() else 0.0
+    return claim(store).guarantee.epsilon if StoreLedger(store).charges() else 0.0
 
 
 def _norms(store: Path, path: Path | None, model: str | None) -> GradientNorms:

@@ -90,8 +90,7 @@ class SiloLedger:
 
     def __init__(self, path: Path, plan: FederationPlan, silo: int) -> None:
         self.path, self.plan, self.silo = path, plan, silo
-        if not path.exists():
-            append_entries(path, [_header(plan, silo)])
+        append_entries(path, lambda entries: [] if entries else [_header(plan, silo)])
         entries = read_entries(path)
         _require_own(path, entries, plan, silo)
         self._steps = _steps_by_round(entries)

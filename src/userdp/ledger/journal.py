@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,27 +36,31 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def append_entries(path: Path, entries: list[dict[str, Any]], *, mode: int = 0o644) -> None:
-    """Append entries durably: when this returns, they are on the disk.
+def append_entries(
+    path: Path, compose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> None:
+    """Append what ``compose`` makes of the entries so far; on the disk when this returns.
 
-    Safe against other processes appending to the same journal, and against torn last lines.
+    No other process appends between the look and the write. A torn last line is trimmed first;
+    ``compose`` sees no entries in a journal that is new, or whose first line a crash cut short.
+    What it raises is raised, and nothing appended.
 
     Raises:
         FailureError: the disk refused (the journal then still ends in its old last line).
     """
     created = not path.exists()
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise FailureError(f"cannot write the ledger {path}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
         data = os.pread(descriptor, size, 0)
-        _, end = _parse(path, data)
+        entries, end = _parse(path, data)
         previous = _hash(data[:end].rsplit(b"\n", 2)[-2]) if end else _START
         text = b""
-        for entry in entries:
+        for entry in compose(entries):
             line = json.dumps({**entry, "prev": previous}, separators=(",", ":")).encode()
             text += line + b"\n"
             previous = _hash(line)

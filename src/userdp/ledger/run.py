@@ -64,11 +64,6 @@ class RunLedger:
         ``plan`` is None for a run without privacy: its ε is infinite. ``trial_of`` names the
         private selection that pays for this run, of which only the winner claims anything.
         """
-        if path.exists():
-            raise UseError(
-                f"{path} exists already: a ledger is begun once",
-                hint="resume the run, or choose another folder",
-            )
         header = {
             "kind": "run",
             "schema": SCHEMA,
@@ -78,7 +73,7 @@ class RunLedger:
         }
         if trial_of is not None:
             header |= {"schema": TUNED_SCHEMA, "trial_of": trial_of}
-        append_entries(path, [header])
+        _begin(path, [header])
         return cls(path, plan, 0)
 
     @classmethod
@@ -154,11 +149,26 @@ def write_winner(source: Path, target: Path, tuning: Tuning) -> None:
     plan = plan_of(source, entries)
     if plan not in tuning.plans:
         raise UseError(f"{source} is of a plan that this tuning did not try")
-    if target.exists():
-        raise UseError(f"{target} exists already: a ledger is begun once")
     header = {key: value for key, value in entries[0].items() if key != "trial_of"}
     header |= {"schema": TUNED_SCHEMA, "tuning": tuning.to_dict()}
-    append_entries(target, [header, *entries[1:]])
+    _begin(target, [header, *entries[1:]])
+
+
+def is_begun(path: Path) -> bool:
+    """Whether there is a ledger with a first line: a kill may have left a file without one."""
+    return path.exists() and bool(read_entries(path))
+
+
+def _begin(path: Path, lines: list[dict[str, Any]]) -> None:
+    def compose(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if entries:
+            raise UseError(
+                f"{path} exists already: a ledger is begun once",
+                hint="resume the run, or choose another folder",
+            )
+        return lines
+
+    append_entries(path, compose)
 
 
 def tuning_of(path: Path, entries: list[dict[str, Any]]) -> Tuning | None:

@@ -9,6 +9,7 @@ of its own, written before its answer is drawn; the answer follows on another. T
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,8 @@ class StoreLedger:
         Raises:
             UseError: the run has a reservation already.
         """
-        if any(charge.run_id == run_id for charge in self.charges()):
-            raise UseError(f"run {run_id} is already reserved in {self.path}")
-        self._append(
-            {"kind": "reserve", "run_id": run_id, "plan": plan.to_dict() if plan else None}
-        )
+        entry = {"kind": "reserve", "run_id": run_id, "plan": plan.to_dict() if plan else None}
+        self._charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def reserve_selection(self, selection_id: str, selection: PrivateSelection) -> None:
         """Charge a private selection, on the disk before this returns and so before any trial.
@@ -72,11 +70,8 @@ class StoreLedger:
         Raises:
             UseError: the id is taken.
         """
-        if any(charge.run_id == selection_id for charge in self.charges()):
-            raise UseError(f"selection {selection_id} is already reserved in {self.path}")
-        self._append(
-            {"kind": "selection", "run_id": selection_id, "selection": selection.to_dict()}
-        )
+        entry = {"kind": "selection", "run_id": selection_id, "selection": selection.to_dict()}
+        self._charge(entry, taken=f"selection {selection_id} is already reserved in {self.path}")
 
     def require_selection(self, selection_id: str, plan: Plan) -> None:
         """Whether a selection pays for trials of ``plan``.
@@ -105,11 +100,8 @@ class StoreLedger:
             UseError: the id is taken, or ε out of range.
         """
         PureQuery(pure_epsilon=pure_epsilon)
-        if any(charge.run_id == query_id for charge in self.charges()):
-            raise UseError(f"query {query_id} is already charged in {self.path}")
-        self._append(
-            {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
-        )
+        entry = {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
+        self._charge(entry, taken=f"query {query_id} is already charged in {self.path}")
 
     def answer(self, query_id: str, *, value: int) -> None:
         """Keep the answer of a charged query: it is a DP release, so it may stand here.
@@ -117,37 +109,68 @@ class StoreLedger:
         Raises:
             UseError: the query was never charged, or has its answer.
         """
-        charged = {charge.run_id: charge for charge in self.charges()}
-        if query_id not in charged or charged[query_id].query_epsilon is None:
-            raise UseError(f"{query_id} is no query charged in {self.path}")
-        if charged[query_id].answer is not None:
-            raise UseError(f"query {query_id} has its answer in {self.path} already")
-        self._append({"kind": "answer", "run_id": query_id, "value": int(value)})
 
-    def _append(self, entry: dict[str, Any]) -> None:
-        head = [] if self.path.exists() else [{"kind": "store", "schema": SCHEMA}]
-        append_entries(self.path, [*head, entry])
+        def compose(charged: dict[str, Charge]) -> list[dict[str, Any]]:
+            if query_id not in charged or charged[query_id].query_epsilon is None:
+                raise UseError(f"{query_id} is no query charged in {self.path}")
+            if charged[query_id].answer is not None:
+                raise UseError(f"query {query_id} has its answer in {self.path} already")
+            return [{"kind": "answer", "run_id": query_id, "value": int(value)}]
+
+        self._amend(compose)
 
     def settle(self, run_id: str, *, steps: int) -> None:
         """Note what a reserved run was charged in the end; at most what it reserved."""
-        reserved = {charge.run_id: charge for charge in self.charges()}
-        if run_id not in reserved:
-            raise UseError(f"run {run_id} has no reservation in {self.path}, so none to settle")
-        if reserved[run_id].settled:
+
+        def compose(reserved: dict[str, Charge]) -> list[dict[str, Any]]:
+            if run_id not in reserved:
+                raise UseError(f"run {run_id} has no reservation in {self.path}, so none to settle")
+            if reserved[run_id].settled:
+                return []
+            plan = reserved[run_id].plan
+            if plan is not None and not 0 <= steps <= plan.steps:
+                raise UseError(
+                    f"run {run_id} reserved {plan.steps} steps and cannot settle {steps}"
+                )
+            return [{"kind": "settle", "run_id": run_id, "steps": steps}]
+
+        self._amend(compose)
+
+    def _charge(self, entry: dict[str, Any], *, taken: str) -> None:
+        """Append the first line of a run, query or selection; `UseError` if its id is taken."""
+
+        def compose(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            if any(charge.run_id == entry["run_id"] for charge in charges_of(self.path, entries)):
+                raise UseError(taken)
+            return [entry] if entries else [{"kind": "store", "schema": SCHEMA}, entry]
+
+        append_entries(self.path, compose)
+
+    def _amend(self, compose: Callable[[dict[str, Charge]], list[dict[str, Any]]]) -> None:
+        """Append what ``compose`` makes of the charges so far, by id; never begins a ledger."""
+        if not self.charges():
+            compose({})
             return
-        plan = reserved[run_id].plan
-        if plan is not None and not 0 <= steps <= plan.steps:
-            raise UseError(f"run {run_id} reserved {plan.steps} steps and cannot settle {steps}")
-        append_entries(self.path, [{"kind": "settle", "run_id": run_id, "steps": steps}])
+        append_entries(
+            self.path,
+            lambda entries: compose(
+                {charge.run_id: charge for charge in charges_of(self.path, entries)}
+            ),
+        )
 
     def charges(self) -> list[Charge]:
-        """One charge per run, oldest first; no file means nothing was charged."""
+        """One charge per run, oldest first; none without a file, or with one just begun."""
         return charges_of(self.path, read_entries(self.path)) if self.path.exists() else []
 
 
 def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
-    """The charges in a store ledger's entries; `UseError` if they are no store ledger's."""
-    if not entries or entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
+    """The charges in a store ledger's entries; `UseError` if they are no store ledger's.
+
+    No entries are no charges: a line is on the disk before what it charges for begins.
+    """
+    if not entries:
+        return []
+    if entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
         raise UseError(f"{path} is not a store ledger of schema {SCHEMA}")
     charges: dict[str, Charge] = {}
     for entry in entries[1:]:

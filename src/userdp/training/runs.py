@@ -29,6 +29,7 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
 from userdp.ledger.journal import read_entries
+from userdp.ledger.run import is_begun
 from userdp.plan import Plan
 from userdp.version import __version__
 
@@ -167,7 +168,7 @@ def open_run(
         if trial_of is None and all(charge.run_id != run_id for charge in charges.charges()):
             # A known seed voids the claim, so that such a run counts as one without privacy.
             charges.reserve(run_id, None if (facts or {}).get("unsafe_seeds") else plan)
-        if folder.ledger.exists():
+        if is_begun(folder.ledger):
             ledger = RunLedger.resume(folder.ledger)
         else:
             ledger = RunLedger.create(
