@@ -40,6 +40,8 @@ from userdp.training.config import PlainPlan, TrainConfig
 
 TEXTS = ("commits", "shakespeare")
 WHOLE = "shakespeare-whole"  # the same people of it, with all that they said
+PLAIN = "without privacy"
+ATTACKED = "against references"
 RECORDS = 24
 CHARACTERS = 200
 SEQ_LEN = 64
@@ -51,6 +53,7 @@ STEPS = 30
 LONG_STEPS = 300
 LONGER_STEPS = 900  # without privacy, where LONG_STEPS left no trace
 CANARIES = 64
+REFERENCES = 8  # runs that the sharper attack compares with
 RIGHT = (1.0, 2.0, 4.0, 1.0, 4.0)  # for each algorithm; the last of ULS is the long run
 BROKEN_EPSILON = 2.0
 NOISELESS = 20.0  # the noise multiplier of a small claim, which a thousandth of is broken
@@ -136,7 +139,7 @@ class Study:
     def jobs(self) -> Iterator[tuple[dict[str, Any], Callable[[], Row]]]:
         """Each row's key, and what makes the row."""
         if self.text != "commits":
-            key = {"run": "without privacy", "n": f"{LONGER_STEPS} steps"}
+            key = {"run": PLAIN, "n": f"{LONGER_STEPS} steps"}
             yield self._key(key), lambda: self._plain(LONGER_STEPS)
         if self.text == WHOLE:
             return
@@ -157,11 +160,15 @@ class Study:
             )
             key = {"run": name, "algorithm": "ULS"}
             yield self._key(key), lambda broken=broken, name=name: self._extra(broken, name)
-        yield self._key({"run": "without privacy"}), self._plain
+        yield self._key({"run": PLAIN}), self._plain
         yield (
             self._key({"run": "right", "algorithm": "ULS", "epsilon": 4.0, "n": "long"}),
             self._long,
         )
+
+        for private in (False, True):
+            key = {"run": ATTACKED, "of": "ULS" if private else PLAIN, "references": REFERENCES}
+            yield self._key(key), lambda private=private: self._referenced(private=private)
 
     def _key(self, key: dict[str, Any]) -> dict[str, Any]:
         return {"text": self.text, **key}
@@ -200,7 +207,32 @@ class Study:
         )
         trained = time.process_time() - begin
         found = audit_run(out, self.store, repeat=False, most_examples=RECORDS)
-        return {"inference": attack(found), "run_cpu_seconds": round(trained, 1)}
+        return {"inference": attack(found["inference"]), "run_cpu_seconds": round(trained, 1)}
+
+    def _referenced(self, *, private: bool) -> Row:
+        """A run, by default settings of the long ones, and the attack against reference runs."""
+        from userdp.auditing.audit_run import audit_run
+        from userdp.training.loop import train
+
+        out = self.work / f"{self.text}-referenced-{'uls' if private else 'plain'}"
+        shutil.rmtree(out, ignore_errors=True)
+        begin = time.process_time()
+        train(
+            self.store,
+            plan("ULS", 4.0, steps=LONG_STEPS)
+            if private
+            else PlainPlan(steps=LONG_STEPS, batch_size=BATCH),
+            config(self.base, learning_rate=2e-3 if private else 4e-3),
+            out=out,
+            tensorboard=False,
+        )
+        trained = time.process_time() - begin
+        found = audit_run(
+            out, self.store, repeat=False, references=REFERENCES, most_examples=RECORDS
+        )
+        row = {"inference": attack(found["inference"]), "references": attack(found["references"])}
+        row["run_cpu_seconds"] = round(trained, 1)
+        return row | ({"claimed": found["claimed_epsilon"]} if private else {})
 
     def _long(self) -> Row:
         """ULS at ε = 4, trained and then audited by every means."""
@@ -224,7 +256,7 @@ class Study:
         return {
             "claimed": found["claimed_epsilon"],
             **evidence(found["extra_run"], found["flagged"]),
-            "inference": attack(attacked),
+            "inference": attack(attacked["inference"]),
             "run_seconds": found["run_seconds"],
             "run_cpu_seconds": round(trained - begin, 1),
             "extra_run_cpu_seconds": round(time.process_time() - middle, 1),
@@ -256,7 +288,7 @@ def evidence(extra: dict[str, Any], flagged: list[str]) -> Row:
 
 def attack(found: dict[str, Any]) -> Row:
     """The attack's figures, its curve thinned."""
-    values = dict(found["inference"])
+    values = dict(found)
     values["curve"] = [[round(x, 4) for x in point] for point in values["curve"][::2]]
     return values
 
@@ -265,7 +297,7 @@ def run(work: Path, base: Path, results: Path, texts: list[str], *, only_long: b
     """All missing rows; or those of the long runs."""
     for text in texts:
         for key, make in Study(work=work, base=base, text=text).jobs():
-            if only_long and key["run"] != "without privacy" and key.get("n") != "long":
+            if only_long and key["run"] not in (PLAIN, ATTACKED) and key.get("n") != "long":
                 continue
             if name_of(key) in {name_of(row["key"]) for row in read_rows(results)}:
                 continue
@@ -303,20 +335,33 @@ def tables(rows: list[Row]) -> str:
                 f"| {row['canaries_lower']:.2f} ({row['canaries_most_detectable']:.2f}) "
                 f"| {row['steps_lower']:.4f} | {', '.join(row['flagged']) or 'NOTHING'} |"
             )
-    out += ["", "| text | run | members / others | AUC (95%) | found at 1% false alarms |"]
-    out.append("|---|---|---|---|---|")
+    out += ["", "| text | run | members / others | AUC (95%) | found at 1% false alarms "]
+    out[-1] += "| AUC against references (95%) | found |"
+    out.append("|---|---|---|---|---|---|---|")
     for row in rows:
         if "inference" in row:
             found = row["inference"]
-            name = "without privacy" if "claimed" not in row else f"ULS, ε = {row['claimed']:.4f}"
-            if row["key"]["run"] == "without privacy":
-                name += f", {row['key'].get('n', f'{LONG_STEPS} steps')}"
+            better = row.get("references")
             out.append(
-                f"| {row['key']['text']} | {name} | {found['members']} / {found['others']} "
-                f"| {found['auc']:.3f} ({found['auc_low']:.3f} to {found['auc_high']:.3f}) "
-                f"| {found['tpr_at_low_fpr']:.1%} |"
+                f"| {row['key']['text']} | {attacked_run(row)} "
+                f"| {found['members']} / {found['others']} | {area_in_words(found)} "
+                f"| {found['tpr_at_low_fpr']:.1%} "
+                + (f"| {area_in_words(better)} " if better else "| – ")
+                + (f"| {better['tpr_at_low_fpr']:.1%} |" if better else "| – |")
             )
     return "\n".join(out)
+
+
+def attacked_run(row: Row) -> str:
+    """What was attacked, in words."""
+    key = row["key"]
+    if "claimed" in row:
+        return f"ULS, ε = {row['claimed']:.4f}"
+    return f"{PLAIN}, {key['n'] if key['run'] == PLAIN and 'n' in key else f'{LONG_STEPS} steps'}"
+
+
+def area_in_words(found: dict[str, Any]) -> str:
+    return f"{found['auc']:.3f} ({found['auc_low']:.3f} to {found['auc_high']:.3f})"
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -341,15 +386,16 @@ def draw(rows: list[Row], path: Path) -> None:
     axes[0].legend(fontsize=7)
     for axis, text in zip(axes[1:], TEXTS, strict=True):
         for row in rows:
-            if row["key"]["text"].removesuffix("-whole") == text and "inference" in row:
-                found = row["inference"]
-                name = "ULS, ε = 4" if "claimed" in row else "no privacy"
-                if "claimed" not in row and "n" in row["key"]:
-                    whole = ", whole" if row["key"]["text"] == WHOLE else ""
-                    name += f", {row['key']['n']}{whole}"
+            if row["key"]["text"] != text or row["key"]["run"] != ATTACKED:
+                continue
+            for name, style in (("references", "-"), ("inference", "--")):
+                found = row[name]
                 false, true = zip(*found["curve"], strict=True)
-                label = f"{name}: {found['auc']:.2f} [{found['auc_low']:.2f}, "
-                axis.plot(false, true, label=label + f"{found['auc_high']:.2f}]")
+                label = "ULS, ε = 4" if "claimed" in row else PLAIN
+                label += ", references" if name == "references" else ", base model"
+                color = "tab:green" if "claimed" in row else "tab:red"
+                label += f": {area_in_words(found)}"
+                axis.plot(false, true, style, color=color, label=label)
         axis.plot([0, 1], [0, 1], ":", color="tab:gray", label="chance")
         axis.set_title(f"user inference, {text}", size=9)
         axis.set_xlabel("false positive rate")

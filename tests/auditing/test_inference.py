@@ -7,7 +7,7 @@ import torch
 from tests.data.corpora import ListSource, interleaved
 from tests.training.toy import CONFIG, WORDS, toy_model, write_tokenizer
 from userdp.auditing import inference
-from userdp.auditing.inference import log_likelihoods, user_inference
+from userdp.auditing.inference import Side, fresh_text, user_inference
 from userdp.data.prepare import prepare_store
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -45,7 +45,9 @@ def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
     model = toy_model(people).eval()
     part = people.split(Split.HELD_OUT_USERS)
     users, examples = np.array([0, 3, 1]), np.array([1, 0, 2])
-    found = log_likelihoods(model, part, users, examples, batch=2)
+    side = Side(part=part, people=users, counts=np.array([1, 1, 1]), examples=examples)
+    found, targets = side.log_likelihoods(model, batch=2)
+    assert targets.tolist() == (part.lengths(users, examples) - 1).tolist()
     rows = part.gather(users, examples)
     for number in range(3):
         tokens = torch.from_numpy(rows.row(number).astype(np.int64))
@@ -59,10 +61,10 @@ def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
 
 def test_members_of_a_run_without_privacy_are_found_and_without_training_nobody(people, tmp_path):
     base = toy_model(people)
-    assert user_inference(base, base, people).auc == 0.5
+    assert user_inference(base, base, fresh_text(people)).auc == 0.5
     plan = PlainPlan(steps=150, batch_size=32)
     train(people, plan, CONFIG, out=tmp_path / "run", tensorboard=False)
-    found = user_inference(read_model(str(tmp_path / "run" / "model")), base, people)
+    found = user_inference(read_model(str(tmp_path / "run" / "model")), base, fresh_text(people))
     assert found.auc_low > 0.5
     assert not found.at_chance
 
@@ -82,7 +84,7 @@ def test_a_broken_twin_that_reads_one_side_twice_is_caught(people, monkeypatch):
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    assert user_inference(other, toy_model(people), people).auc == 0.5
+    assert user_inference(other, toy_model(people), fresh_text(people)).auc == 0.5
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +107,14 @@ def busy(tmp_path_factory) -> UserStore:
 
 
 def attack_on_a_model_that_favours_busy_people(store, monkeypatch):
-    def by_word(model, part, users, examples, *, batch):
-        word = [part.gather([u], [e]).row(0)[0] for u, e in zip(users, examples, strict=True)]
-        return np.array(word) * float(model)
+    def by_word(side, model, *, batch):
+        users = np.repeat(side.people, side.counts)
+        rows = zip(users, side.examples, strict=True)
+        word = [side.part.gather([user], [example]).row(0)[0] for user, example in rows]
+        return np.array(word) * float(model), np.ones(len(word), dtype=np.int64)
 
-    monkeypatch.setattr(inference, "log_likelihoods", by_word)
-    return user_inference(1, 0, store)
+    monkeypatch.setattr(Side, "log_likelihoods", by_word)
+    return user_inference(1, 0, fresh_text(store))
 
 
 def test_busy_people_are_not_taken_for_members(busy, monkeypatch):

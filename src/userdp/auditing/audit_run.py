@@ -10,14 +10,20 @@ from typing import Any
 
 from userdp import files
 from userdp.auditing.extra_run import ExtraRun, Sabotage, extra_run
-from userdp.auditing.inference import user_inference
+from userdp.auditing.inference import fresh_text, user_inference
+from userdp.auditing.references import (
+    calibrated,
+    per_token,
+    reference_scores,
+    require_references,
+)
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import claim
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
-from userdp.training.config import TrainConfig
+from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.models import load_model, read_model, require_fit
 from userdp.training.runs import RunFolder
 
@@ -30,6 +36,7 @@ def audit_run(
     store: UserStore,
     *,
     inference: bool = True,
+    references: int = 0,
     repeat: bool = True,
     canaries: int = 128,
     most_users: int = 2000,
@@ -47,6 +54,8 @@ def audit_run(
         run: a run's folder, finished.
         store: the one it was trained on.
         inference: the user-inference attack on the released model.
+        references: runs like this one that the attack is also made against, see
+            `userdp.auditing.references`; even. Those that are finished are kept.
         repeat: the extra run with canaries and white-box checks; only for a private run.
         canaries: of the extra run.
         most_users: of a side of the attack.
@@ -57,7 +66,8 @@ def audit_run(
         unsafe_seed: FOR TESTS, see `extra_run`.
 
     Returns:
-        ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``extra_run``, ``run_seconds`` (of
+        ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``references`` (how
+        many, and a `Roc`), ``extra_run``, ``run_seconds`` (of
         the audited run's own steps; None where its operator's file is gone), ``epsilon_lower``,
         ``flagged`` (what contradicts the claim, by name), ``passed``.
 
@@ -86,6 +96,10 @@ def audit_run(
             "could contradict",
             hint="leave --no-inference out",
         )
+    if references:
+        require_references(references)
+        if not inference:
+            raise UseError("references serve the attack on the released model, which is left out")
     place = run / FOLDER
     place.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
     for left in place.glob("work-*"):  # of a killed audit: it holds private text
@@ -96,6 +110,7 @@ def audit_run(
         "unit": str(claimed.unit),
         "adjacency": str(claimed.adjacency),
         "inference": None,
+        "references": None,
         "extra_run": None,
         "run_seconds": _seconds_of(folder.operator),
         "epsilon_lower": None,
@@ -104,14 +119,21 @@ def audit_run(
     if inference:
         model = read_model(str(folder.model))
         require_fit(model, str(folder.model), store)
-        found = user_inference(
-            model,
-            load_model(config, store).float(),
-            store,
-            most_examples=most_examples,
-            most_users=most_users,
-        )
-        result["inference"] = found.to_dict()
+        fresh = fresh_text(store, most_examples=most_examples, most_users=most_users)
+        base = load_model(config, store).float()
+        result["inference"] = user_inference(model, base, fresh).to_dict()
+        if references:
+            found = reference_scores(
+                store,
+                fresh,
+                plan or PlainPlan(steps=public["steps"], batch_size=public["batch_size"]),
+                config,
+                place=place / "references",
+                count=references,
+                progress=progress,
+            )
+            calibration = fresh.roc(calibrated(per_token(model, fresh), found))
+            result["references"] = {"runs": references, **calibration.to_dict()}
     if repeat and plan is not None:
         again = extra_run(
             store,

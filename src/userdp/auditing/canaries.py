@@ -18,18 +18,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.auditing.copies import copy_user, writer_like
 from userdp.cohorts.poisson import secret_generator
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.data.tokenize import StoreTokenizer
-from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
 from userdp.gradients import Units
 from userdp.guarantees import Sampling
 from userdp.plan import Plan
-
-_BLOCK = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,10 +106,7 @@ def copy_with(
     kept = np.sort(order[leave:])
     tally = Tally()
     masked = store.meta.loss_mask
-    tokenizer = StoreTokenizer.load(store.tokenizer_path).with_end(store.meta.end_of_text_id)
-    with StoreWriter(
-        out, tokenizer=tokenizer, seq_len=store.meta.seq_len, loss_mask=masked
-    ) as writer:
+    with writer_like(store, out) as writer:
         for number in np.flatnonzero(canaries.included):
             row = canaries.rows[number]
             writer.user(b"canary%09d" % number)
@@ -125,20 +119,8 @@ def copy_with(
             )
             tally.read(canaries.copies)
             tally.store(canaries.copies)
-        for begin in range(0, len(kept), _BLOCK):
-            for user in kept[begin : begin + _BLOCK].tolist():
-                count = int(split.counts[user])
-                rows = split.gather(np.full(count, user), np.arange(count))
-                writer.user(b"user%09d" % user)
-                writer.write(
-                    Split.TRAIN,
-                    rows.tokens,
-                    rows.lengths,
-                    targets=None if rows.targets is None else rows.targets.astype(np.uint8),
-                    records=count,
-                )
-                tally.read(count)
-                tally.store(count)
+        for user in kept.tolist():
+            copy_user(writer, split, user, np.arange(split.counts[user]), tally)
         writer.finish(source={"kind": "audit", "public": False}, fractions=(0.0, 0.0), tally=tally)
     return UserStore.open(out), leave
 

@@ -14,6 +14,9 @@ who then has nothing is left out: the two sides differ by the training alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
@@ -28,55 +31,110 @@ from userdp.training.split_losses import split_losses
 _SALT = 0x6672657368  # public: the same examples on every machine
 
 
-def user_inference(
-    model: nn.Module,
-    base: nn.Module,
-    store: UserStore,
-    *,
-    most_examples: int = 8,
-    most_users: int = 2000,
-    batch: int = 32,
-) -> Roc:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """Members, or the others, and the fresh examples that the attack reads of them.
+
+    Args:
+        part: the split that holds the examples.
+        people: int64 (people,), positions in ``part``.
+        counts: int64 (people,), examples read of each; at least 1.
+        examples: int64 (sum of counts,), person after person.
+    """
+
+    part: StoreSplit
+    people: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    examples: NDArray[np.int64]
+
+    def log_likelihoods(
+        self, model: nn.Module, *, batch: int = 32
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """float64 (examples,): log p(x) summed over target tokens, and the number of those."""
+        users = np.repeat(self.people, self.counts)
+        losses, targets = split_losses(model, self.part, users, self.examples, batch=batch)
+        return -losses * targets, targets
+
+    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
+        """(people,): the sum over each person's examples."""
+        return np.add.reduceat(values, np.cumsum(self.counts) - self.counts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FreshText:
+    """What both sides wrote and nobody trained on."""
+
+    members: Side
+    others: Side
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Members first."""
+        return self.members, self.others
+
+    def roc(self, scores: NDArray[np.float64]) -> Roc:
+        """Of a score that is greater for members: float64 (people,), members first.
+
+        A model that diverged says nothing of anybody: NaN counts as 0.
+        """
+        told = np.nan_to_num(scores, nan=0.0)
+        return roc(*np.split(told, [len(self.members.people)]))
+
+
+def user_inference(model: nn.Module, base: nn.Module, fresh: FreshText, *, batch: int = 32) -> Roc:
     """Tell training users from held-out users by the mean log-likelihood ratio of fresh text.
 
-    Operator-only. At most the first ``most_examples`` of each user's fresh examples are read, on
-    both sides, so that neither side's scores are steadier than the other's.
+    Operator-only.
 
     Args:
         model: the released one.
         base: what the run began from.
-        store: with users and examples held out.
-        most_examples: of a user.
-        most_users: of a side, the first so many.
+        fresh: of both sides.
         batch: examples in one pass.
+    """
+    means = []
+    for side in fresh.sides:
+        after, _ = side.log_likelihoods(model, batch=batch)
+        before, _ = side.log_likelihoods(base, batch=batch)
+        means.append(side.sums(after - before) / side.counts)
+    return fresh.roc(np.concatenate(means))
+
+
+def fresh_text(store: UserStore, *, most_examples: int = 8, most_users: int = 2000) -> FreshText:
+    """The fresh examples of both sides.
+
+    At most the first ``most_examples`` of each person's are read, on both sides, so that neither
+    side's scores are steadier than the other's.
+
+    Args:
+        store: with users and examples held out.
+        most_examples: of a person.
+        most_users: of a side, the first so many.
 
     Raises:
         UseError: nobody, or one person alone, is on a side.
     """
     require_count("most_examples", most_examples)
     require_count("most_users", most_users, at_least=2)
-    scores = {}
+    sides = {}
     for name, fresh in fresh_examples(store).items():
-        kept = [own for own in fresh if len(own)][:most_users]
-        if len(kept) < 2:
+        people = np.array([n for n, own in enumerate(fresh) if len(own)], dtype=np.int64)
+        people = people[:most_users]
+        if len(people) < 2:
             raise UseError(
-                f"the store holds fresh examples of {len(kept)} users in split {name}: there is "
+                f"the store holds fresh examples of {len(people)} users in split {name}: there is "
                 "nobody to tell from the others",
                 hint="prepare it with --held-out-users 0.1 --held-out-examples 0.05, or audit with "
                 "--no-inference",
             )
-        part = store.split(name)
-        kept = [own[:most_examples] for own in kept]
-        counts = np.array([len(own) for own in kept])
-        numbers = np.array([n for n, own in enumerate(fresh) if len(own)][:most_users])
-        users, examples = np.repeat(numbers, counts), np.concatenate(kept)
-        ratios = log_likelihoods(model, part, users, examples, batch=batch) - log_likelihoods(
-            base, part, users, examples, batch=batch
+        kept = [fresh[n][:most_examples] for n in people]
+        sides[name] = Side(
+            part=store.split(name),
+            people=people,
+            counts=np.array([len(own) for own in kept], dtype=np.int64),
+            examples=np.concatenate(kept),
         )
-        # A model that diverged says nothing of anybody.
-        means = np.add.reduceat(ratios, np.cumsum(counts) - counts) / counts
-        scores[name] = np.nan_to_num(means, nan=0.0)
-    return roc(scores[Split.HELD_OUT_EXAMPLES], scores[Split.HELD_OUT_USERS])
+    return FreshText(members=sides[Split.HELD_OUT_EXAMPLES], others=sides[Split.HELD_OUT_USERS])
 
 
 def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:
@@ -101,16 +159,3 @@ def fresh_examples(store: UserStore) -> dict[Split, list[NDArray[np.int64]]]:
         ],
         Split.HELD_OUT_USERS: drawn,
     }
-
-
-def log_likelihoods(
-    model: nn.Module,
-    part: StoreSplit,
-    users: NDArray[np.int64],
-    examples: NDArray[np.int64],
-    *,
-    batch: int = 32,
-) -> NDArray[np.float64]:
-    """float64 (rows,): log p(x) of each example, summed over its target tokens."""
-    losses, targets = split_losses(model, part, users, examples, batch=batch)
-    return -losses * targets

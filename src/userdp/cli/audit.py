@@ -22,6 +22,7 @@ def audit(
     canaries: int = 128,
     inference_only: bool = False,
     no_inference: bool = False,
+    references: int = 0,
     most_users: int = 2000,
     most_examples: int = 8,
     confidence: float = 0.95,
@@ -42,6 +43,8 @@ def audit(
         canaries: how many users to make up; more can prove a larger epsilon.
         inference_only: no extra run.
         no_inference: no attack on the released model.
+        references: make the attack also against so many reference runs (an even number): runs like
+            this one on halves of all people, which cost as much each. The sharper attack.
         most_users: of a side of the attack.
         most_examples: fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
@@ -61,11 +64,14 @@ def audit(
     from userdp.auditing.audit_run import audit_run
     from userdp.data.store import UserStore
 
+    if references and no_inference:
+        raise UseError("--references serve the attack that --no-inference leaves out")
     with StepBar() as bar:
         found = audit_run(
             run,
             UserStore.open(store),
             inference=not no_inference,
+            references=references,
             repeat=not inference_only,
             canaries=canaries,
             most_users=most_users,
@@ -75,7 +81,7 @@ def audit(
         )
     result: dict[str, Any] = {"run": str(run), "operator_only": True, **found}
     if plot is not None:
-        _draw(result["inference"], plot)
+        _draw(_attacks(result), plot)
     emit(result, json=json, render=lambda console: _print(console, result))
     return 0 if result["passed"] else 1
 
@@ -84,10 +90,9 @@ def _print(console: Console, result: dict[str, Any]) -> None:
     def say(text: str) -> None:
         console.print(text, soft_wrap=True, markup=False)
 
-    attack = result["inference"]
-    if attack is not None:
+    for name, attack in _attacks(result):
         say(
-            f"User inference: AUC {attack['auc']:.3f} ({attack['auc_low']:.3f} to "
+            f"{name}: AUC {attack['auc']:.3f} ({attack['auc_low']:.3f} to "
             f"{attack['auc_high']:.3f} at {attack['confidence']:.0%}), true positives at "
             f"{attack['low_fpr']:.0%} false ones: {attack['tpr_at_low_fpr']:.1%}; "
             f"{attack['members']} members, {attack['others']} others: "
@@ -146,12 +151,25 @@ def _print_extra(console: Console, say: Any, result: dict[str, Any], again: dict
     )
 
 
-def _draw(attack: dict[str, Any], path: Path) -> None:
+def _attacks(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The attacks on the released model that were made, by name."""
+    found = []
+    if result["inference"] is not None:
+        found.append(("User inference", result["inference"]))
+    if result["references"] is not None:
+        runs = result["references"]["runs"]
+        found.append((f"User inference against {runs} reference runs", result["references"]))
+    return found
+
+
+def _draw(attacks: list[tuple[str, dict[str, Any]]], path: Path) -> None:
     """The ROC, also on logarithmic axes, where few false positives can be seen."""
     figure, axes = panels(2)
-    false, true = zip(*attack["curve"], strict=True)
     for axis in axes:
-        axis.plot(false, true, color="tab:blue", label="attack")
+        for name, attack in attacks:
+            false, true = zip(*attack["curve"], strict=True)
+            bounds = f"{attack['auc']:.3f} ({attack['auc_low']:.3f} to {attack['auc_high']:.3f})"
+            axis.plot(false, true, label=f"{name.removeprefix('User inference ')}: {bounds}")
         axis.plot([1e-4, 1], [1e-4, 1], ":", color="tab:gray", label="chance")
         axis.set_xlabel("false positive rate")
         axis.set_ylabel("true positive rate")
@@ -161,8 +179,5 @@ def _draw(attack: dict[str, Any], path: Path) -> None:
     axes[1].set_xlim(1e-3, 1)
     axes[1].set_ylim(1e-3, 1)
     axes[0].legend(fontsize=8)
-    figure.suptitle(
-        f"User inference: AUC {attack['auc']:.3f} ({attack['auc_low']:.3f} to "
-        f"{attack['auc_high']:.3f}), operator-only"
-    )
+    figure.suptitle("User inference: AUC with its interval, operator-only")
     save(figure, path, operator_only=True)

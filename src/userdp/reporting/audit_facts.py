@@ -40,6 +40,7 @@ class Attack:
     """How well users who were trained on are told from others (Kandpal et al. 2023).
 
     Args:
+        against: what the released model was compared with, in words.
         auc: 0.5 is chance; ``low`` and ``high`` are of its interval.
         low: see ``auc``.
         high: see ``auc``.
@@ -47,6 +48,7 @@ class Attack:
         false_alarms: a fraction.
     """
 
+    against: str
     auc: float
     low: float
     high: float
@@ -61,12 +63,12 @@ class Audited:
     Args:
         bounds: lower bounds on ε.
         flagged: what contradicted the claim, in words.
-        attack: on the released model, if it was made.
+        attacks: on the released model.
     """
 
     bounds: tuple[AuditFacts, ...] = ()
     flagged: tuple[str, ...] = ()
-    attack: Attack | None = None
+    attacks: tuple[Attack, ...] = ()
 
 
 def read_audited(run: Path) -> Audited:
@@ -78,11 +80,11 @@ def read_audited(run: Path) -> Audited:
     path = run / AUDIT
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        extra, attack = values.get("extra_run"), values.get("inference")
+        extra = values.get("extra_run")
         return Audited(
             bounds=() if extra is None else _bounds(extra),
             flagged=tuple(str(what) for what in values.get("flagged", ())),
-            attack=None if attack is None else _attack(attack),
+            attacks=_attacks(values),
         )
     except FileNotFoundError:
         return Audited()
@@ -127,8 +129,18 @@ def _bounds(extra: Mapping[str, Any]) -> tuple[AuditFacts, ...]:
     )
 
 
-def _attack(roc: Mapping[str, Any]) -> Attack:
+def _attacks(values: Mapping[str, Any]) -> tuple[Attack, ...]:
+    found = []
+    if (base := values.get("inference")) is not None:
+        found.append(_attack(base, against="the base model"))
+    if (others := values.get("references")) is not None:
+        found.append(_attack(others, against=f"{int(others['runs'])} reference runs"))
+    return tuple(found)
+
+
+def _attack(roc: Mapping[str, Any], *, against: str) -> Attack:
     return Attack(
+        against=against,
         auc=float(roc["auc"]),
         low=float(roc["auc_low"]),
         high=float(roc["auc_high"]),

@@ -82,7 +82,7 @@ class OperatorFacts:
         evaluations: ascending by step, the released weights last.
         audits: the newest lower bound of each method.
         flagged: what of the run's last audit contradicts its claim, in words.
-        attack: on its released model, if it was made.
+        attacks: on its released model.
         machine: what the run was last on, in words; None in older files.
     """
 
@@ -90,7 +90,7 @@ class OperatorFacts:
     evaluations: tuple[EvaluationFacts, ...]
     audits: tuple[AuditFacts, ...] = ()
     flagged: tuple[str, ...] = ()
-    attack: Attack | None = None
+    attacks: tuple[Attack, ...] = ()
     machine: str | None = None
 
     @property
@@ -186,7 +186,7 @@ def read_operator(run: Path) -> OperatorFacts:
         ),
         audits=tuple(audits.values()),
         flagged=audited.flagged,
-        attack=audited.attack,
+        attacks=audited.attacks,
         machine=machine,
     )
 

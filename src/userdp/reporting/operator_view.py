@@ -82,6 +82,7 @@ class AttackRow:
     """The attack on a released model, formatted."""
 
     name: str
+    against: str
     auc: str
     interval: str
     found: str
@@ -141,9 +142,7 @@ def operator_view(
         rows=tuple(_row(run, facts) for run, facts in pairs),
         splits=tuple(_split_row(run, found) for run, facts in pairs for found in facts.final),
         audits=audits,
-        attacks=tuple(
-            _attack_row(run, facts.attack) for run, facts in pairs if facts.attack is not None
-        ),
+        attacks=tuple(_attack_row(run, attack) for run, facts in pairs for attack in facts.attacks),
         alarms=(
             *((run.name, what) for run, facts in pairs for what in facts.flagged),
             *(
@@ -284,6 +283,7 @@ def _attack_row(run: RunFacts, attack: Attack) -> AttackRow:
     chance = attack.low <= 0.5 <= attack.high
     return AttackRow(
         name=run.name,
+        against=attack.against,
         auc=f"{attack.auc:.3f}",
         interval=f"{attack.low:.3f} to {attack.high:.3f}",
         found=f"{100 * attack.found:.1f} %, accusing {100 * attack.false_alarms:g} % of others",

@@ -1,0 +1,53 @@
+"""Copies of a part of a store, for runs that release nothing. They hold people's text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.records import Tally
+from userdp.data.splits import Split
+from userdp.data.store import StoreSplit, UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
+
+
+def writer_like(store: UserStore, out: Path) -> StoreWriter:
+    """The writer of a store at ``out`` with the tokenizer, length and loss mask of ``store``."""
+    return StoreWriter(
+        out,
+        tokenizer=StoreTokenizer.load(store.tokenizer_path).with_end(store.meta.end_of_text_id),
+        seq_len=store.meta.seq_len,
+        loss_mask=store.meta.loss_mask,
+    )
+
+
+def copy_user(
+    writer: StoreWriter,
+    part: StoreSplit,
+    user: int,
+    examples: NDArray[np.int64],
+    tally: Tally,
+) -> None:
+    """Write some of a user's examples as training examples, under a name made of their row.
+
+    Args:
+        writer: of the copy; users come in order of their rows in the whole store.
+        part: of the store that is copied.
+        user: position in ``part``.
+        examples: int64 (examples,), at least one.
+        tally: counts them.
+    """
+    rows = part.gather(np.full(len(examples), user), examples)
+    writer.user(b"user%09d" % part.rows[user])
+    writer.write(
+        Split.TRAIN,
+        rows.tokens,
+        rows.lengths,
+        targets=None if rows.targets is None else rows.targets.astype(np.uint8),
+        records=len(examples),
+    )
+    tally.read(len(examples))
+    tally.store(len(examples))

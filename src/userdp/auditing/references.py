@@ -1,0 +1,188 @@
+r"""Reference runs: what a model says of people's fresh text, whoever was trained on.
+
+How likely a model finds somebody's text depends on the text far more than on whether other text of
+theirs was trained on. So the attack in `userdp.auditing.inference` is made again with a better
+:math:`\theta_0`: R more runs of the same plan, each on half of *all* people, members and others
+alike, their fresh text left out. In every pair of runs each person is in one by a coin and out of
+the other, so that all are in as many and out of as many, and
+
+.. math:: T(u) = \frac{1}{|X_u|} \sum_{x \in X_u} \frac{1}{|x|} \Bigl( \log p_\theta(x) -
+    \frac{1}{R} \sum_r \log p_{\theta_r}(x) \Bigr)
+
+compares each person's text with itself (per token, over all tokens of X_u). Source: the calibration
+by difficulty of Watson et al. 2022 and the reference models of Carlini et al. 2022, for users.
+
+The runs are private ones if the audited run was, on copies of a part of the store, which go when
+the run ends. Nothing of them is released, so nothing is charged; what is kept is operator-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import secrets
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from userdp import files
+from userdp.auditing.copies import copy_user, writer_like
+from userdp.auditing.inference import FreshText, fresh_examples
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.records import Tally
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.strategy import Strategy
+from userdp.errors import UseError
+from userdp.plan import Plan
+from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.loop import train
+from userdp.training.models import read_model
+
+_SALT = 0x7265666572  # public: the same halves on every machine, and when the work goes on
+
+
+def require_references(count: int) -> int:
+    """``count`` if it is even and positive; else `UseError`."""
+    if count < 2 or count % 2:
+        raise UseError(
+            f"references must be a positive even number, got {count}: each person is in one run of "
+            "every pair"
+        )
+    return count
+
+
+def calibrated(own: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:
+    """T of each person, float64 (people,).
+
+    Args:
+        own: float64 (people,), log-likelihood per token under the attacked model.
+        references: float64 (runs, people), under each reference.
+
+    >>> calibrated(np.array([-1.0, -2.0]), np.array([[-1.5, -2.0], [-0.5, -3.0]])).tolist()
+    [0.0, 0.5]
+    """
+    scores: NDArray[np.float64] = own - references.mean(axis=0)
+    return scores
+
+
+def per_token(model: nn.Module, fresh: FreshText, *, batch: int = 32) -> NDArray[np.float64]:
+    """float64 (people,), members first: log-likelihood per target token of each one's text."""
+    found = []
+    for side in fresh.sides:
+        sums, targets = side.log_likelihoods(model, batch=batch)
+        found.append(side.sums(sums) / np.maximum(side.sums(targets), 1))
+    return np.concatenate(found)
+
+
+def reference_scores(
+    store: UserStore,
+    fresh: FreshText,
+    plan: Plan | PlainPlan,
+    config: TrainConfig,
+    *,
+    place: Path,
+    count: int,
+    progress: Progress | None = None,
+) -> NDArray[np.float64]:
+    """Train the reference runs that are missing in ``place``, and score everybody by each.
+
+    Args:
+        store: of the audited run.
+        fresh: what is scored.
+        plan: of the audited run.
+        config: of the audited run; selections by perplexity are replaced by ``random``.
+        place: a folder for the operator alone, where each finished run's scores are kept; a killed
+            audit goes on after them.
+        count: how many; even.
+        progress: is told how many steps of a run are done.
+
+    Returns:
+        float64 (count, people), as `per_token`.
+
+    Raises:
+        UseError: ``count`` is odd, or training refuses.
+    """
+    require_references(count)
+    place.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    for left in place.glob("work-*"):  # of a killed audit: it holds private text
+        shutil.rmtree(left, ignore_errors=True)
+    quiet = replace(config, evaluate_every=0, checkpoint_every=plan.steps)
+    if config.selection.scored:
+        quiet = replace(quiet, selection=Strategy.RANDOM)
+    found = []
+    for number in range(count):
+        kept = place / f"{_key(store, fresh, plan, quiet)}-{number:03d}.npy"
+        if not kept.exists():
+            work = place / f"work-{secrets.token_hex(4)}"
+            work.mkdir(mode=files.OPERATOR_FOLDER)
+            try:
+                half = copy_half(store, work / "store", number)
+                told = _Named(progress or NoProgress(), f"reference {number + 1}/{count}")
+                train(half, plan, quiet, out=work / "run", progress=told, tensorboard=False)
+                scores = per_token(read_model(str(work / "run" / "model")), fresh)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+            data = io.BytesIO()
+            np.save(data, scores)
+            files.write_file(kept, data.getvalue(), mode=files.OPERATOR_FILE)
+        found.append(np.load(kept))
+    return np.stack(found)
+
+
+def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
+    """What reference ``number`` trains on: half of all people, less their fresh text.
+
+    Runs 2k and 2k + 1 are halves of one whole. A person's coin is a function of their hash and k:
+    whether they are a member plays no part.
+
+    Raises:
+        UseError: nobody is in that half.
+    """
+    train_part, others = store.split(Split.TRAIN), store.split(Split.HELD_OUT_USERS)
+    fresh = fresh_examples(store)[Split.HELD_OUT_USERS]
+    people = [
+        (int(row), train_part, user, np.arange(train_part.counts[user]))
+        for user, row in enumerate(train_part.rows)
+    ]
+    people += [
+        (int(row), others, user, np.setdiff1d(np.arange(others.counts[user]), fresh[user]))
+        for user, row in enumerate(others.rows)
+    ]
+    tally = Tally()
+    with writer_like(store, out) as writer:
+        for _, part, user, examples in sorted(people, key=lambda person: person[0]):
+            pair, second = divmod(number, 2)
+            coin = np.random.default_rng([*part.user_hashes[user].tolist(), pair, _SALT])
+            if (coin.random() < 0.5) != bool(second):
+                copy_user(writer, part, user, examples, tally)
+        if not tally.records_stored:
+            raise UseError("nobody is in one half of the people: the store is too small")
+        writer.finish(source={"kind": "audit", "public": False}, fractions=(0.0, 0.0), tally=tally)
+    return UserStore.open(out)
+
+
+def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: TrainConfig) -> str:
+    """Of all that a reference's scores depend on."""
+    digest = hashlib.sha256(f"{store.meta.content_sha256} {plan} {config.digest}".encode())
+    for side in fresh.sides:
+        for values in (side.people, side.counts, side.examples):
+            digest.update(values.tobytes())
+    return digest.hexdigest()[:16]
+
+
+class _Named(NoProgress):
+    """Passes progress on, each stage under one name."""
+
+    def __init__(self, to: Progress, name: str) -> None:
+        self._to, self._name = to, name
+
+    def stage(self, name: str, total: int | None) -> None:
+        self._to.stage(self._name, total)
+
+    def at(self, done: int) -> None:
+        self._to.at(done)

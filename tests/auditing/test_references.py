@@ -1,0 +1,226 @@
+"""Reference runs: who is in which half, what each trains on, and what the calibration gains."""
+
+import stat
+
+import numpy as np
+import pytest
+
+from tests.auditing import toy
+from tests.data.corpora import ListSource, interleaved
+from tests.training.toy import CONFIG, WORDS, write_tokenizer
+from userdp.auditing import references
+from userdp.auditing.audit_run import audit_run
+from userdp.auditing.inference import fresh_examples, fresh_text, user_inference
+from userdp.auditing.references import calibrated, copy_half, per_token, reference_scores
+from userdp.cli.app import run as userdp
+from userdp.data.prepare import prepare_store
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.training.config import PlainPlan
+from userdp.training.loop import train
+from userdp.training.models import load_model, read_model
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory) -> UserStore:
+    """Two words of one's own in every record, after words that are easy for some people
+    and hard for others."""
+    folder = tmp_path_factory.mktemp("referenced")
+    draw = np.random.default_rng(0)
+
+    def record(number: int) -> str:
+        own = f"{WORDS[number % 30]} {WORDS[number // 30]}"
+        easy = draw.integers(1 + number % 29, size=5)
+        return " ".join([*(WORDS[word] for word in easy), own])
+
+    texts = {f"user{n:03d}".encode(): [record(n) for _ in range(12)] for n in range(240)}
+    prepare_store(
+        ListSource(interleaved(texts)),
+        folder / "store",
+        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
+        seq_len=8,
+        held_out_users=0.5,
+        held_out_examples=0.4,
+    )
+    return UserStore.open(folder / "store")
+
+
+def rows_of(part, user, examples):
+    """A user's examples as tuples of tokens."""
+    rows = part.gather(np.full(len(examples), user), examples)
+    return [tuple(rows.row(row).tolist()) for row in range(len(examples))]
+
+
+def trained_on(store):
+    """What each person's text in a copy is, by name."""
+    part = store.split(Split.TRAIN)
+    ids = store.user_ids()
+    return {
+        ids[row]: rows_of(part, user, np.arange(part.counts[user]))
+        for user, row in enumerate(part.rows)
+    }
+
+
+def trainable(store):
+    """What each person's text less their fresh text is, found without the code under test."""
+    found = {}
+    for split in (Split.TRAIN, Split.HELD_OUT_USERS):
+        part = store.split(split)
+        fresh = fresh_examples(store)[Split.HELD_OUT_USERS]
+        for user, row in enumerate(part.rows):
+            kept = [
+                example
+                for example in range(part.counts[user])
+                if split is Split.TRAIN or example not in fresh[user].tolist()
+            ]
+            found[b"user%09d" % row] = rows_of(part, user, np.array(kept))
+    return found
+
+
+def test_each_person_is_in_one_of_every_pair_with_all_that_is_not_fresh(people, tmp_path):
+    everybody = trainable(people)
+    halves = [trained_on(copy_half(people, tmp_path / str(n), n)) for n in range(4)]
+    for first, second in (halves[:2], halves[2:]):
+        assert not first.keys() & second.keys()
+        assert first | second == everybody
+        assert 0.3 < len(first) / len(everybody) < 0.7
+    assert halves[0].keys() not in (halves[2].keys(), halves[3].keys())
+
+
+def test_whether_a_person_is_a_member_plays_no_part_in_their_coin(people, tmp_path):
+    members = {b"user%09d" % row for row in people.split(Split.TRAIN).rows}
+    for number in (0, 2, 4):
+        half = trained_on(copy_half(people, tmp_path / str(number), number)).keys()
+        of_members = len(half & members) / len(members)
+        of_others = len(half - members) / (people.users - len(members))
+        assert abs(of_members - of_others) < 4 * np.sqrt(0.25 / 100 + 0.25 / 100)
+
+
+@pytest.fixture(scope="module")
+def run(people, tmp_path_factory):
+    out = tmp_path_factory.mktemp("attacked") / "run"
+    train(people, PlainPlan(steps=STEPS, batch_size=32), CONFIG, out=out, tensorboard=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def scores(people, tmp_path_factory):
+    return reference_scores(
+        people,
+        fresh_text(people),
+        PlainPlan(steps=STEPS, batch_size=32),
+        CONFIG,
+        place=tmp_path_factory.mktemp("kept") / "references",
+        count=6,
+    )
+
+
+def test_members_are_found_who_are_not_against_the_base_model(people, run, scores):
+    fresh = fresh_text(people)
+    own = per_token(read_model(str(run / "model")), fresh)
+    found = fresh.roc(calibrated(own, scores))
+    plain = user_inference(read_model(str(run / "model")), load_model(CONFIG, people), fresh)
+    assert plain.at_chance
+    assert found.auc_low > 0.5
+    assert found.auc > plain.auc + 0.05
+
+
+def test_a_model_that_saw_nobody_is_at_chance(people, scores):
+    """The base model, and the mean of the references, which saw all alike."""
+    fresh = fresh_text(people)
+    assert fresh.roc(calibrated(scores.mean(0), scores)).auc == 0.5
+    pair = fresh.roc(calibrated(scores[:2].mean(0), scores[2:]))
+    assert pair.auc_low < 0.5 < pair.auc_high
+
+
+def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
+    people, run, scores, tmp_path, monkeypatch
+):
+    """Such references have seen whom the run saw, and there is nothing left to tell."""
+
+    def members(store, out, number):
+        part, tally = store.split(Split.TRAIN), references.Tally()
+        with references.writer_like(store, out) as writer:
+            for user in range(len(part.counts)):
+                references.copy_user(writer, part, user, np.arange(part.counts[user]), tally)
+            writer.finish(source={"kind": "audit"}, fractions=(0.0, 0.0), tally=tally)
+        return UserStore.open(out)
+
+    monkeypatch.setattr(references, "copy_half", members)
+    plan, fresh = PlainPlan(steps=STEPS, batch_size=32), fresh_text(people)
+    blind = reference_scores(people, fresh, plan, CONFIG, place=tmp_path / "place", count=2)
+    own = per_token(read_model(str(run / "model")), fresh)
+    assert fresh.roc(calibrated(own, blind)).at_chance
+    assert not fresh.roc(calibrated(own, scores)).at_chance
+
+
+def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeypatch):
+    plan, fresh = PlainPlan(steps=3, batch_size=8), fresh_text(people)
+    place = tmp_path / "references"
+    asked = {"place": place, "count": 2}
+    charged = StoreLedger(people.path).charges()
+    honest, calls = references.train, []
+
+    def killed_in_the_second(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return honest(*arguments, **options)
+
+    monkeypatch.setattr(references, "train", killed_in_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        reference_scores(people, fresh, plan, CONFIG, **asked)
+    assert len(list(place.iterdir())) == 1
+    found = reference_scores(people, fresh, plan, CONFIG, **asked)
+    assert len(calls) == 3
+    assert np.array_equal(found, reference_scores(people, fresh, plan, CONFIG, **asked))
+    assert len(calls) == 3
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in place.iterdir())
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    other = PlainPlan(steps=2, batch_size=8)
+    assert not np.array_equal(found, reference_scores(people, fresh, other, CONFIG, **asked))
+    assert StoreLedger(people.path).charges() == charged
+
+
+@pytest.mark.parametrize("count", [1, 3, -2])
+def test_an_odd_number_of_references_is_refused(people, tmp_path, count):
+    with pytest.raises(UseError, match="even"):
+        reference_scores(
+            people,
+            fresh_text(people),
+            PlainPlan(steps=1, batch_size=1),
+            CONFIG,
+            place=tmp_path / "x",
+            count=count,
+        )
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_private_run_is_compared_with_private_runs(tmp_path, monkeypatch, capsys):
+    store = toy.audit_store(tmp_path, users=60)
+    plan = toy.audit_plan(population=60, cohort_size=10, steps=4)
+    train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
+    charged = StoreLedger(store.path).charges()
+    honest, plans = references.train, []
+
+    def noted(half, plan, config, **options):
+        plans.append(plan)
+        return honest(half, plan, config, **options)
+
+    monkeypatch.setattr(references, "train", noted)
+    found = audit_run(tmp_path / "run", store, repeat=False, references=2)
+    assert plans == [plan, plan]
+    assert found["references"]["runs"] == 2
+    assert 0 <= found["references"]["auc_low"] <= found["references"]["auc_high"] <= 1
+    assert StoreLedger(store.path).charges() == charged
+    command = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--inference-only"]
+    command += ["--references", "2", "--plot", str(tmp_path / "roc.png")]
+    assert userdp(command) == 0
+    assert "against 2 reference runs: AUC" in capsys.readouterr().out
+    assert plans == [plan, plan]
+    assert userdp([*command, "--references", "3"]) == 2
