@@ -89,6 +89,12 @@ def test_the_file_of_an_audit_is_read_and_its_flags_are_alarms(make_run: MakeRun
     assert 'role="alert"' not in page
     public = render_report(read_runs([run]))
     assert "0.0151" not in public
+    sharper = {"runs": 8, "auc": 0.661, "auc_low": 0.6, "auc_high": 0.72, "tpr_at_low_fpr": 0.1,
+               "low_fpr": 0.01}  # fmt: skip
+    audit_file(run, references=sharper)
+    page = page_of(run)
+    for text in ("the base model", "8 reference runs", ">0.661<", "differs from chance"):
+        assert text in page
     audit_file(run, flagged=["steps: noise scale"], extra_run=None)
     page = page_of(run)
     assert 'role="alert"' in page
