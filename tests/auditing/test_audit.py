@@ -173,6 +173,16 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfi
     assert "audit" not in (run / "ledger.jsonl").read_text()
 
 
+def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_path, capsys):
+    plan = toy.audit_plan(unsafe_shuffle=True)
+    train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
+    asked = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--canaries", "16"]
+    assert userdp([*asked, "--no-inference"]) == 0
+    said = capsys.readouterr().out
+    assert "claims nothing" in said
+    assert "FLAGGED" in said  # the checks still say what they saw
+
+
 def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path, capsys):
     plan = toy.audit_plan(unsafe_shuffle=False)
     train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import shutil
 from pathlib import Path
@@ -156,7 +157,9 @@ def audit_run(
 
 
 def contradictions(found: ExtraRun, claimed: float) -> list[str]:
-    """What of an extra run is not what ``claimed`` says."""
+    """What of an extra run is not what ``claimed`` says; nothing can be, where that is infinite."""
+    if math.isinf(claimed):
+        return []
     flagged = [f"steps: {name}" for name in found.steps.flagged]
     if found.bound.epsilon_lower > claimed:
         flagged.append("canaries: lower bound above the claim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def _print(console: Console, result: dict[str, Any]) -> None:
         _print_extra(console, say, result, again)
     if again is None:
         say("No extra run: nothing was held against the claim.")
+    elif math.isinf(float(result["claimed_epsilon"])):
+        say("This run claims nothing: its epsilon is infinite, and no check can contradict that.")
     elif result["passed"]:
         say("Nothing contradicts the claim. That is no proof of it.")
     else:

@@ -7,15 +7,19 @@ hands the tape what is needed per unit. These are autograd functions and not hoo
 activation checkpointing recomputes them like any other. Norms that multiply by a vector in Python
 (`LlamaRMSNorm` and its kin) see the vector once per row instead.
 
+Within, models under `torch.compile` run as they are written: in compiled code our functions would
+lose their part, and whole gradients with it.
+
 What no rule covers goes on to torch as it is. The parameter then receives an ordinary gradient, and
 that is how the engine learns, exactly, that it must fall back (`Tape.gradients` returns it).
 """
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -128,7 +132,7 @@ class Tape:
         try:
             for module in patched:
                 module.__dict__["forward"] = _per_row(module, self)
-            with _Mode(self):
+            with eagerly(), _Mode(self):
                 yield
         finally:
             for module in patched:
@@ -209,6 +213,14 @@ class Tape:
                     use.sums[bad[use.units]] = 0
                     kept.append(use)
             self._uses[name] = kept
+
+
+def eagerly() -> AbstractContextManager[None]:
+    """Within, what was compiled by `torch.compile` runs as it is written."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled; importing it takes seconds
+        return nullcontext()
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def wide(tensor: Tensor) -> Tensor:
