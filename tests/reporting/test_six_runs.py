@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
@@ -59,11 +58,9 @@ def page(six_runs: Runs) -> str:
     return render_report(read_runs(six_runs), operator=[read_operator(run) for run in six_runs])
 
 
-def test_it_takes_less_than_ten_seconds_and_three_megabytes(six_runs: Runs, tmp_path: Path) -> None:
+def test_it_weighs_less_than_three_megabytes(six_runs: Runs, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    begin = time.monotonic()
     assert userdp(["report", *map(str, six_runs), "--out", str(out)]) == 0
-    assert time.monotonic() - begin < 10
     assert out.stat().st_size < 3_000_000
 
 

@@ -61,14 +61,31 @@ def squared_norm(tensors: Iterable[Tensor]) -> float:
     """
     totals: dict[torch.device, Tensor] = {}
     for tensor in tensors:
-        flat = tensor.detach().reshape(-1)
-        total = totals.setdefault(
-            flat.device, torch.zeros((), dtype=torch.float64, device=flat.device)
-        )
-        for begin in range(0, flat.numel(), _BLOCK):
-            wide = flat[begin : begin + _BLOCK].double()
-            total += torch.dot(wide, wide)
+        nothing = torch.zeros((), dtype=torch.float64, device=tensor.device)
+        _add_squares(totals.setdefault(tensor.device, nothing), tensor)
     return sum(float(total) for total in totals.values())
+
+
+def squared_norms(tensors: Iterable[Tensor]) -> Tensor:
+    """`squared_norm` of each tensor: float64, (tensors,), on the CPU; the device is read once.
+
+    >>> squared_norms([torch.full((3,), 2.0), torch.zeros(0)]).tolist()
+    [12.0, 0.0]
+    """
+    found: list[Tensor] = []
+    for tensor in tensors:
+        found.append(torch.zeros((), dtype=torch.float64, device=tensor.device))
+        _add_squares(found[-1], tensor)
+    if not found:
+        return torch.zeros(0, dtype=torch.float64)
+    return torch.stack([total.to(found[0].device) for total in found]).cpu()
+
+
+def _add_squares(total: Tensor, tensor: Tensor) -> None:
+    flat = tensor.detach().reshape(-1)
+    for begin in range(0, flat.numel(), _BLOCK):
+        wide = flat[begin : begin + _BLOCK].double()
+        total += torch.dot(wide, wide)
 
 
 def clip_factors(

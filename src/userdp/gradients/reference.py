@@ -6,7 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
-from userdp.gradients.clipping import clip_factors, require_clip_norm, squared_norm
+from userdp.gradients.clipping import (
+    clip_factors,
+    require_clip_norm,
+    squared_norm,
+    squared_norms,
+)
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
     buffer_versions,
@@ -97,10 +102,7 @@ def clipped_sum(
                 targets,
                 item_clip_norm=item_clip_norm,
             )
-        squares = {
-            name: torch.tensor(squared_norm([part]), dtype=torch.float64)
-            for name, part in zip(total, gradient, strict=True)
-        }
+        squares = dict(zip(total, squared_norms(gradient), strict=True))
         norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
         if not bool(norms[unit].isfinite()):
             non_finite += 1

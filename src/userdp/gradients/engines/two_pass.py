@@ -249,6 +249,8 @@ class NormTape(Tape):
 def _accurate(uses: list[Use]) -> Tensor:
     """`squared_norms`, with gradients formed for the units that its identities do not serve."""
     found, _ = squared_norms(list(uses))
+    if len(uses) == 1 and not isinstance(uses[0], Ghost):
+        return found  # of the very gradients: forming them tells nothing more, asking costs a wait
     if bool(found.isnan().any()):
         formed = [use if isinstance(use, Dense) else use.dense() for use in uses]
         joint = formed[0].gradients

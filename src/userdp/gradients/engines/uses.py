@@ -148,7 +148,7 @@ class Sparse:
     """An embedding's gradient: a sum for each (unit, token) that occurs.
 
     Attributes:
-        units: (K,); tokens: (K,); sums: (K, width). Each pair once.
+        units: (K,); tokens: (K,); sums: (K, width). Each pair once, in order of units.
         shape: of the parameter; count: units in the pass.
     """
 
@@ -256,8 +256,11 @@ def _inner(use: Dense | Ghost, other: Sparse) -> Tensor:
         rows = use.gradients[other.units, other.tokens]
         return found.index_add_(0, other.units, (rows.double() * other.sums).sum(1))
     pieces = zip(use.layout.pieces(use.left), use.layout.pieces(use.right), strict=True)
+    # Slices, since a device would have to be waited for at each mask.
+    places = torch.arange(other.count + 1, device=other.units.device)
+    bounds = torch.searchsorted(other.units, places).tolist()
     for unit, (left, right) in enumerate(pieces):
-        mine = other.units == unit
+        mine = slice(bounds[unit], bounds[unit + 1])
         rows = left[:, other.tokens[mine]].T @ right
         found[unit] = (rows.double() * other.sums[mine]).sum()
     return found
