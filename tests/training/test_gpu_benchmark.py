@@ -1,4 +1,4 @@
-"""`make gpu` on a CPU and tiny models: every part runs, and a second call does what is left."""
+"""`make gpu` on a CPU and tiny models: parts run, find what is wrong, and go on after an end."""
 
 import json
 import os
@@ -6,45 +6,167 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks.gpu import memory, parts, training
+from benchmarks.gpu.compiled import beside_compiled
+from benchmarks.gpu.memory import METHODS, absent, largest
+from benchmarks.gpu.parts import Part, all_parts, run
+from benchmarks.gpu.report import markdown
+from benchmarks.gpu.setting import Setting
+from userdp.plan import Plan
+
 ROOT = Path(__file__).parents[2]
+TINY = Setting(device="cpu", tiny=True, memory_gib=1)
+CPU = ["--device", "cpu", "--tiny"]
+APART = {"training", "compiled", "memory_batch", "memory_model"}  # with tests of their own below
 
 
-def run(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(out), "--device", "cpu"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, "--tiny", *options],
+def test_every_part_runs(tmp_path):
+    out = tmp_path / "gpu.json"
+    names = [name for name in all_parts() if name not in APART]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--out", str(out), *CPU, "--only", *names],
         capture_output=True,
         text=True,
         check=False,
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )
-
-
-def test_every_part_runs_and_a_second_call_does_only_what_is_left(tmp_path):
-    out = tmp_path / "gpu.json"
-    done = run(out)
     assert done.returncode == 0, done.stderr
-    parts = json.loads(out.read_text())["parts"]
-    kinds = {name.split("_")[0] for name in parts}
-    assert kinds == {"exact", "decoder", "lora", "sharded", "noise"}
-    assert [name for name, part in parts.items() if "error" in part] == []
-    engines = {row["engine"] for row in parts["exact_float32"]["rows"]}
-    assert engines == {"auto", "bookkeeping", "lora", "reference", "vmap"}
-    assert "| decoder_g16 | bfloat16 | 16 | auto |" in out.with_suffix(".md").read_text()
+    found = json.loads(out.read_text())["parts"]
+    assert {name: part["error"] for name, part in found.items() if "error" in part} == {}
+    assert list(found) == names
+    rows = found["exact_float32"]["rows"]
+    engines = {"auto", "bookkeeping", "lora", "reference", "vmap"}
+    assert {row["engine"] for row in rows} == engines
+    assert "gpt2, tied, compiled" in {row["model"] for row in rows}
+    assert [row["users"] for row in found["k_users"]["rows"]] == [3, 3]
+    assert [row["sequences"] for row in found["k_users"]["rows"]] == [6, 15]
+    assert [row["sequences"] for row in found["k_gradients"]["rows"]] == [20, 20]
+    tables = out.with_suffix(".md").read_text()
+    assert "| decoder_g16 | bfloat16 | 16 | 16 | auto |" in tables
+    assert "| k_gradients | bfloat16 | 5 | 20 | auto |" in tables
 
-    document = json.loads(out.read_text())
-    document["parts"]["noise"] = {"error": "was cut off"}
-    document["parts"]["decoder_g1"]["mark"] = "kept"
-    out.write_text(json.dumps(document))
-    assert run(out).stdout.startswith("noise")
-    again = json.loads(out.read_text())["parts"]
-    assert "error" not in again["noise"]
-    assert again["decoder_g1"]["mark"] == "kept"
+
+def test_a_second_call_does_what_is_left_or_failed_and_again_does_all(tmp_path, monkeypatch):
+    calls: list[str] = []
+
+    def part(name, *results):
+        left = list(results)
+
+        def work(setting, deadline):
+            calls.append(name)
+            found = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return Part(work=work, weight=1, least=0)
+
+    fine = {"rows": []}
+    known = {
+        "good": part("good", fine),
+        "failed": part("failed", RuntimeError("out of something"), fine),
+        "short": part("short", {"rows": [], "skipped": ["float32"]}, fine),
+    }
+    monkeypatch.setattr(parts, "all_parts", lambda: known)
+    out = tmp_path / "gpu.json"
+    first = run(TINY, out, limit=60)
+    assert calls == ["good", "failed", "short"]
+    assert "failed did not run: RuntimeError: out of something" in markdown(first)
+    assert "short: no time left for float32" in markdown(first)
+    second = run(TINY, out, limit=60)
+    assert calls[3:] == ["failed", "short"]
+    assert not any("error" in part for part in second["parts"].values())
+    run(TINY, out, limit=60)
+    assert len(calls) == 5
+    run(TINY, out, limit=60, only=["good"])
+    assert len(calls) == 5
+    run(TINY, out, limit=60, again=True, only=["good"])
+    assert calls[5:] == ["good"]
+    assert list(json.loads(out.read_text())["parts"]) == ["good"]
 
 
 def test_without_time_each_part_says_that_it_is_left(tmp_path):
-    out = tmp_path / "gpu.json"
-    assert run(out, "--seconds", "-1").returncode == 0
-    assert all("no time left" in p["error"] for p in json.loads(out.read_text())["parts"].values())
+    found = run(TINY, tmp_path / "gpu.json", limit=-1)["parts"]
+    assert list(found) == list(all_parts())
+    assert all("no time left" in part["error"] for part in found.values())
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 64])
+def test_the_search_finds_the_largest_that_fits(most):
+    for true in range(most + 1):
+        tried: list[int] = []
+
+        def fits(size: int, true: int = true, tried: list[int] = tried) -> bool:
+            tried.append(size)
+            return size <= true
+
+        good, bad = largest(fits, most=most)
+        assert good == true
+        assert bad == (None if true == most else true + 1)
+        assert len(set(tried)) == len(tried) <= 14
+        assert max(tried) <= most
+
+
+def test_the_search_says_what_it_knows_when_time_is_up():
+    assert largest(lambda size: True, most=100, deadline=0) == (1, None)
+
+
+def test_memory_is_searched_for_every_method_that_is_here(monkeypatch):
+    monkeypatch.setattr(memory, "METHODS", ("plain", "auto"))  # Opacus takes seconds to import
+    for what, most in (("batch", "sequences"), ("model", "layers")):
+        found = memory.memory(what, TINY, float("inf"))
+        assert [row["method"] for row in found["rows"]] == ["plain", "auto"]
+        for row in found["rows"]:
+            assert (row["largest"], row["fails_at"], row["settled"]) == (3, 4, True)
+            assert row[most] == 3
+            assert row["seconds_per_sequence"] > 0
+
+
+def test_opacus_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(memory.util, "find_spec", lambda name: None)
+    assert absent("plain") is None
+    assert "opacus and rich not installed" in str(absent("opacus ghost"))
+    monkeypatch.setattr(memory, "METHODS", METHODS[2:])
+    found = memory.memory("batch", TINY, float("inf"))
+    assert found["rows"] == []
+    assert "not run: opacus ghost" in markdown(
+        {"device": "cpu", "torch": "", "tiny": True, "parts": {"memory_batch": found}}
+    )
+
+
+def test_a_run_is_trained_without_the_command_line_and_its_ledgers_checked(monkeypatch):
+    monkeypatch.setattr(training.util, "find_spec", lambda name: None)
+    found = training.trained(TINY, float("inf"))
+    assert found["passed"], found["checks"]
+    assert "no cyclopts" in found["entry"]
+
+
+def test_twin_a_claim_that_is_not_the_plans_is_noticed(monkeypatch):
+    monkeypatch.setattr(training.util, "find_spec", lambda name: None)
+    honest = training.examine
+
+    def against_another(store, run, plan, setting):
+        facts = {**plan.to_dict(), "noise_multiplier": 2.0}
+        return honest(store, run, Plan.from_dict(facts), setting)
+
+    monkeypatch.setattr(training, "examine", against_another)
+    found = training.trained(TINY, float("inf"))
+    assert not found["passed"]
+    wrong = {check for check, holds in found["checks"].items() if not holds}
+    assert wrong == {"the run claims the plan's epsilon", "the store claims the same"}
+
+
+@pytest.mark.slow
+def test_both_sides_are_timed_compiled():
+    (row,) = beside_compiled(TINY, float("inf"))["rows"]
+    assert row["engine_of_compiled"] == "bookkeeping"
+    assert set(row["ratio_to_compiled"]) == {
+        "plain",
+        "auto",
+        "plain, model compiled",
+        "plain, loss compiled",
+        "auto, model compiled",
+    }

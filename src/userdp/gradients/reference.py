@@ -108,8 +108,9 @@ def clipped_sum(
             non_finite += 1
             continue
         factors = rule.factors(squares, sizes, l2_clip_norm=l2_clip_norm)
-        for (name, into), part in zip(total.items(), gradient, strict=True):
-            into.add_(part, alpha=float(factors[name]))
+        each = torch.stack([factors[name] for name in total]).tolist()
+        for into, part, factor in zip(total.values(), gradient, each, strict=True):
+            into.add_(part, alpha=factor)
     require_same_buffers(model, buffers)
     return ClippedSum(
         value=total,

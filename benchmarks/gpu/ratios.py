@@ -1,0 +1,98 @@
+"""A private step over an ordinary one: the decoder, LoRA on GPT-2 sizes, a sharded model, noise.
+
+The decoder is that of Charles et al. 2024 (24 layers, d = 1024, vocabulary 50,257, T = 128): 128
+sequences in units of 1, 4, 16, 64. LoRA of rank 32 takes 1024 sequences of 128 tokens in passes, as
+in Chua et al. 2024, Table 12; units of 1 and 4. The sharded decoder is taken apart by FSDP2 over
+one process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from benchmarks.gpu.setting import (
+    BY_COST,
+    DECODER,
+    GPT2_SIZES,
+    TINY,
+    Result,
+    Setting,
+    Shape,
+    cohort,
+    gpt2,
+    process_group,
+)
+from benchmarks.gpu.timing import compare, seconds
+from userdp.gradients import NoiseSource, trainable_parameters
+from userdp.gradients.shards import shard
+from userdp.training.config import TrainConfig
+from userdp.training.lora import add_adapters
+
+GROUPS = (1, 4, 16, 64)
+
+
+def decoder(group: int, setting: Setting, deadline: float) -> Result:
+    shape = TINY if setting.tiny else DECODER
+    model = gpt2(shape, device=setting.device)
+    units = cohort(max(group, 16) if setting.tiny else 128, group, shape, device=setting.device)
+    rows = []
+    share = (deadline - time.monotonic()) / 2
+    skipped = []
+    for precision in BY_COST:
+        if rows and time.monotonic() > deadline:
+            skipped.append(str(precision))
+            continue
+        until = time.monotonic() + share
+        engines = ["auto", "reference"] if group > 1 else ["auto"]
+        rows.append(compare(model, precision, units, engines, setting, until, micro_batch=64))
+    count = sum(p.numel() for p in model.parameters())
+    return {"parameters": count, "rows": rows, "skipped": skipped}
+
+
+def sharded(group: int, setting: Setting, deadline: float) -> Result:
+    shape = TINY if setting.tiny else DECODER
+    with process_group(setting.device):
+        model = shard(gpt2(shape, device=setting.device))
+        units = cohort(16 if setting.tiny else 128, group, shape, device=setting.device)
+        row = compare(model, BY_COST[0], units, ["two-pass"], setting, deadline, micro_batch=64)
+    return {"rows": [row]}
+
+
+def with_adapters(shape: Shape, setting: Setting) -> nn.Module:
+    """LoRA of rank 32 on a model of this shape."""
+    model = add_adapters(gpt2(shape), TrainConfig(lora_rank=4 if setting.tiny else 32))
+    with torch.no_grad():  # adapters are born as zeros, which leaves half of them no gradient
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.02)
+    return model.to(setting.device).train()
+
+
+def lora(size: str, setting: Setting, deadline: float) -> Result:
+    shape = TINY if setting.tiny else GPT2_SIZES[size]
+    model = with_adapters(shape, setting)
+    rows = []
+    share = (deadline - time.monotonic()) / 4
+    skipped = []
+    for precision in BY_COST:
+        for group in (1, 4):
+            if rows and time.monotonic() > deadline:
+                skipped.append(f"{precision}, G = {group}")
+                continue
+            until = time.monotonic() + share
+            units = cohort(16 if setting.tiny else 1024, group, shape, device=setting.device)
+            rows.append(compare(model, precision, units, ["auto"], setting, until, micro_batch=64))
+    trained = sum(p.numel() for p in trainable_parameters(model).values())
+    return {"trained_parameters": trained, "rows": rows, "skipped": skipped}
+
+
+def noise(setting: Setting, deadline: float) -> Result:
+    count = 10**5 if setting.tiny else 350 * 10**6
+    value = {"w": torch.zeros(count, dtype=torch.float64, device=setting.device)}
+    source = NoiseSource()
+    took = [seconds(lambda: source.add_(value, 1.0), setting) for _ in range(3)]
+    return {"numbers": count, "seconds": statistics.median(took)}

@@ -1,0 +1,132 @@
+"""Methods timed side by side: interleaved rounds, ratios to the ordinary pass, peak memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from benchmarks.gpu.setting import Result, Setting, loss_of
+from userdp.gradients import Loss, Units, get_engine, trainable_parameters
+from userdp.gradients.engines import two_pass
+from userdp.training.config import Precision
+
+Step = Callable[[], object]
+
+
+def plain(
+    model: nn.Module, loss: Loss, units: Units, micro_batch: int, called: nn.Module | None = None
+) -> None:
+    """The ordinary pass; ``called`` is handed to the loss in the model's place (compiled, say)."""
+    parameters = list(trainable_parameters(model).values())
+    count = len(units.lengths)
+    for parameter in parameters:
+        parameter.grad = None
+    for begin in range(0, count, micro_batch):
+        here = slice(begin, begin + micro_batch)
+        rows = loss(model if called is None else called, units.input_ids[here], units.lengths[here])
+        (rows.sum() / count).backward()
+
+
+def seconds(step: Step, setting: Setting) -> float:
+    begin = now(setting)
+    step()
+    return now(setting) - begin
+
+
+def now(setting: Setting) -> float:
+    if setting.on_gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def interleaved(
+    steps: Mapping[str, Step],
+    setting: Setting,
+    deadline: float,
+    *,
+    base: str = "plain",
+    before: Step = lambda: None,
+    rounds: int = 7,
+) -> Result:
+    """Median seconds, ratios to ``base`` and peak memory of each step.
+
+    Args:
+        steps: what to time, by name.
+        setting: where.
+        deadline: on `time.monotonic`; no round begins after it, but for the first.
+        base: the name whose time is 1.
+        before: done before each step, not timed.
+        rounds: at most, after one that warms up and checks the engines.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    memory: dict[str, int] = {}
+    for round_ in range((1 if setting.tiny else rounds) + 1):
+        for name, step in steps.items():
+            before()
+            if setting.on_gpu:
+                torch.cuda.reset_peak_memory_stats()
+                held = torch.cuda.memory_allocated()
+            took = seconds(step, setting)
+            if setting.on_gpu:
+                memory[name] = torch.cuda.max_memory_allocated() - held
+            if round_:
+                times[name].append(took)
+        if round_ and time.monotonic() > deadline:
+            break
+    ratios = {
+        name: [t / b for t, b in zip(found, times[base], strict=True)]
+        for name, found in times.items()
+    }
+    return {
+        "rounds": len(times[base]),
+        "seconds": {name: statistics.median(found) for name, found in times.items()},
+        "ratio": {name: statistics.median(found) for name, found in ratios.items()},
+        "ratio_least": {name: min(found) for name, found in ratios.items()},
+        "ratio_most": {name: max(found) for name, found in ratios.items()},
+        "peak_memory_bytes": memory,
+    }
+
+
+def engine_step(name: str, model: nn.Module, loss: Loss, units: Units, *, micro_batch: int) -> Step:
+    engine = two_pass.clipped_sum if name == "two-pass" else get_engine(name)
+    return lambda: engine(model, loss, units, l2_clip_norm=1.0, micro_batch=micro_batch)
+
+
+def cleared(model: nn.Module) -> Step:
+    """Forgets the gradients of the ordinary pass."""
+
+    def clear() -> None:
+        for parameter in model.parameters():
+            parameter.grad = None
+
+    return clear
+
+
+def compare(
+    model: nn.Module,
+    precision: Precision,
+    units: Units,
+    engines: list[str],
+    setting: Setting,
+    deadline: float,
+    *,
+    micro_batch: int,
+    more: Mapping[str, Step] | None = None,
+) -> Result:
+    """``engines`` beside the ordinary pass over the same units, and ``more`` beside them."""
+    loss = loss_of(precision, model)
+    steps: dict[str, Step] = {"plain": lambda: plain(model, loss, units, micro_batch)}
+    for name in engines:
+        steps[name] = engine_step(name, model, loss, units, micro_batch=micro_batch)
+    found = interleaved(steps | dict(more or {}), setting, deadline, before=cleared(model))
+    return {
+        "precision": str(precision),
+        "group_size": int(units.offsets[1]),
+        "sequences": len(units.lengths),
+        "micro_batch": micro_batch,
+        **found,
+    }

@@ -1,0 +1,147 @@
+"""A real run on this device: ``userdp train --device cuda`` on the bundled model, then its ledgers.
+
+The store is written here from this package's own source (a module is a user), by the writer of
+stores alone: grouping records, which wants DuckDB, has nothing to do where each file is a user.
+Where cyclopts is not installed the command's trainer is called without the command, and the row
+says so.
+
+Passed if: the run's and the store's ledgers have every step and claim the plan's own epsilon; the
+store's is settled; the log names this device; and the released weights are finite and have moved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+import userdp
+from benchmarks.gpu.setting import Result, Setting
+from userdp.data.records import Tally
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
+from userdp.ledger import claim
+from userdp.plan import Plan
+from userdp.training.config import Precision, TrainConfig
+from userdp.training.loop import train
+
+USERS, LENGTH, GROUP, COHORT = 64, 64, 4, 16
+BUNDLED = Path(userdp.__file__).parent / "assets" / "base-model" / "model.safetensors"
+
+
+def trained(setting: Setting, deadline: float) -> Result:
+    """Train, and check what is left behind."""
+    steps = 2 if setting.tiny else 20
+    plan = Plan.for_users(
+        population=USERS,
+        cohort_size=COHORT,
+        group_size=GROUP,
+        steps=steps,
+        l2_clip_norm=1.0,
+        target_delta=1e-5,
+        noise_multiplier=1.0,
+    )
+    with tempfile.TemporaryDirectory(prefix="userdp-gpu-") as folder:
+        store, run = Path(folder) / "store", Path(folder) / "run"
+        write_store(store)
+        by_command = util.find_spec("cyclopts") is not None
+        if by_command:
+            command(store, run, plan, setting)
+        else:
+            config = TrainConfig(precision=Precision.BFLOAT16)
+            opened = UserStore.open(store)
+            train(opened, plan, config, out=run, device=setting.device, tensorboard=False)
+        checks, facts = examine(store, run, plan, setting)
+    return {
+        "entry": "userdp train" if by_command else "userdp.training.loop.train (no cyclopts here)",
+        "steps": steps,
+        **facts,
+        "checks": checks,
+        "passed": all(checks.values()),
+    }
+
+
+def write_store(out: Path) -> None:
+    """Modules of this package as users, each with up to 8 examples of 64 tokens."""
+    tokenizer, tally = StoreTokenizer.load(), Tally()
+    root = Path(userdp.__file__).parent
+    modules = sorted(root.rglob("*.py"), key=lambda path: -path.stat().st_size)[:USERS]
+    named = sorted((str(path.relative_to(root)).encode(), path) for path in modules)
+    with StoreWriter(out, tokenizer=tokenizer, seq_len=LENGTH) as writer:
+        for name, path in named:
+            (tokens,) = tokenizer.encode([path.read_text()])
+            examples = min(8, len(tokens) // LENGTH)
+            cut = np.array(tokens[: examples * LENGTH], dtype=tokenizer.dtype)
+            writer.user(name)
+            writer.write(Split.TRAIN, cut, np.full(examples, LENGTH, dtype=np.int64), records=1)
+            tally.read()
+            tally.store()
+        source = {"kind": "modules", "public": True}
+        writer.finish(source=source, fractions=(0.0, 0.0), tally=tally)
+
+
+def command(store: Path, run: Path, plan: Plan, setting: Setting) -> None:
+    """``userdp train`` with the plan's numbers as options; `RuntimeError` if it fails."""
+    options = {
+        "sampling": "users",
+        "population": USERS,
+        "cohort-size": COHORT,
+        "group-size": GROUP,
+        "steps": plan.steps,
+        "l2-clip-norm": plan.l2_clip_norm,
+        "delta": plan.target_delta,
+        "noise-multiplier": plan.noise_multiplier,
+        "precision": "bfloat16",
+        "device": setting.device,
+    }
+    given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    called = [sys.executable, "-m", "userdp", "train", str(store), "--out", str(run), *given]
+    done = subprocess.run(
+        [*called, "--no-tensorboard", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"userdp train ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def examine(store: Path, run: Path, plan: Plan, setting: Setting) -> tuple[dict[str, bool], Result]:
+    """What must hold of the run and its store, and what else is worth knowing."""
+    of_run, of_store = claim(run / "ledger.jsonl"), claim(store)
+    epsilon = plan.guarantee().epsilon
+    log = [json.loads(line) for line in (run / "operator.jsonl").read_text().splitlines()]
+    machine = next(entry for entry in log if entry["kind"] == "machine")
+    took = [entry["seconds"] for entry in log if entry["kind"] == "step"]
+    released = load_file(run / "model" / "model.safetensors")
+    base = load_file(BUNDLED)
+    checks = {
+        "every step is in the run's ledger": of_run.complete and of_run.steps == plan.steps,
+        "the run claims the plan's epsilon": of_run.guarantee.epsilon == epsilon,
+        "the store's ledger is settled": of_store.complete and of_store.runs == 1,
+        "the store claims the same": of_store.guarantee.epsilon == epsilon,
+        "the log names this device": not setting.on_gpu
+        or machine["device"] == torch.cuda.get_device_name(),
+        "released weights are finite": all(bool(w.isfinite().all()) for w in released.values()),
+        "released weights have moved": any(
+            bool((weights != base[name]).any()) for name, weights in released.items()
+        ),
+    }
+    facts = {
+        "epsilon": of_run.guarantee.epsilon,
+        "machine": machine["device"],
+        "seconds_per_step": statistics.median(took),
+    }
+    return checks, facts

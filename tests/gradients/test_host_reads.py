@@ -1,0 +1,68 @@
+"""No engine waits for the device once per layer: a step reads as often at 4 layers as at 2."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.gpu.reads import counted, per_layer
+from benchmarks.gpu.setting import Setting
+from userdp.gradients import reference
+from userdp.gradients.engines import tape, two_pass
+from userdp.gradients.engines.uses import Dense, Ghost, Layout
+
+CPU = Setting(device="cpu", tiny=True, memory_gib=1)
+
+
+@pytest.mark.parametrize("engine", ["auto", "bookkeeping", "lora", "reference", "vmap"])
+def test_a_layer_adds_no_read(engine):
+    found = per_layer(engine, CPU)
+    assert found["per_layer"] == 0
+    assert found["waits"]["2"] > 0  # a pass has some: the count is alive
+
+
+def test_twin_a_read_per_layer_is_noticed(monkeypatch):
+    honest = tape.Tape.linear
+
+    def linear(self, name, left, right):
+        assert bool(left.isfinite().all())
+        honest(self, name, left, right)
+
+    monkeypatch.setattr(tape.Tape, "linear", linear)
+    assert per_layer("bookkeeping", CPU)["per_layer"] == 4  # GPT-2's linear layers
+
+
+def test_twin_a_read_per_parameter_is_noticed_in_the_reference(monkeypatch):
+    honest = reference.squared_norms
+
+    def one_by_one(tensors):
+        return torch.tensor([float(honest([tensor])) for tensor in tensors]).double()
+
+    monkeypatch.setattr(reference, "squared_norms", one_by_one)
+    assert per_layer("reference", CPU)["per_layer"] > 0
+
+
+def test_the_two_pass_engine_reads_for_gram_matrices_alone():
+    layout = Layout(bounds=(0, 1, 2), unit_of_row=torch.arange(2))
+    left, right = torch.randn(2, 3, 4), torch.randn(2, 3, 5)
+    gradients = torch.einsum("usp,usq->upq", left, right)
+    with counted() as reads:
+        formed = two_pass._accurate([Dense(gradients)])
+    assert reads.count == 0
+    with counted() as reads:
+        gram = two_pass._accurate([Ghost(left, right, layout)])
+    assert reads.count == 1
+    torch.testing.assert_close(formed, gram, rtol=1e-5, atol=0)
+
+
+def test_copies_and_masks_are_reads_too():
+    numbers = torch.arange(3.0)
+    with counted() as reads:
+        numbers.cpu()
+        numbers.tolist()
+        numbers[numbers > 1]
+        float(numbers.sum())
+    assert reads.count == 4
+    with counted() as reads:
+        numbers[1:] + numbers[torch.tensor([0, 2])]
+    assert reads.count == 0
