@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## prepare, plan, train ULS and ELS, evaluate and report, in about a minute
+demo: $(STAMP)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes
 	$(BIN)/userdp demo --out $(DEMO) --overwrite
 
 test: $(STAMP) lint  ## run linters, type checker, import rules and all tests
