@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.corpora import ListSource, interleaved
-from tests.training.toy import CONFIG, WORDS, toy_model, write_tokenizer
+from tests.auditing.toy import store_of
+from tests.training.toy import CONFIG, WORDS, toy_model
 from userdp.auditing import inference
 from userdp.auditing.inference import Side, fresh_text, user_inference
-from userdp.data.prepare import prepare_store
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.data.tokenize import StoreTokenizer
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
 from userdp.training.models import read_model
@@ -30,15 +28,7 @@ def people(tmp_path_factory) -> UserStore:
         f"user{number:03d}".encode(): [record(WORDS[number % 30]) for _ in range(12)]
         for number in range(50)
     }
-    prepare_store(
-        ListSource(interleaved(texts)),
-        folder / "store",
-        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
-        seq_len=8,
-        held_out_users=0.5,
-        held_out_examples=0.3,
-    )
-    return UserStore.open(folder / "store")
+    return store_of(folder, texts, held_out_examples=0.3)
 
 
 def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
@@ -95,15 +85,7 @@ def busy(tmp_path_factory) -> UserStore:
         f"user{number:03d}".encode(): [" ".join([WORDS[number % 2]] * 4)] * (2, 20)[number % 2]
         for number in range(400)
     }
-    prepare_store(
-        ListSource(interleaved(texts)),
-        folder / "store",
-        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
-        seq_len=8,
-        held_out_users=0.5,
-        held_out_examples=0.1,
-    )
-    return UserStore.open(folder / "store")
+    return store_of(folder, texts, held_out_examples=0.1)
 
 
 def attack_on_a_model_that_favours_busy_people(store, monkeypatch):

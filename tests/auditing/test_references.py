@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from tests.auditing import toy
-from tests.data.corpora import ListSource, interleaved
-from tests.training.toy import CONFIG, WORDS, write_tokenizer
+from tests.training.toy import CONFIG, WORDS
 from userdp.auditing import references
 from userdp.auditing.audit_run import audit_run
 from userdp.auditing.inference import fresh_examples, fresh_text, user_inference
 from userdp.auditing.references import calibrated, copy_half, per_token, reference_scores
 from userdp.cli.app import run as userdp
-from userdp.data.prepare import prepare_store
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.config import PlainPlan
@@ -39,15 +36,7 @@ def people(tmp_path_factory) -> UserStore:
         return " ".join([*(WORDS[word] for word in easy), own])
 
     texts = {f"user{n:03d}".encode(): [record(n) for _ in range(12)] for n in range(240)}
-    prepare_store(
-        ListSource(interleaved(texts)),
-        folder / "store",
-        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
-        seq_len=8,
-        held_out_users=0.5,
-        held_out_examples=0.4,
-    )
-    return UserStore.open(folder / "store")
+    return toy.store_of(folder, texts, held_out_examples=0.4)
 
 
 def rows_of(part, user, examples):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.training.toy import cycles, toy_store
+from tests.data.corpora import ListSource, interleaved
+from tests.training.toy import cycles, toy_store, write_tokenizer
 from userdp.auditing.extra_run import ExtraRun, extra_run
+from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
 from userdp.plan import Plan
 from userdp.training.config import OptimizerName, TrainConfig
 
@@ -24,6 +27,19 @@ CANARIES = 48
 
 def audit_store(folder: Path, users: int = 200) -> UserStore:
     return toy_store(folder, cycles(users), held_out=0.2)
+
+
+def store_of(folder: Path, texts: dict[bytes, list[str]], *, held_out_examples: float) -> UserStore:
+    """Records of words by user, half of the users held out."""
+    prepare_store(
+        ListSource(interleaved(texts)),
+        folder / "store",
+        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json")),
+        seq_len=8,
+        held_out_users=0.5,
+        held_out_examples=held_out_examples,
+    )
+    return UserStore.open(folder / "store")
 
 
 def audit_plan(**changes) -> Plan:
