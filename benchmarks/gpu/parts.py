@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -124,7 +125,8 @@ def run(
             result = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"}
         done[name] = {**result, "part_seconds": round(time.monotonic() - begin, 2)}
         save(document, out)
-        if setting.on_gpu:
+        if setting.on_gpu:  # hooks and graphs are cycles, and the memory parts want it all
+            gc.collect()
             torch.cuda.empty_cache()
         print(f"{name}: {done[name]['part_seconds']} s", flush=True)
     save(document, out)
