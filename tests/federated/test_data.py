@@ -37,14 +37,31 @@ def test_the_cap_keeps_each_of_a_subjects_items_equally_often():
     assert stats.chisquare(seen).pvalue > 1e-4
 
 
-def test_items_are_spread_uniformly_or_by_the_power_law():
-    data = items([4] * 2000)
-    for alpha, cdf in ((None, lambda x: x), (4.0, lambda x: x**4)):
-        parts = spread(data, 8, np.random.default_rng(1), alpha=alpha)
-        assert sum(part.items for part in parts) == data.items
-        expected = data.items * np.diff([cdf(x) for x in np.linspace(0, 1, 9)])
-        found = np.array([part.items for part in parts])
-        assert (abs(found - expected) < 5 * np.sqrt(expected) + 5).all()
+@pytest.mark.parametrize("alpha", [None, 2.0])
+def test_each_subjects_items_are_spread_uniformly_or_by_the_power_law_in_its_own_order(alpha):
+    data = items([4000] * 40)
+    parts = spread(data, 8, np.random.default_rng(1), alpha=alpha)
+    assert sum(part.items for part in parts) == data.items
+    found = np.stack([part.counts for part in parts])  # (silos, subjects)
+    shares = np.diff(np.linspace(0, 1, 9) ** (alpha or 1.0))
+    assert (abs(np.sort(found, axis=0) - 4000 * shares[:, None]) < 5 * np.sqrt(4000 / 8) + 5).all()
+    homes = np.bincount(found.argmax(axis=0), minlength=8)
+    assert homes.max() < 20  # no silo is home to most
+
+
+def test_the_largest_group_grows_with_alpha_while_silos_stay_alike():
+    """One order of the silos for all, the other reading of the paper, fails both."""
+    data = items([100] * 400)
+    draw = np.random.default_rng(1)
+
+    def largest(parts):
+        batches = [part.subjects[draw.permutation(part.items)[:64]] for part in parts]
+        return np.mean([np.bincount(batch).max() for batch in batches])
+
+    even, uneven = (spread(data, 8, draw, alpha=alpha) for alpha in (None, 16.0))
+    sizes = [part.items for part in uneven]
+    assert max(sizes) < 2 * min(sizes)
+    assert largest(uneven) > largest(even) + 0.5
 
 
 def test_subjects_are_numbered_afresh_in_every_silo():

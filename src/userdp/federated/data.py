@@ -131,19 +131,22 @@ def spread(
         data: all items.
         silos: n.
         generator: of the coins.
-        alpha: None: each silo is equally likely. Else silo ⌊n x⌋ with x of density α x^(α-1) on
-            [0, 1]: most items go to the last silos.
+        alpha: None: each silo is equally likely. Else the silo ⌊n x⌋ with x of density α x^(α-1)
+            on [0, 1], in an order of the silos that is drawn for each subject: the larger α, the
+            more of a subject's items lie in one silo, and all silos stay alike.
 
-    Source: Marathe et al. 2023, Sections 5.1 and 5.2.
+    Source: Marathe et al. 2023, Sections 5.1 and 5.2. The order for each subject is our reading:
+    with it the largest group of a mini-batch grows with α as published, with one order for all it
+    does not.
     """
     require_count("silos", silos)
     if alpha is None:
         places = generator.integers(silos, size=data.items)
     else:
         require_positive("alpha", alpha)
-        places = np.minimum(
-            (silos * generator.power(alpha, data.items)).astype(np.int64), silos - 1
-        )
+        orders = generator.permuted(np.tile(np.arange(silos), (len(data.counts), 1)), axis=1)
+        ranks = (silos * generator.power(alpha, data.items)).astype(np.int64)
+        places = orders[data.subjects, np.minimum(ranks, silos - 1)]
     return [data.take(np.flatnonzero(places == silo)) for silo in range(silos)]
 
 
