@@ -76,8 +76,8 @@ def federate(
         base: with causal-lm, the model whose LoRA adapters train.
         width: the model's size, or the rank of its adapters.
         seq_len: characters, or tokens, of an item of text.
-        alpha: spread each subject's items over silos by a power law, in an order of its own; uniformly
-            if left out.
+        alpha: spread each subject's items over silos by a power law, in an order of its own;
+            uniformly if left out.
         seed: of the public initial weights, and of the split over silos.
         runtime: Flower's simulation engine; this process alone; or only make the folders and the
             Flower app of a deployment.
