@@ -39,7 +39,7 @@ def decoder(group: int, setting: Setting, deadline: float) -> Result:
     shape = TINY if setting.tiny else DECODER
     model = gpt2(shape, device=setting.device)
     units = cohort(max(group, 16) if setting.tiny else 128, group, shape, device=setting.device)
-    rows = []
+    rows: list[Result] = []
     share = (deadline - time.monotonic()) / 2
     skipped = []
     for precision in BY_COST:
@@ -75,7 +75,7 @@ def with_adapters(shape: Shape, setting: Setting) -> nn.Module:
 def lora(size: str, setting: Setting, deadline: float) -> Result:
     shape = TINY if setting.tiny else GPT2_SIZES[size]
     model = with_adapters(shape, setting)
-    rows = []
+    rows: list[Result] = []
     share = (deadline - time.monotonic()) / 4
     skipped = []
     for precision in BY_COST:

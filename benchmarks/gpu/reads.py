@@ -72,13 +72,14 @@ def counted() -> Iterator[HostReads]:
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            reads.count += 1
+            mode.count += 1
             return original(tensor, *args, **kwargs)
 
         return call
 
-    with HostReads() as reads, _patched(noting):
-        yield reads
+    mode = HostReads()
+    with mode, _patched(noting):
+        yield mode
 
 
 @contextmanager
@@ -91,9 +92,9 @@ def _patched(noting: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iter
 def waits(step: Callable[[], object], setting: Setting) -> int:
     """How often the host waits in one step."""
     if not setting.on_gpu:
-        with counted() as reads:
+        with counted() as mode:
             step()
-        return reads.count
+        return mode.count
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:

@@ -39,8 +39,8 @@ def markdown(document: Result) -> str:
             lines += [_line(cells) for name, row in found for cells in make(name, row)]
             lines.append("")
     lines += list(_training(parts.get("training", {})))
-    if "seconds" in (found := parts.get("noise", {})):
-        lines += [f"Noise over {found['numbers']:,} numbers: {found['seconds']:.3f} s.", ""]
+    if "seconds" in (noise := parts.get("noise", {})):
+        lines += [f"Noise over {noise['numbers']:,} numbers: {noise['seconds']:.3f} s.", ""]
     for name, part in parts.items():
         if part.get("skipped"):
             lines += [f"{name}: no time left for {'; '.join(part['skipped'])}.", ""]
