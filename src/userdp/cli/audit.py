@@ -93,7 +93,7 @@ def _print(console: Console, result: dict[str, Any]) -> None:
 
     for name, attack in _attacks(result):
         say(
-            f"{name}: AUC {attack['auc']:.3f} ({attack['auc_low']:.3f} to "
+            f"User inference {name}: AUC {attack['auc']:.3f} ({attack['auc_low']:.3f} to "
             f"{attack['auc_high']:.3f} at {attack['confidence']:.0%}), true positives at "
             f"{attack['low_fpr']:.0%} false ones: {attack['tpr_at_low_fpr']:.1%}; "
             f"{attack['members']} members, {attack['others']} others: "
@@ -158,10 +158,10 @@ def _attacks(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The attacks on the released model that were made, by name."""
     found = []
     if result["inference"] is not None:
-        found.append(("User inference", result["inference"]))
+        found.append(("against the base model", result["inference"]))
     if result["references"] is not None:
         runs = result["references"]["runs"]
-        found.append((f"User inference against {runs} reference runs", result["references"]))
+        found.append((f"against {runs} reference runs", result["references"]))
     return found
 
 
@@ -172,7 +172,7 @@ def _draw(attacks: list[tuple[str, dict[str, Any]]], path: Path) -> None:
         for name, attack in attacks:
             false, true = zip(*attack["curve"], strict=True)
             bounds = f"{attack['auc']:.3f} ({attack['auc_low']:.3f} to {attack['auc_high']:.3f})"
-            axis.plot(false, true, label=f"{name.removeprefix('User inference ')}: {bounds}")
+            axis.plot(false, true, label=f"{name}: {bounds}")
         axis.plot([1e-4, 1], [1e-4, 1], ":", color="tab:gray", label="chance")
         axis.set_xlabel("false positive rate")
         axis.set_ylabel("true positive rate")
@@ -181,6 +181,6 @@ def _draw(attacks: list[tuple[str, dict[str, Any]]], path: Path) -> None:
     axes[1].set_yscale("log")
     axes[1].set_xlim(1e-3, 1)
     axes[1].set_ylim(1e-3, 1)
-    axes[0].legend(fontsize=8)
+    axes[1].legend(fontsize=8, loc="lower right")
     figure.suptitle("User inference: AUC with its interval, operator-only")
     save(figure, path, operator_only=True)
