@@ -56,6 +56,7 @@ PAPER_RECORDS, PAPER_USERS, MEDIAN, MOST = 135_818_730, 342_477, 183, 194_200
 COHORT, GROUP, SEQ_LEN = 4096, 64, 128
 PARTS = ("scale", "grouper", "gather", "draw", "flat")
 SENTENCES = 2**15
+WORDS_PER_TEXT = 12  # 26 tokens on average
 
 
 # The corpus
@@ -75,13 +76,15 @@ def examples_per_user(records: int, seed: int = 0) -> NDArray[np.int64]:
     return counts
 
 
-def sentences(seed: int = 0) -> list[bytes]:
-    """JSON strings of real words; lengths log-normal, a few reach 128 tokens."""
+def sentences(seed: int = 0, *, words_per_text: int = WORDS_PER_TEXT) -> list[bytes]:
+    """JSON strings of real words; lengths log-normal around the median, a few reach 128 tokens."""
     import pydoc_data.topics
 
     words = " ".join(pydoc_data.topics.topics.values()).split()
     draw = np.random.default_rng(seed)
-    sizes = np.clip(np.rint(draw.lognormal(np.log(12), 0.7, SENTENCES)), 1, 100).astype(int)
+    sizes = np.clip(np.rint(draw.lognormal(np.log(words_per_text), 0.7, SENTENCES)), 1, 100).astype(
+        int
+    )
     starts = draw.integers(0, len(words) - 128, SENTENCES)
     texts = [
         " ".join(words[a : a + n]) for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)
@@ -89,12 +92,14 @@ def sentences(seed: int = 0) -> list[bytes]:
     return [json.dumps(text).encode() for text in texts]
 
 
-def write_corpus(path: Path, records: int, seed: int = 0) -> int:
+def write_corpus(
+    path: Path, records: int, seed: int = 0, *, words_per_text: int = WORDS_PER_TEXT
+) -> int:
     """JSON Lines, users mixed as in a dump by time; returns bytes."""
     draw = np.random.default_rng(seed)
     owner = np.repeat(np.arange(len(counts := examples_per_user(records))), counts).astype(np.int32)
     draw.shuffle(owner)
-    texts = sentences()
+    texts = sentences(words_per_text=words_per_text)
     with path.open("wb", buffering=2**22) as file:
         for begin in range(0, records, 2**17):
             part = owner[begin : begin + 2**17].tolist()
@@ -207,12 +212,12 @@ def child(*arguments: str) -> dict[str, Any]:
     return result
 
 
-def scale(folder: Path, sizes: list[int]) -> dict[str, Any]:
+def scale(folder: Path, sizes: list[int], *, words_per_text: int) -> dict[str, Any]:
     rows = []
     for records in sizes:
         path, out = folder / "corpus.jsonl", folder / "store"
         began = time.perf_counter()
-        size = write_corpus(path, records)
+        size = write_corpus(path, records, words_per_text=words_per_text)
         row = {"records": records, "bytes": size, "generating": time.perf_counter() - began}
         row |= child("--prepare", str(path), str(out))
         rows.append(row)
@@ -454,6 +459,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--millions", type=float, nargs="+", default=[1, 3, 10, 30])
+    parser.add_argument(
+        "--words", type=int, default=WORDS_PER_TEXT, help="of the median text of the part scale"
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--folder", type=Path, help="for working files; needs 15 GB at 30 M")
     parser.add_argument("--prepare", nargs=2, help=argparse.SUPPRESS)
@@ -473,7 +481,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         runs: dict[str, Callable[[], dict[str, Any]]] = {
-            "scale": lambda: scale(folder, sizes),
+            "scale": lambda: scale(folder, sizes, words_per_text=options.words),
             "grouper": lambda: grouper(
                 folder, *((20_000, 1_000) if quick else (1_000_000, 100_000))
             ),
