@@ -51,7 +51,7 @@ def draw_figure_2(rows: Sequence[Row], path: Path) -> None:
 
 def draw_figure_3(rows: Sequence[Row], path: Path) -> None:
     """Accuracy against α; uniform spread stands at α = 1."""
-    figure, axes = panels(1, width=6.0)
+    figure, axes = panels(1, width=8.0)
     for label, line, style, color in _lines(rows):
         axes[0].plot(
             [row["alpha"] for row in line],
@@ -62,10 +62,11 @@ def draw_figure_3(rows: Sequence[Row], path: Path) -> None:
             markersize=4,
         )
     axes[0].set_xscale("log", base=2)
+    axes[0].xaxis.set_major_formatter("{x:g}")
     axes[0].set_xlabel("α (1: uniform)")
     axes[0].set_ylabel("test accuracy")
     axes[0].grid(alpha=0.3)
-    axes[0].legend(fontsize=7)
+    axes[0].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     figure.suptitle("spread of subjects over silos (Marathe et al. 2023, Figure 3)", fontsize=10)
     save(figure, path)
 
