@@ -1,0 +1,127 @@
+"""Every engine on an accelerator: nothing is left on the host, and the sum is the CPU's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from tests.gradients.far_device import FAR, Accelerator, Far, MixedDevicesError, on_far
+from userdp.gradients import (
+    ENGINES,
+    ClipRule,
+    NoiseSource,
+    Units,
+    causal_lm_loss,
+    clipped_sum,
+    get_engine,
+)
+from userdp.gradients.engines import one_pass
+from userdp.gradients.engines.chunks import layout_of
+from userdp.guarantees import LayerSplit
+
+SIZES = [2, 1, 3, 1]
+
+
+@pytest.fixture
+def both(make_model, make_rows):
+    """``both(family, masked)``: a model here and there, units here and there."""
+
+    def make(family, masked=False):
+        model = make_model(family)
+        model.set_attn_implementation("eager")  # which kernel attends follows the device's name
+        here = Units.from_rows(make_rows(SIZES))
+        if masked:
+            generator = torch.Generator().manual_seed(5)
+            targets = torch.rand(here.input_ids.shape, generator=generator) < 0.7
+            here = Units(
+                input_ids=here.input_ids,
+                lengths=here.lengths,
+                offsets=here.offsets,
+                targets=targets,
+            )
+        far = on_far(copy.deepcopy(model))
+        with Accelerator():
+            there = here.to(FAR)
+        return model, far, here, there
+
+    return make
+
+
+def apart(there, here) -> float:
+    assert set(there) == set(here)
+    assert all(isinstance(value, Far) for value in there.values())
+    return max(float((there[name].near - value).abs().max()) for name, value in here.items())
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+def test_an_engine_gives_there_what_it_gives_here(both, engine, family):
+    model, far, here, there = both(family)
+    oracle = clipped_sum(model.double(), causal_lm_loss, here, l2_clip_norm=0.5)
+    with Accelerator():
+        found = get_engine(engine)(far, causal_lm_loss, there, l2_clip_norm=0.5)
+    assert apart(found.value, oracle.value) < 2e-3  # of the margins, 0.5 times 1e-3
+    torch.testing.assert_close(found.norms, oracle.norms, rtol=1e-4, atol=0)
+    torch.testing.assert_close(found.losses, oracle.losses, rtol=1e-5, atol=0)
+    assert (found.norms.device.type, found.losses.device.type) == ("cpu", "cpu")
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "lora", "reference"])
+@pytest.mark.parametrize("how", ["rows first", "by layer", "masked", "small passes"])
+def test_other_clips_and_masks_do_too(both, engine, how):
+    model, far, here, there = both("gpt2-tied", masked=how == "masked")
+    options = {
+        "rows first": {"item_clip_norm": 0.3},
+        "by layer": {"rule": ClipRule(layer_split=LayerSplit.UNIFORM)},
+        "masked": {},
+        "small passes": {"micro_batch": 2},
+    }[how]
+    oracle = clipped_sum(model, causal_lm_loss, here, l2_clip_norm=0.5, **options)
+    with Accelerator():
+        found = get_engine(engine)(far, causal_lm_loss, there, l2_clip_norm=0.5, **options)
+    assert apart(found.value, oracle.value) < 2e-3
+
+
+def test_a_unit_that_is_not_finite_leaves_nothing_there_either(both):
+    model, far, here, there = both("llama")
+
+    def loss(model, input_ids, lengths):
+        losses = causal_lm_loss(model, input_ids, lengths)
+        first = (input_ids[:, 0] == here.input_ids[0, 0]) & (lengths == here.lengths[0])
+        return losses * torch.where(first, torch.inf, 1.0)
+
+    oracle = clipped_sum(model, loss, here, l2_clip_norm=0.5)
+    assert oracle.non_finite == 1
+    with Accelerator():
+        found = get_engine("bookkeeping")(far, loss, there, l2_clip_norm=0.5)
+    assert found.non_finite == 1
+    assert apart(found.value, oracle.value) < 2e-3
+
+
+def test_noise_drawn_on_the_host_reaches_the_device():
+    here = {"w": torch.zeros(5, dtype=torch.float64)}
+    NoiseSource(unsafe_noise_seed=3).add_(here, 1.0)
+    with Accelerator():
+        there = {"w": torch.zeros(5, dtype=torch.float64, device=FAR)}
+        NoiseSource(unsafe_noise_seed=3).add_(there, 1.0)
+    assert there["w"].near.tolist() == here["w"].tolist()
+
+
+def test_twin_a_tensor_left_on_the_host_is_noticed(both, monkeypatch):
+    _, far, _, there = both("gpt2-tied")
+
+    def forgetful(units, *, by_row=False):
+        honest = layout_of(units, by_row=by_row)
+        return type(honest)(bounds=honest.bounds, unit_of_row=honest.unit_of_row.cpu())
+
+    monkeypatch.setattr(one_pass, "layout_of", forgetful)
+    with Accelerator(), pytest.raises(MixedDevicesError):
+        get_engine("bookkeeping")(far, causal_lm_loss, there, l2_clip_norm=0.5)
+
+
+def test_twin_units_left_on_the_host_are_noticed(both):
+    _, far, here, _ = both("gpt2-tied")
+    with Accelerator(), pytest.raises(MixedDevicesError):
+        get_engine("reference")(far, causal_lm_loss, here, l2_clip_norm=0.5)
