@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "accounting.py"
-# By path: an installed package is called `benchmarks` as well.
-_spec = importlib.util.spec_from_file_location("userdp_benchmarks_accounting", FILE)
-assert _spec is not None
-assert _spec.loader is not None
-bench = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = bench
-_spec.loader.exec_module(bench)
-
-TABLE, Journal, Setting = bench.TABLE, bench.Journal, bench.Setting
-random_settings, summarise = bench.random_settings, bench.summarise
+from benchmarks.accounting.bench import Journal
+from benchmarks.accounting.settings import TABLE, Setting, random_settings
+from benchmarks.accounting.summary import summarise
 
 
 def test_random_settings_stay_in_the_ranges_and_repeat() -> None:
