@@ -1,0 +1,64 @@
+"""Stores of random tokens, indices without tokens, and samplers over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEQ_LEN = 128
+
+
+def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
+    """A store of random tokens; every example has ``length``."""
+    from userdp.data.records import Tally
+    from userdp.data.splits import Split
+    from userdp.data.store import UserStore
+    from userdp.data.tokenize import StoreTokenizer
+    from userdp.data.writer import StoreWriter
+
+    draw = np.random.default_rng(0)
+    block = draw.integers(0, 4096, int(counts.max()) * length).astype(np.uint16)
+    with StoreWriter(path, tokenizer=StoreTokenizer.load(), seq_len=length) as writer:
+        import userdp.data.body as body
+
+        # The content hash is not what is timed here.
+        hashing, body.prolong = body.prolong, lambda chain, *_: chain
+        try:
+            for user, count in enumerate(counts.tolist()):
+                writer.user(b"%09d" % user)
+                lengths = np.full(count, length, dtype=np.int64)
+                writer.write(Split.TRAIN, block[: count * length], lengths)
+        finally:
+            body.prolong = hashing
+        writer.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+    return UserStore.open(path)
+
+
+def index_of(counts: NDArray[np.int64]) -> Any:
+    """A split of which the span index alone exists."""
+    from userdp.data.splits import Split
+    from userdp.data.store import StoreSplit
+
+    users = len(counts)
+    spans: dict[str, NDArray[Any]] = {
+        "split": np.zeros(users, np.uint8),
+        "user": np.arange(users),
+        "segment": np.zeros(users, np.int32),
+        "start": np.cumsum(counts) - counts,
+        "length": counts,
+    }
+    return StoreSplit(Split.TRAIN, [], spans, np.zeros((users, 2), np.uint64))
+
+
+def sampler_of(counts: NDArray[np.int64], cohort: int) -> Any:
+    from userdp.cohorts import build_sampler
+    from userdp.plan import Plan
+
+    plan = Plan.for_users(
+        population=len(counts), cohort_size=cohort, group_size=4, steps=10, l2_clip_norm=1.0,
+        target_delta=1e-6, noise_multiplier=1.0,
+    )  # fmt: skip
+    return build_sampler(plan, counts)
