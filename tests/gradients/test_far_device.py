@@ -44,6 +44,10 @@ def both(make_model, make_rows):
         far = on_far(copy.deepcopy(model))
         with Accelerator():
             there = here.to(FAR)
+            try:
+                causal_lm_loss(far, there.input_ids, there.lengths, there.targets)
+            except NotImplementedError:  # seen with transformers 5.17's masks, not with 5.23's
+                pytest.skip("this transformers makes tensors where no mode sees them")
         return model, far, here, there
 
     return make
