@@ -40,7 +40,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks.step import LENGTH, SETTINGS, VOCABULARY, build, interval
+from benchmarks.step.measure import interval
+from benchmarks.step.models import LENGTH, SETTINGS, VOCABULARY, build
 from userdp.cohorts import Cohort
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import two_pass

@@ -29,7 +29,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
-from benchmarks.step import SETTINGS, build, clock, interval
+from benchmarks.step.measure import clock, interval
+from benchmarks.step.models import SETTINGS, build
 from userdp.data.prepare import prepare_store
 from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally

@@ -28,6 +28,7 @@ from torch import nn
 
 from benchmarks.gpu.setting import DECODER, TINY, Result, Setting, Shape, cohort, gpt2
 from benchmarks.gpu.timing import engine_step, plain, seconds
+from benchmarks.opacus_steps import ghost, replace_conv1d
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.gradients.engines.chunks import passes, rows_per_pass
 from userdp.gradients.engines.one_pass import most_units
@@ -97,10 +98,8 @@ def memory(what: str, setting: Setting, deadline: float) -> Result:
 
 def absent(method: str) -> str | None:
     """Why ``method`` cannot be run here."""
-    if method.startswith("opacus"):
-        missing = [name for name in ("opacus", "rich") if util.find_spec(name) is None]
-        if missing:
-            return f"{' and '.join(missing)} not installed"
+    if method.startswith("opacus") and util.find_spec("opacus") is None:
+        return "opacus not installed"
     return None
 
 
@@ -165,17 +164,8 @@ def facts(method: str, shape: Shape, sequences: int, setting: Setting, number: i
 
 def linear_gpt2(shape: Shape, device: str) -> nn.Module:
     """GPT-2 with Linear in place of Conv1D and an output layer of its own."""
-    from transformers.pytorch_utils import Conv1D
-
     model = gpt2(shape, tied=False, device=device)
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, Conv1D):
-                inputs, outputs = child.weight.shape
-                layer = nn.Linear(inputs, outputs, device=device)
-                layer.weight = nn.Parameter(child.weight.detach().T.contiguous())
-                layer.bias = child.bias
-                setattr(parent, name, layer)
+    replace_conv1d(model)
     return model
 
 
@@ -187,22 +177,4 @@ def stepper(method: str, model: nn.Module) -> Callable[[Units], object]:
         return lambda units: engine_step(
             "auto", model, causal_lm_loss, units, micro_batch=len(units.lengths)
         )()
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-
-    from benchmarks.step import Contiguous
-
-    wrapped = GradSampleModuleFastGradientClipping(
-        Contiguous(model), max_grad_norm=1.0, use_ghost_clipping=True, loss_reduction="sum"
-    )
-
-    def step(units: Units) -> None:
-        wrapped.zero_grad()
-        losses = causal_lm_loss(wrapped, units.input_ids, units.lengths)
-        losses.sum().backward(retain_graph=True)
-        wrapped.zero_grad()
-        factors = wrapped.get_clipping_coef()
-        wrapped.disable_hooks()
-        (factors * losses).sum().backward()
-        wrapped.enable_hooks()
-
-    return step
+    return ghost(model, l2_clip_norm=1.0)
