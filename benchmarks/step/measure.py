@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.step.methods import CLIP, MISSING, Step, make
-from benchmarks.step.models import Setting, build, cohort
+from benchmarks.decoders import cohort
+from benchmarks.passes import CLIP, Step
+from benchmarks.step.methods import MISSING, make
+from benchmarks.step.models import Setting, build
 from userdp.gradients import Units, causal_lm_loss, clipped_sum
 from userdp.gradients.engines import get_engine
 
@@ -24,7 +26,7 @@ def measure(
     setting: Setting, methods: list[str], args: argparse.Namespace, deadline: float
 ) -> dict[str, Any]:
     model = build(setting, device=args.device)
-    units = cohort(setting, args.sequences, args.device)
+    units = cohort(args.sequences, setting.group, setting.shape, device=args.device)
     skipped: dict[str, str] = {}
     steps: dict[str, Step] = {}
     for method in methods:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.decoders import cohort
 from benchmarks.step.methods import make
-from benchmarks.step.models import SETTINGS, Setting, build, cohort
+from benchmarks.step.models import SETTINGS, Setting, build
 
 
 def peak_memory(setting: Setting, method: str, args: argparse.Namespace) -> float:
@@ -29,7 +30,7 @@ def child(key: str, method: str, args: argparse.Namespace) -> None:
         method,
         setting,
         build(setting, device=args.device),
-        cohort(setting, args.sequences, args.device),
+        cohort(args.sequences, setting.group, setting.shape, device=args.device),
     )
     step()
     if args.device == "cuda":

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from torch import nn
 
 from benchmarks import opacus_steps
+from benchmarks.passes import CLIP, Step, engine_step, plain
 from benchmarks.step.models import Setting
-from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.gradients.engines import get_engine
+from userdp.gradients import Units, causal_lm_loss
 
-CLIP = 1.0
-Step = Callable[[], object]
 OURS = ["auto", "reference", "vmap"]
 OTHERS = ["opacus per-sample", "opacus ghost"]
 MISSING = {
@@ -33,9 +30,9 @@ def methods_of(setting: Setting, *, quick: bool) -> list[str]:
 
 def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
     if method == "plain":
-        return plain(model, units, rows=len(units.lengths))
+        return partial(plain, model, causal_lm_loss, units, len(units.lengths))
     if method == "plain in parts":
-        return plain(model, units, rows=8)
+        return partial(plain, model, causal_lm_loss, units, 8)
     if method == "opacus per-sample":
         clipping = opacus_steps.per_sample(
             opacus_steps.supported(model), group=setting.group, l2_clip_norm=CLIP
@@ -44,26 +41,4 @@ def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
     if method == "opacus ghost":
         ghost = opacus_steps.ghost(opacus_steps.supported(model), l2_clip_norm=CLIP)
         return partial(ghost, units)
-    return ours(model, units, method)
-
-
-def plain(model: nn.Module, units: Units, *, rows: int) -> Step:
-    parameters = list(trainable_parameters(model).values())
-    count = len(units.lengths)
-
-    def step() -> None:
-        for p in parameters:
-            p.grad = None
-        for begin in range(0, count, rows):
-            here = slice(begin, begin + rows)
-            (
-                causal_lm_loss(model, units.input_ids[here], units.lengths[here]).sum() / count
-            ).backward()
-
-    return step
-
-
-def ours(model: nn.Module, units: Units, name: str) -> Step:
-    engine = get_engine(name)
-    micro_batch = len(units.lengths)
-    return lambda: engine(model, causal_lm_loss, units, l2_clip_norm=CLIP, micro_batch=micro_batch)
+    return engine_step(method, model, causal_lm_loss, units, micro_batch=len(units.lengths))

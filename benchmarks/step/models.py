@@ -1,14 +1,12 @@
-"""The models and cohorts of the settings."""
+"""The settings and their models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
-from userdp.gradients import Units
+from benchmarks.decoders import Shape, gpt2
 
 LENGTH, VOCABULARY = 128, 8192
 
@@ -23,6 +21,16 @@ class Setting:
     group: int
     rank: int | None = None
 
+    @property
+    def shape(self) -> Shape:
+        return Shape(
+            layers=self.layers,
+            width=self.width,
+            heads=self.width // 64,
+            vocabulary=VOCABULARY,
+            length=LENGTH,
+        )
+
 
 SETTINGS = [
     Setting(key="full_g4", width=256, layers=4, group=4),
@@ -35,21 +43,7 @@ SETTINGS = [
 
 
 def build(setting: Setting, *, device: str) -> nn.Module:
-    torch.manual_seed(0)
-    model: nn.Module = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCABULARY,
-            n_positions=LENGTH,
-            n_embd=setting.width,
-            n_layer=setting.layers,
-            n_head=setting.width // 64,
-            attn_pdrop=0.0,
-            embd_pdrop=0.0,
-            resid_pdrop=0.0,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    )
+    model = gpt2(setting.shape, device=device)
     if setting.rank is not None:
         import peft
 
@@ -60,12 +54,3 @@ def build(setting: Setting, *, device: str) -> nn.Module:
             if "lora_B" in name:
                 nn.init.normal_(parameter, std=0.02)
     return model.to(device).train()
-
-
-def cohort(setting: Setting, sequences: int, device: str) -> Units:
-    generator = torch.Generator().manual_seed(1)
-    return Units(
-        input_ids=torch.randint(0, VOCABULARY, (sequences, LENGTH), generator=generator).to(device),
-        lengths=torch.full((sequences,), LENGTH).to(device),
-        offsets=torch.arange(0, sequences + 1, setting.group),
-    )
