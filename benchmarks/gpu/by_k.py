@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 
+from benchmarks.decoders import cohort
 from benchmarks.gpu.ratios import with_adapters
-from benchmarks.gpu.setting import BY_COST, GPT2_SIZES, TINY, Result, Setting, cohort
+from benchmarks.gpu.setting import BY_COST, GPT2_SIZES, TINY, Result, Setting
 from benchmarks.gpu.timing import compare
 
 KS = (2, 5, 10, 20, 50)

@@ -12,9 +12,11 @@ import time
 
 import torch
 
+from benchmarks.decoders import cohort, gpt2
 from benchmarks.gpu.exactness import compiled
-from benchmarks.gpu.setting import BY_COST, DECODER, TINY, Result, Setting, cohort, gpt2, loss_of
-from benchmarks.gpu.timing import compare, engine_step, plain
+from benchmarks.gpu.setting import BY_COST, DECODER, TINY, Result, Setting, loss_of
+from benchmarks.gpu.timing import compare
+from benchmarks.passes import engine_step, plain
 from userdp.gradients.engines.auto import choose
 
 

@@ -19,7 +19,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from benchmarks.gpu.setting import Result, Setting, Shape, cohort, gpt2, loss_of
+from benchmarks.decoders import Shape, cohort, gpt2
+from benchmarks.gpu.setting import Result, Setting, loss_of
 from userdp.gradients import ENGINES, ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.training.config import Precision

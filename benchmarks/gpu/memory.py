@@ -26,9 +26,11 @@ from importlib import util
 import torch
 from torch import nn
 
-from benchmarks.gpu.setting import DECODER, TINY, Result, Setting, Shape, cohort, gpt2
-from benchmarks.gpu.timing import engine_step, plain, seconds
+from benchmarks.decoders import Shape, cohort, gpt2
+from benchmarks.gpu.setting import DECODER, TINY, Result, Setting
+from benchmarks.gpu.timing import seconds
 from benchmarks.opacus_steps import ghost, replace_conv1d
+from benchmarks.passes import CLIP, engine_step, plain
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.gradients.engines.chunks import passes, rows_per_pass
 from userdp.gradients.engines.one_pass import most_units
@@ -177,4 +179,4 @@ def stepper(method: str, model: nn.Module) -> Callable[[Units], object]:
         return lambda units: engine_step(
             "auto", model, causal_lm_loss, units, micro_batch=len(units.lengths)
         )()
-    return ghost(model, l2_clip_norm=1.0)
+    return ghost(model, l2_clip_norm=CLIP)

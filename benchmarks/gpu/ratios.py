@@ -14,6 +14,7 @@ import time
 import torch
 from torch import nn
 
+from benchmarks.decoders import Shape, cohort, gpt2
 from benchmarks.gpu.setting import (
     BY_COST,
     DECODER,
@@ -21,9 +22,6 @@ from benchmarks.gpu.setting import (
     TINY,
     Result,
     Setting,
-    Shape,
-    cohort,
-    gpt2,
     process_group,
 )
 from benchmarks.gpu.timing import compare, seconds

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.gpu.setting import Result, Setting, Shape, cohort, gpt2, process_group
-from benchmarks.gpu.timing import engine_step
+from benchmarks.decoders import Shape, cohort, gpt2
+from benchmarks.gpu.setting import Result, Setting, process_group
+from benchmarks.passes import engine_step
 from userdp.gradients import causal_lm_loss
 from userdp.gradients.shards import shard
 

@@ -1,4 +1,4 @@
-"""What the parts share: where they run, the models, the cohorts, the losses."""
+"""What the parts share: where they run, the sizes of models, the losses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
 
-from userdp.gradients import Loss, Units
+from benchmarks.decoders import Shape
+from userdp.gradients import Loss
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.losses import build_loss
 
@@ -39,17 +39,6 @@ class Setting:
         return self.device == "cuda"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """A GPT-2 style decoder and the length of its sequences."""
-
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-    length: int
-
-
 TINY = Shape(layers=2, width=32, heads=2, vocabulary=96, length=16)
 DECODER = Shape(layers=24, width=1024, heads=16, vocabulary=50257, length=128)
 GPT2_SIZES = {
@@ -57,37 +46,6 @@ GPT2_SIZES = {
     "gpt2-medium": DECODER,
     "gpt2-large": Shape(layers=36, width=1280, heads=20, vocabulary=50257, length=128),
 }
-
-
-def gpt2(shape: Shape, *, tied: bool = True, device: str = "cpu") -> nn.Module:
-    """A model of random weights, built on ``device``, in training mode."""
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=shape.vocabulary,
-        n_positions=shape.length,
-        n_embd=shape.width,
-        n_layer=shape.layers,
-        n_head=shape.heads,
-        attn_pdrop=0.0,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
-        tie_word_embeddings=tied,
-    )
-    with torch.device(device):
-        model: nn.Module = transformers.GPT2LMHeadModel(config)
-    return model.to(device).train()
-
-
-def cohort(sequences: int, group: int, shape: Shape, *, device: str) -> Units:
-    """Random sequences of full length, in units of ``group``."""
-    generator = torch.Generator().manual_seed(1)
-    return Units(
-        input_ids=torch.randint(shape.vocabulary, (sequences, shape.length), generator=generator),
-        lengths=torch.full((sequences,), shape.length),
-        offsets=torch.arange(0, sequences + 1, group),
-    ).to(device)
 
 
 def loss_of(precision: Precision, model: nn.Module) -> Loss:

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
 from benchmarks.gpu.setting import Result, Setting, loss_of
-from userdp.gradients import Loss, Units, get_engine, trainable_parameters
-from userdp.gradients.engines import two_pass
+from benchmarks.passes import Step, engine_step, plain
+from userdp.gradients import Units
 from userdp.training.config import Precision
-
-Step = Callable[[], object]
-
-
-def plain(
-    model: nn.Module, loss: Loss, units: Units, micro_batch: int, called: nn.Module | None = None
-) -> None:
-    """The ordinary pass; ``called`` is handed to the loss in the model's place (compiled, say)."""
-    parameters = list(trainable_parameters(model).values())
-    count = len(units.lengths)
-    for parameter in parameters:
-        parameter.grad = None
-    for begin in range(0, count, micro_batch):
-        here = slice(begin, begin + micro_batch)
-        rows = loss(model if called is None else called, units.input_ids[here], units.lengths[here])
-        (rows.sum() / count).backward()
 
 
 def seconds(step: Step, setting: Setting) -> float:
@@ -89,11 +73,6 @@ def interleaved(
         "ratio_most": {name: max(found) for name, found in ratios.items()},
         "peak_memory_bytes": memory,
     }
-
-
-def engine_step(name: str, model: nn.Module, loss: Loss, units: Units, *, micro_batch: int) -> Step:
-    engine = two_pass.clipped_sum if name == "two-pass" else get_engine(name)
-    return lambda: engine(model, loss, units, l2_clip_norm=1.0, micro_batch=micro_batch)
 
 
 def cleared(model: nn.Module) -> Step:

@@ -26,8 +26,10 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.setting import BY_COST, DECODER, TINY, Result, Setting, cohort, gpt2, loss_of
-from benchmarks.gpu.timing import cleared, engine_step, interleaved, plain, seconds
+from benchmarks.decoders import cohort, gpt2
+from benchmarks.gpu.setting import BY_COST, DECODER, TINY, Result, Setting, loss_of
+from benchmarks.gpu.timing import cleared, interleaved, seconds
+from benchmarks.passes import engine_step, plain
 from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.uses import Dense, Ghost, Layout, form
 

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from benchmarks.decoders import cohort, gpt2
 from benchmarks.gpu.memory import linear_gpt2
-from benchmarks.gpu.setting import TINY, cohort, gpt2
+from benchmarks.gpu.setting import TINY
 from benchmarks.opacus_steps import ghost, per_sample, replace_conv1d, supported
 from userdp.gradients import causal_lm_loss, clipped_sum
 
+# Opacus: "Full backward hook is firing ... since no inputs require gradients".
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning")
 CLIP = 0.5  # below every unit's norm
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, and Opacus adds 1e-6 to a norm
 
