@@ -65,6 +65,7 @@ def main() -> None:
     results = []
     for setting in settings:
         methods = args.methods or methods_of(setting, quick=args.quick)
+        methods = list(dict.fromkeys(["plain", *methods]))  # the base of every ratio
         result = measure(setting, methods, args, time.monotonic() + args.seconds)
         if not args.no_memory and not args.quick:
             result["memory"] = {
