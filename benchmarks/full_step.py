@@ -172,7 +172,8 @@ def measure(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
                 sampler_draw()  # the draw costs what it costs; the cohort was known before
                 return next(turns)
 
-            # The clip beside it needs a cohort of equal shape, so the draw is replaced in this run.
+            # The clip beside it needs a cohort of equal shape, so the draw is replaced in this
+            # run; the ignore is for replacing a method, which is what is meant.
             run._sampler.draw = draw_known  # type: ignore[method-assign]
             with timed_part(run, PARTS, now, parts):
                 private = iter(run)

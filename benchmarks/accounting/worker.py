@@ -35,7 +35,7 @@ def serve(library: str) -> None:
     for line in sys.stdin:
         try:
             reply = answer(json.loads(line))
-        except Exception as error:  # reported by name; the benchmark goes on
+        except Exception as error:  # of any library: a row by its name, and the next setting
             reply = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(reply), flush=True)
 
@@ -44,7 +44,7 @@ class Worker:
     """A process that answers requests; a new one is started after a cap or a crash."""
 
     def __init__(self, library: str) -> None:
-        self.library = library
+        self.asked = library
         self.process: subprocess.Popen[str] | None = None
         self.ready_mb = self.ready_cpu = 0.0
 
@@ -53,7 +53,7 @@ class Worker:
         if self.process is None:
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.accounting", "--worker", self.library],
+                [sys.executable, "-m", "benchmarks.accounting", "--worker", self.asked],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

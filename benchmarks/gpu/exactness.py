@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -118,8 +118,7 @@ def under_compile(
 def compiled(model: nn.Module, setting: Setting) -> nn.Module:
     """Under `torch.compile`; on a CPU traced alone, since generating code takes minutes there."""
     backend = "inductor" if setting.on_gpu else "eager"
-    wrapped: nn.Module = torch.compile(model, backend=backend)  # type: ignore[assignment]
-    return wrapped
+    return cast(nn.Module, torch.compile(model, backend=backend))  # typed as any callable
 
 
 def without(units: Units, out: int) -> Units:

@@ -20,6 +20,7 @@ import gc
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from importlib import util
 
@@ -126,17 +127,17 @@ def attempt(
     method: str, shape: Shape, sequences: int, setting: Setting, number: int, steps: int = 1
 ) -> float | None:
     """Seconds of the last of ``steps`` steps; None if memory runs out."""
-    found: float | None = None
-    try:
-        if not setting.on_gpu and number > _CPU_CAP:
-            raise torch.OutOfMemoryError("over the cap that stands for memory on a CPU")
+    if not setting.on_gpu and number > _CPU_CAP:  # which stands for memory on a CPU
+        return None
+
+    def last_of_steps() -> float:
         step = stepper(method, linear_gpt2(shape, setting.device))
         units = cohort(sequences, 1, shape, device=setting.device)
-        for _ in range(steps):
-            found = seconds(lambda: step(units), setting)
-    except torch.OutOfMemoryError:
-        found = None
-    step = units = None  # type: ignore[assignment]
+        return [seconds(lambda: step(units), setting) for _ in range(steps)][-1]
+
+    found: float | None = None
+    with suppress(torch.OutOfMemoryError):
+        found = last_of_steps()
     if setting.on_gpu:  # a failed step leaves its activations in cycles of hooks and graphs
         gc.collect()
         torch.cuda.empty_cache()

@@ -217,7 +217,7 @@ class _Session:
             return
         try:
             self._own.stop()
-        except Exception:  # its Java side may be gone already
+        except Exception:  # a Java side that is gone fails in many ways: what ended it is raised
             if kind is None:
                 raise
 

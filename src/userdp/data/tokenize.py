@@ -91,10 +91,9 @@ class StoreTokenizer:
             )
         content = file.read_bytes()
         try:
-            # The library raises bare `Exception`s; these are the ones it is known to pass on.
             json.loads(content)
             encoder = Tokenizer.from_str(content.decode())
-        except Exception as error:
+        except Exception as error:  # the library raises bare `Exception`s
             raise UseError(
                 f"{file} is not a tokenizer.json: {error}",
                 hint="save one with `tokenizer.save(path)` of the `tokenizers` library",

@@ -40,7 +40,7 @@ def client_app(federation: Path | None = None) -> ClientApp:
         folder, index = _place(context, federation)
         try:
             plan, shapes = look(folder, index)
-        except Exception:
+        except Exception:  # its words may hold data: the server gets a fixed phrase
             _log.exception("silo %d cannot take part", index)
             return _refuse(message, "failed", index)
         if message.content[CONFIG]["plan"] != plan.digest:
@@ -74,7 +74,7 @@ def client_app(federation: Path | None = None) -> ClientApp:
         except UserdpError as error:
             _log.warning("silo %d refused: %s", index, error.message)
             return _refuse(message, reason, index)
-        except Exception:
+        except Exception:  # its words may hold data: the server gets a fixed phrase
             _log.exception("silo %d failed", index)
             return _refuse(message, "failed", index)
         record = ArrayRecord({name: Array(array) for name, array in update.items()})

@@ -97,8 +97,8 @@ def run_rounds(
 def save_weights(path: Path, weights: Weights, *, rounds: int) -> None:
     """Write weights and how many rounds they have seen, whole or not at all."""
     buffer = io.BytesIO()
-    arrays = {f"a{place}": array for place, array in enumerate(weights.values())}
-    np.savez(buffer, rounds=np.int64(rounds), names=np.array(list(weights)), **arrays)  # type: ignore[arg-type]
+    arrays: dict[str, Any] = {f"a{place}": array for place, array in enumerate(weights.values())}
+    np.savez(buffer, rounds=np.int64(rounds), names=np.array(list(weights)), **arrays)
     try:
         write_file(path, buffer.getvalue())
     except OSError as error:

@@ -9,7 +9,7 @@ per-unit gradients of adapters cost what they cost on one process.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,11 @@ from userdp.errors import UseError
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.noise import NoiseSource
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
-def is_sharded(tensor: Tensor) -> bool:
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
     """Whether each process holds a part of ``tensor`` alone."""
     if not (dist.is_available() and dist.is_initialized()):
         return False
@@ -31,12 +34,12 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """This process's part; the tensor itself where it is not sharded."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
     """All of it, on every process; a collective where it is sharded."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def like(parameter: Tensor, part: Tensor) -> Tensor:

@@ -309,7 +309,7 @@ def _add_weighted(
         each = torch.zeros_like(weights)
         if factors is not None:
             each = weights * factors[layout.unit_of_row].to(weights.dtype)
-        (losses * each).sum().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward((losses * each).sum())
     for name, parameter in parameters.items():
         if parameter.grad is not None:
             total[name].add_(local(parameter.grad))
