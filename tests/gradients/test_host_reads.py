@@ -8,7 +8,7 @@ import torch
 from benchmarks.gpu.reads import counted, per_layer
 from benchmarks.gpu.setting import Setting
 from userdp.gradients import reference
-from userdp.gradients.engines import tape, two_pass
+from userdp.gradients.engines import norm_pass, tape
 from userdp.gradients.engines.uses import Dense, Ghost, Layout
 
 CPU = Setting(device="cpu", tiny=True, memory_gib=1)
@@ -47,10 +47,10 @@ def test_the_two_pass_engine_reads_for_gram_matrices_alone():
     left, right = torch.randn(2, 3, 4), torch.randn(2, 3, 5)
     gradients = torch.einsum("usp,usq->upq", left, right)
     with counted() as reads:
-        formed = two_pass._accurate([Dense(gradients)])
+        formed = norm_pass._accurate([Dense(gradients)])
     assert reads.count == 0
     with counted() as reads:
-        gram = two_pass._accurate([Ghost(left, right, layout)])
+        gram = norm_pass._accurate([Ghost(left, right, layout)])
     assert reads.count == 1
     torch.testing.assert_close(formed, gram, rtol=1e-5, atol=0)
 

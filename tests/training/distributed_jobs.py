@@ -27,7 +27,7 @@ from userdp.gradients import (
     reference,
     trainable_parameters,
 )
-from userdp.gradients.engines import two_pass
+from userdp.gradients.engines import norm_pass, two_pass
 from userdp.gradients.shards import like, shard, whole
 from userdp.guarantees import LayerSplit
 from userdp.plan import Plan
@@ -280,10 +280,10 @@ def refusals() -> dict[str, str]:
     )
     refused("no rule", shard(scaled))
     two_pass.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
-    honest = two_pass._accurate
-    two_pass._accurate = lambda uses: honest(uses) / 4
+    honest = norm_pass._accurate
+    norm_pass._accurate = lambda uses: honest(uses) / 4
     refused("half norms", shard(small_model()))
-    two_pass._accurate = honest
+    norm_pass._accurate = honest
     return found
 
 

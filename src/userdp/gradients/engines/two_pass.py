@@ -4,10 +4,10 @@ A sharded layer is gathered by all processes together, so all must run the same 
 who has fewer units goes through the motions with a made-up row that counts nothing.
 
 **All parameters sharded: two passes.** The first runs forward and backward with layers whose
-parameters count as constants; each hands over its units' squared norms (`NormTape`), so that no
-parameter's gradient is formed for more than a layer at a time, and none is reduced. The second is
-the ordinary backward pass of :math:`\sum_u c_u \ell_u` with the clip factors :math:`c_u` of the
-first; FSDP2 scatters its sum. What the two passes compute is compared once per model, on
+parameters count as constants; each hands over its units' squared norms (`norm_pass.NormTape`), so
+that no parameter's gradient is formed for more than a layer at a time, and none is reduced. The
+second is the ordinary backward pass of :math:`\sum_u c_u \ell_u` with the clip factors :math:`c_u`
+of the first; FSDP2 scatters its sum. What the two passes compute is compared once per model, on
 made-up rows (`_require_agreement`).
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.lora`.
@@ -19,26 +19,22 @@ sum over units and processes is float32; sums over passes are float64.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import require_clip_norm, squared_norm
 from userdp.gradients.engines.chunks import layout_of, passes
-from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.margins import aim
+from userdp.gradients.engines.norm_pass import norms_of, weighted_losses
 from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
-from userdp.gradients.engines.tape import Tape, Workspace, wide
-from userdp.gradients.engines.uses import Dense, Ghost, Layout, Sparse, Use, form, squared_norms
-from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.engines.tape import Workspace
+from userdp.gradients.losses import Loss
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -113,7 +109,7 @@ def clipped_sum(
         part = units.select(begin, end) if counts else made_up
         try:
             if two:
-                squares, part_losses = _norms(model, loss, part, parameters, workspace)
+                squares, part_losses = norms_of(model, loss, part, parameters, workspace)
                 factors = rule.factors({"": squares}, {"": sum(sizes.values())}, l2_clip_norm=clip)[
                     ""
                 ]
@@ -163,128 +159,6 @@ def require_supported(
     _require_agreement(model, loss, parameters, two=two)
 
 
-class NormTape(Tape):
-    """A tape that keeps squared norms and forgets the rest, layer by layer.
-
-    Only a parameter that several modules share (tied embeddings) is kept until all have been seen.
-
-    Args:
-        parameters: the trainable ones, by name; sharded.
-        layout: which unit owns which row.
-        workspace: where per-unit gradients are put.
-        shared: names of the parameters that several modules use.
-    """
-
-    def __init__(
-        self,
-        parameters: Mapping[str, nn.Parameter],
-        layout: Layout,
-        workspace: Workspace,
-        *,
-        shared: frozenset[str],
-    ) -> None:
-        super().__init__(parameters, layout, workspace)
-        self._shared = shared
-        self._squares: dict[str, Tensor] = {}
-
-    def know(self, tensor: Tensor, name: str) -> None:
-        """``tensor`` is parameter ``name``, gathered."""
-        self._names[id(tensor)] = name
-
-    def backward(self, total: Tensor) -> None:
-        """Run the backward pass, and fill the ``.grad`` of parameters that no rule covered."""
-        # Tensor.backward would switch the tape off while it runs, see `Tape.gradients`.
-        _engine_run_backward(
-            (total,), (torch.ones_like(total),), False, False, (), True, accumulate_grad=True
-        )
-
-    def linear(self, name: str, left: Tensor, right: Tensor) -> None:
-        """A use of (p, q) with gradient ``left.T @ right``."""
-        left, right = wide(left.detach()), wide(right.detach())
-        p, q = left.shape[-1], right.shape[-1]
-        positions = left.numel() // p
-        form_ = choose_form(
-            units=self.layout.units, positions=positions, p=p, q=q, device=left.device.type
-        )
-        if torch.get_float32_matmul_precision() != "highest":
-            form_ = Form.FORMED
-        if form_ is Form.GHOST:
-            self._take(name, Ghost(left, right, self.layout))
-            return
-        shape = (self.layout.units, p, q)
-        kept = name in self._shared
-        out = None if kept else self._workspace.take("", 0, shape, left)
-        self._take(name, Dense(form(left, right, self.layout, out=out)))
-
-    def vector(self, name: str, per_unit: Tensor) -> None:
-        """A use with gradients (units, *shape)."""
-        self._take(name, Dense(wide(per_unit)))
-
-    def embedding(self, name: str, tokens: Tensor, output_gradients: Tensor) -> None:
-        """A use as a table that is looked up."""
-        super().embedding(name, tokens, output_gradients)
-        self._take(name, self._uses[name].pop())
-
-    def _take(self, name: str, use: Use) -> None:
-        if name in self._shared:
-            self._uses[name].append(use)
-        elif name in self._squares:
-            # Its norm is not the sum of its uses' norms.
-            raise NotCoveredError([f"{name} (used more than once)"])
-        else:
-            self._squares[name] = _accurate([use])
-
-    def squared_norms(self) -> Tensor:
-        """Float64, (units,): over all parameters; NaN or inf for units that are not finite."""
-        nothing = torch.zeros(self.layout.units, dtype=torch.float64, device=self.anchor.device)
-        parts = [nothing, *self._squares.values()]
-        for uses in self._uses.values():
-            if len(uses) == 2 and isinstance(uses[0], Sparse):
-                uses.reverse()
-            if uses:
-                parts.append(_accurate(uses))
-        return torch.stack(parts).sum(0)
-
-
-def _accurate(uses: list[Use]) -> Tensor:
-    """`squared_norms`, with gradients formed for the units that its identities do not serve."""
-    found, _ = squared_norms(list(uses))
-    if len(uses) == 1 and not isinstance(uses[0], Ghost):
-        return found  # of the very gradients: forming them tells nothing more, asking costs a wait
-    if bool(found.isnan().any()):
-        formed = [use if isinstance(use, Dense) else use.dense() for use in uses]
-        joint = formed[0].gradients
-        for other in formed[1:]:
-            joint = joint + other.gradients
-        found = torch.where(found.isnan(), Dense(joint).squared_norms(), found)
-    return found
-
-
-def _norms(
-    model: nn.Module,
-    loss: Loss,
-    units: Units,
-    parameters: Mapping[str, nn.Parameter],
-    workspace: Workspace,
-) -> tuple[Tensor, Tensor]:
-    """The first pass: each unit's squared norm and mean loss, float64 (units,)."""
-    layout = layout_of(units)
-    tape = NormTape(parameters, layout, workspace, shared=_shared(model, parameters))
-    with torch.enable_grad(), _introduced(model, parameters, tape), tape.watching(model):
-        losses, weights = _weighted_losses(model, loss, units, layout)
-        tape.backward((losses * weights).sum())
-    uncovered = [name for name, p in parameters.items() if p.grad is not None]
-    for parameter in parameters.values():
-        parameter.grad = None
-    if uncovered:
-        raise NotCoveredError(uncovered)
-    means = torch.zeros(len(units), dtype=torch.float64)
-    each = losses.detach().double() * weights.double()
-    means.index_add_(0, layout.unit_of_row.cpu(), each.cpu())
-    with torch.no_grad():
-        return tape.squared_norms(), means
-
-
 def _add_weighted(
     model: nn.Module,
     loss: Loss,
@@ -305,7 +179,7 @@ def _add_weighted(
             factors, units = None, _made_up(model, units)
     layout = layout_of(units)
     with torch.enable_grad():
-        losses, weights = _weighted_losses(model, loss, units, layout)
+        losses, weights = weighted_losses(model, loss, units, layout)
         each = torch.zeros_like(weights)
         if factors is not None:
             each = weights * factors[layout.unit_of_row].to(weights.dtype)
@@ -314,53 +188,6 @@ def _add_weighted(
         if parameter.grad is not None:
             total[name].add_(local(parameter.grad))
             parameter.grad = None
-
-
-def _weighted_losses(
-    model: nn.Module, loss: Loss, units: Units, layout: Layout
-) -> tuple[Tensor, Tensor]:
-    """Each row's loss, and one over the rows of its unit."""
-    width = int(units.lengths.max())
-    targets = None if units.targets is None else units.targets[:, :width]
-    losses = row_losses(loss, model, units.input_ids[:, :width], units.lengths, targets)
-    if losses.shape != (layout.rows,):
-        raise UseError(
-            f"the loss must return one number per row, shape ({layout.rows},), got "
-            f"{tuple(losses.shape)}"
-        )
-    counts = units.offsets.diff().to(units.lengths.device)[layout.unit_of_row]
-    return losses, (1 / counts.double()).to(losses.dtype)
-
-
-@contextmanager
-def _introduced(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], tape: NormTape
-) -> Iterator[None]:
-    """Within, the tape learns the gathered parameters of each module when it is its turn."""
-    names = {id(p): name for name, p in parameters.items()}
-    handles = []
-    for module in model.modules():
-        own = {
-            key: names[id(p)] for key, p in module.named_parameters(recurse=False) if id(p) in names
-        }
-        if not own:
-            continue
-
-        def introduce(module: nn.Module, arguments: Any, own: Mapping[str, str] = own) -> None:
-            for key, name in own.items():
-                tape.know(getattr(module, key), name)
-
-        handles.append(module.register_forward_pre_hook(introduce))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _shared(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> frozenset[str]:
-    places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-    return frozenset(name for name, p in parameters.items() if places[id(p)] > 1)
 
 
 def _only(units: Units, kept: Tensor) -> Units:
@@ -446,7 +273,7 @@ def _require_agreement(
     reshard(model)
     if two:
         try:
-            squares, _ = _norms(model, loss, probe, parameters, Workspace())
+            squares, _ = norms_of(model, loss, probe, parameters, Workspace())
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
         for unit in range(len(probe)):
