@@ -6,10 +6,11 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -35,9 +36,33 @@ def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
         sync(path.parent)
 
 
+def new_operator_file(path: Path) -> IO[bytes]:
+    """A file to write that only its owner could open, from the first moment on.
+
+    What a killed process left at ``path`` is removed, not reused: its mode might be another, and
+    whoever holds it open would read on.
+    """
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OPERATOR_FILE)
+    return os.fdopen(descriptor, "wb")
+
+
 def write_json(path: Path, values: dict[str, Any], *, mode: int = SHAREABLE_FILE) -> None:
     """Write ``values`` as JSON, atomically."""
     write_file(path, (json.dumps(values, indent=2) + "\n").encode(), mode=mode)
+
+
+def operator_folder(path: Path) -> None:
+    """Make a folder that only its owner may enter; one that is there already is closed to others.
+
+    It is never open, whatever the umask: ``mkdir`` takes the mode with it, and a umask only takes
+    bits away. Folders above it that are missing are made as usual.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=OPERATOR_FOLDER, exist_ok=True)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & ~OPERATOR_FOLDER:
+        path.chmod(mode & OPERATOR_FOLDER)
 
 
 @contextmanager

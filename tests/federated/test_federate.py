@@ -65,6 +65,29 @@ def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
     assert federate(capsys, out, "--claim", "--json")[1]["claim"] == claim
 
 
+@pytest.mark.parametrize("algorithm", ["local-group-dp", "fedavg"])
+def test_labels_that_the_model_does_not_have_are_left_out_and_told_to_the_operator(
+    tmp_path, capsys, algorithm
+):
+    """LEAF's images with a class beyond the last one, in training and among the held-out."""
+    coin = random.Random(0)
+    users = {
+        f"w{n}": {
+            "x": [[coin.random() for _ in range(64)] for _ in range(4)],
+            "y": [99 if n < 3 else coin.randrange(62) for _ in range(4)],
+        }
+        for n in range(30)
+    }
+    path = tmp_path / "leaf.json"
+    path.write_text(json.dumps({"user_data": users}))
+    status, said, error = federate(
+        capsys, path, "--out", tmp_path / "f", "--algorithm", algorithm, "--batch-size", "5",
+        "--width", "2", *DECLARED, *SMALL,
+    )  # fmt: skip
+    assert status == 0, error
+    assert said["operator_only"]["items_unreadable"] == 12
+
+
 def test_paper_claims_nothing_and_says_why(play, tmp_path, capsys):
     status, said, _ = federate(
         capsys, play, "--out", tmp_path / "f", "--accounting", "paper", *TEXT, *SMALL

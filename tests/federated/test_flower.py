@@ -1,5 +1,7 @@
 """The apps over a grid in this process: what is sent, who may fail, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from tests.federated.toys import images
 from userdp.errors import FailureError, UseError
 from userdp.federated import server as server_module
 from userdp.federated.client import ARRAYS, CONFIG, REFUSALS, client_app
-from userdp.federated.data import spread
+from userdp.federated.data import SubjectItems, spread
 from userdp.federated.ledger import federation_claim
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
@@ -190,6 +192,24 @@ def test_a_server_that_restarts_goes_on_after_its_last_saved_round(tmp_path, mon
     run(folder, grid)
     assert [r["round"] for r in read_rounds(folder)] == [1, 2, 3]
     assert claim_of(folder, made).complete  # round 2 was charged once
+
+
+def test_bad_labels_and_subjects_over_the_cap_in_one_silo_are_seen_by_nobody(tmp_path):
+    """Every silo says hello and answers every round, as if those items were not there."""
+    made = plan(sampling_probability=1.0)
+    folder = federation(tmp_path, made)
+    place = silo_folder(folder, 1) / "items.npz"
+    data = SubjectItems.load(place)
+    rows = data.rows.copy()
+    rows[0, 64] = 10
+    spoilt = SubjectItems(rows=rows, lengths=data.lengths, subjects=data.subjects)
+    spoilt.take(np.repeat(np.arange(data.items), 2)).save(place)
+    run(folder, HereGrid(folder, 3))
+    assert [r["replied"] for r in read_rounds(folder)] == [[0, 1, 2]] * 2
+    assert all(not r["refusals"] for r in read_rounds(folder))
+    told = json.loads((silo_folder(folder, 1) / "absent.json").read_text())
+    assert told["unreadable"] == 2
+    assert told["over_the_cap"] > 0
 
 
 def test_a_silo_of_another_federation_is_refused_at_the_start(tmp_path):

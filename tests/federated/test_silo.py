@@ -97,9 +97,14 @@ def test_broken_twin_of_invariant_3_a_silo_that_does_not_clip_is_caught(tmp_path
     assert moved(tmp_path, made, DoesNotClip) > 1.2 * allowed(made)
 
 
-def test_a_subject_over_the_cap_is_refused(tmp_path):
-    with pytest.raises(UseError, match="more than 3 items"):
-        silo(tmp_path, plan(), items([4, 1]))
+def test_a_subjects_items_over_the_cap_count_as_absent(tmp_path):
+    data = items([5, 1, 3])
+    capped = data.take(np.array([0, 1, 2, 5, 6, 7, 8]))
+    made = plan(1e-9, sampling_probability=1.0)
+    here = silo(tmp_path / "a", made, data)
+    assert here.absent.to_dict() == {"unreadable": 0, "over_the_cap": 2}
+    kept = silo(tmp_path / "b", made, capped).run_round(1, ZERO)["w"]
+    assert here.run_round(1, ZERO)["w"] == pytest.approx(kept, rel=1e-6)
 
 
 class HidesTheCap(Silo):

@@ -102,7 +102,7 @@ def audit_run(
         if not inference:
             raise UseError("references serve the attack on the released model, which is left out")
     place = run / FOLDER
-    place.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    files.operator_folder(place)
     for left in place.glob("work-*"):  # of a killed audit: it holds private text
         shutil.rmtree(left, ignore_errors=True)
     result: dict[str, Any] = {

@@ -108,7 +108,7 @@ def reference_scores(
         UseError: ``count`` is odd, or training refuses.
     """
     require_references(count)
-    place.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    files.operator_folder(place)
     for left in place.glob("work-*"):  # of a killed audit: it holds private text
         shutil.rmtree(left, ignore_errors=True)
     quiet = replace(config, evaluate_every=0, checkpoint_every=plan.steps)

@@ -107,6 +107,7 @@ def federate(
     with stderr.status("reading the data"):
         train, held, spec = _read(data, model=model, base=base, width=width, seq_len=seq_len,
                                   seed=seed, draw=draw)  # fmt: skip
+        (train, held), unreadable = _readable(spec, train, held)
         parts = spread(train, silos, draw, alpha=alpha)
     paper = accounting == "paper"
     chosen = Algorithm(algorithm)
@@ -152,7 +153,16 @@ def federate(
             target_delta=delta,
             model=spec,
         )
-    _run(out, plan, parts, held, runtime=runtime, cpus=cpus, dropped=dropped, json=json)
+    left_out = {"items_unreadable": unreadable, "items_left_out_by_the_cap": dropped}
+    _run(out, plan, parts, held, runtime=runtime, cpus=cpus, left_out=left_out, json=json)
+
+
+def _readable(spec: Any, *parts: Any) -> tuple[list[Any], int]:
+    """The items that the model can read, part by part, and how many it cannot: operator-only."""
+    from userdp.federated.admission import readable_items
+
+    kept = [part.take(readable_items(spec, part).nonzero()[0]) for part in parts]
+    return kept, sum(part.items for part in parts) - sum(part.items for part in kept)
 
 
 def _run(
@@ -163,7 +173,7 @@ def _run(
     *,
     runtime: str,
     cpus: int | None,
-    dropped: int,
+    left_out: dict[str, int],
     json: bool,
 ) -> None:
     from userdp.federated.simulation import claim_of, make_federation, run_flower, run_in_process
@@ -174,7 +184,7 @@ def _run(
         "runtime": runtime,
         "plan": plan.to_dict(),
         "other_accounting": _other(plan),
-        "operator_only": {"items_left_out_by_the_cap": dropped},
+        "operator_only": dict(left_out),
     }
     if runtime == "deployment":
         from userdp.federated.deployment import write_app
@@ -247,6 +257,11 @@ def _print(console: Console, plan: Any, result: dict[str, Any]) -> None:
     for letter, why in plan.flaws.items():
         say(f"No epsilon is claimed ({letter}): {why}.")
     found = result["operator_only"]
+    if found["items_unreadable"]:
+        say(
+            f"Operator-only: {found['items_unreadable']} items hold a class or a token that the "
+            "model does not have, and count as absent."
+        )
     if found["items_left_out_by_the_cap"]:
         say(
             f"Operator-only: {found['items_left_out_by_the_cap']} items were left out by the cap "

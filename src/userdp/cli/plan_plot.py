@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def draw(proposal: Proposal, path: Path) -> None:
-    """Draw to a .png, .pdf, .svg or .html file, whole or not at all."""
-    save(_figure(proposal), path)
+    """Draw to a .png, .pdf, .svg or .html file, whole or not at all, as private as the plan's."""
+    save(_figure(proposal), path, operator_only=proposal.operator_only)
 
 
 def _figure(proposal: Proposal) -> Figure:

@@ -30,7 +30,7 @@ from userdp.data.files import replace_bytes
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
 from userdp.errors import UseError
-from userdp.files import sync
+from userdp.files import new_operator_file, sync
 from userdp.guarantees import require_count
 
 Document = dict[str, Any]
@@ -222,7 +222,7 @@ def filter_file(
 
     Args:
         public: the corpus.
-        out: the filtered one; written whole or not at all, its provenance first.
+        out: the filtered one, mode 0600; written whole or not at all, its provenance first.
         private: the private records.
         private_content: a name for them, such as the ``store_id`` of their store; is published.
         rules: as ``private`` was made with.
@@ -237,6 +237,8 @@ def filter_file(
     partial = out.with_name(f".{out.name}.partial")
     opener = gzip.open if out.name.endswith(".gz") else open
     try:
+        # Which documents are left is an exact function of the private text: the operator's alone.
+        new_operator_file(partial).close()
         with opener(partial, "wt", encoding="utf-8") as sink:
             kept = remove_overlap(
                 _lines(public, progress),

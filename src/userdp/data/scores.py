@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.files import new_operator_file
 
 _CONTENT, _SPLIT = b"content_sha256", b"split"
 
@@ -44,14 +45,14 @@ def write_scores(
     partial = path.with_name(f".{path.name}.partial")
     written = 0
     try:
-        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
-            partial.chmod(0o600)
-            for block in blocks:
-                column = pa.array(block, pa.float32())
-                file.write_batch(pa.record_batch([column], schema=schema))
-                written += len(block)
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
+        with new_operator_file(partial) as sink:
+            with pa.ipc.new_file(sink, schema) as file:
+                for block in blocks:
+                    column = pa.array(block, pa.float32())
+                    file.write_batch(pa.record_batch([column], schema=schema))
+                    written += len(block)
+            sink.flush()
+            os.fsync(sink.fileno())
         examples = int(store.split(split).counts.sum())
         if written != examples:
             raise UseError(f"{written} scores came for the {examples} examples of {split}")

@@ -1,7 +1,8 @@
 """The silo as a Flower ``ClientApp``: it answers with its noisy update, or with a refusal.
 
 Nothing else leaves a silo: no number of items, no loss, no time, no text of an error. A refusal is
-one of `REFUSALS`, and depends on the plan, the ledger and the request alone.
+one of `REFUSALS`, and depends on the plan, the ledger, the request and the file's format alone:
+what an item holds refuses nothing (`userdp.federated.admission`).
 """
 
 from __future__ import annotations

@@ -22,16 +22,20 @@ from torch import Tensor, nn
 from userdp.cohorts.poisson import distinct_indices, poisson_indices, secret_generator
 from userdp.errors import FailureError, UseError
 from userdp.federated.accounting import Algorithm
+from userdp.federated.admission import admit, require_width
 from userdp.federated.data import DATA_FILE, SubjectItems
 from userdp.federated.ledger import LEDGER_FILE, LocalStep, SiloLedger, require_own_ledger
 from userdp.federated.models import Weights, build_model, put_weights, weights_of
 from userdp.federated.plan import FederationPlan
 from userdp.federated.rounds import load_weights, save_weights
+from userdp.files import OPERATOR_FILE, write_json
 from userdp.gradients import Loss, NoiseSource, Units, get_engine, trainable_parameters
 
 Indices = NDArray[np.int64]
 PLAN_FILE = "federation.json"
 RELEASED_FILE = "released.npz"
+ABSENT_FILE = "absent.json"
+"""Operator-only: how many of the silo's items do not take part; see `admission`."""
 
 
 def look(folder: Path, index: int) -> tuple[FederationPlan, dict[str, tuple[int, ...]]]:
@@ -43,21 +47,16 @@ def look(folder: Path, index: int) -> tuple[FederationPlan, dict[str, tuple[int,
         UseError: whatever `Silo` would refuse.
     """
     plan = FederationPlan.load(folder / PLAN_FILE)
-    _require_member(plan, index, SubjectItems.load(folder / DATA_FILE))
+    _require_member(plan, index)
+    require_width(plan.model, SubjectItems.load(folder / DATA_FILE))
     require_own_ledger(folder / LEDGER_FILE, plan, index)
     model, _ = build_model(plan.model)
     return plan, {name: tuple(p.shape) for name, p in trainable_parameters(model).items()}
 
 
-def _require_member(plan: FederationPlan, index: int, data: SubjectItems) -> None:
+def _require_member(plan: FederationPlan, index: int) -> None:
     if not 0 <= index < plan.silos:
         raise UseError(f"there is no silo {index} in a federation of {plan.silos}")
-    if not plan.paper and data.items and int(data.counts.max()) > plan.group_size:
-        raise UseError(
-            f"a subject of silo {index} has more than {plan.group_size} items: the claim would "
-            "not hold for it",
-            hint="cap the items with SubjectItems.capped, as `userdp federate` does",
-        )
 
 
 def silo_folder(federation: Path, index: int) -> Path:
@@ -76,14 +75,18 @@ class Silo:
         folder: holds `DATA_FILE`, `PLAN_FILE`, the ledger, and the last update.
         plan: the federation's, which the operator of this silo agreed to.
         index: this silo's number, from 0.
-        data: its items, capped by the plan.
+        data: its items. Those that the model cannot read, and those of a subject over the cap,
+            count as absent (`userdp.federated.admission`): a refusal would tell the others.
         model: and ``loss``: built from the plan by default.
         engine: of `userdp.gradients`.
         unsafe_seed: for tests: known draws and noise void every claim.
 
     Raises:
-        UseError: a subject is over the cap, the silo's number is not in the plan, or the ledger is
-            another federation's.
+        UseError: the silo's number is not in the plan, the rows are of another model's width, or
+            the ledger is another federation's. None of it depends on what an item holds.
+
+    Attributes:
+        absent: how many items do not take part; operator-only.
     """
 
     def __init__(
@@ -98,10 +101,13 @@ class Silo:
         engine: str = "auto",
         unsafe_seed: int | None = None,
     ) -> None:
-        _require_member(plan, index, data)
+        _require_member(plan, index)
         if (model is None) != (loss is None):
             raise UseError("give a model and its loss together")
+        if model is None:
+            require_width(plan.model, data)
         self.plan, self.index, self.folder = plan, index, folder
+        data, self.absent = admit(plan, data, own_model=model is not None)
         self._data = data
         self._rows = torch.from_numpy(data.rows)
         self._lengths = torch.from_numpy(data.lengths)
@@ -119,10 +125,15 @@ class Silo:
 
     @classmethod
     def open(cls, folder: Path, index: int, *, engine: str = "auto") -> Silo:
-        """The silo in a folder that `userdp federate` made."""
+        """The silo in a folder that `userdp federate` made.
+
+        How many of its items do not take part is written there, for the silo's operator alone.
+        """
         plan = FederationPlan.load(folder / PLAN_FILE)
         data = SubjectItems.load(folder / DATA_FILE)
-        return cls(folder, plan=plan, index=index, data=data, engine=engine)
+        silo = cls(folder, plan=plan, index=index, data=data, engine=engine)
+        write_json(folder / ABSENT_FILE, silo.absent.to_dict(), mode=OPERATOR_FILE)
+        return silo
 
     def run_round(self, number: int, weights: Weights) -> Weights:
         """T local steps from ``weights``; what they add, float32 by name.

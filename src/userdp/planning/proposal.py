@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.errors import UseError
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE
 from userdp.json_files import read_json, write_json
 from userdp.plan import Plan
 from userdp.planning.budget import PrivacyBudget
@@ -140,6 +141,11 @@ class Proposal:
         """What the plan was chosen from, in words; kept with the run and shown in its report."""
         return basis_of(self.constants)
 
+    @property
+    def operator_only(self) -> bool:
+        """Whether an exact number of people's text is behind it, which no epsilon covers."""
+        return any(c.origin in (Origin.NON_PRIVATE, Origin.HELD_OUT) for c in self.constants)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         norms = self.norms.to_dict()
@@ -162,8 +168,8 @@ class Proposal:
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all; its owner's alone where it holds private numbers."""
-        private = any(c.origin in (Origin.NON_PRIVATE, Origin.HELD_OUT) for c in self.constants)
-        write_json(path, self.to_dict(), mode=0o600 if private else 0o644)
+        mode = OPERATOR_FILE if self.operator_only else SHAREABLE_FILE
+        write_json(path, self.to_dict(), mode=mode)
 
 
 def basis_of(constants: tuple[Constant, ...]) -> str:

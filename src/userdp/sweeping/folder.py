@@ -2,15 +2,15 @@
 
 ::
 
-    DIR/
+    DIR/               0700: how many trials there are is the operator's
       sweep.json       0600: the request, its id; fixed before the first run
       trials.json      0600: the candidate of each trial; drawn once, never again
       operator.jsonl   0600: a line per score
       plans/           0700: a plan file per trial
       logs/            0700: what each trial said
-      trial-001/ …     the runs; of a private selection 0700, and nobody's but the operator's
-      winner/          shareable: the released weights, config.json, and a ledger whose claim
-                       is that of the tuning
+      trial-001/ …     0700: the runs
+      winner/          shareable, once it is copied out: the released weights, config.json, and a
+                       ledger whose claim is that of the tuning
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class SweepFolder:
                 f"{self.path} is not empty and holds no sweep: nothing of it is overwritten",
                 hint="choose another --out",
             )
+        files.operator_folder(self.path)  # the caller may have made it, open to others
         sweep_id = secrets.token_hex(8)
         values = {
             "schema": SCHEMA,
@@ -92,6 +93,7 @@ class SweepFolder:
             raise UseError(f"{self.sweep} is damaged: {error}") from error
         if values.get("schema") != SCHEMA:
             raise UseError(f"{self.sweep} is of another version of userdp", hint="update userdp")
+        files.operator_folder(self.path)
         if values["store"] != store_digest:
             raise UseError(
                 f"the store is not the one that the sweep at {self.path} began with: its trials "
@@ -123,13 +125,13 @@ class SweepFolder:
     def log(self, number: int) -> Path:
         """Where a trial's process says what went wrong."""
         folder = self.path / "logs"
-        folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+        files.operator_folder(folder)
         return folder / f"trial-{number:03d}.log"
 
     def write_plan(self, number: int, candidate: Candidate, basis: str | None) -> Path:
         """The plan file of a trial."""
         folder = self.path / "plans"
-        folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+        files.operator_folder(folder)
         path = folder / f"trial-{number:03d}.json"
         plan = candidate.plan.to_dict()
         values = plan if basis is None else {"schema": PROPOSAL, "plan": plan, "basis": basis}

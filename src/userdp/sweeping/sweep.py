@@ -99,7 +99,7 @@ def run_sweep(
     if not out.exists():
         if resume:
             raise UseError(f"there is no sweep at {out} to resume", hint="leave out --resume")
-        out.mkdir(parents=True)
+        files.operator_folder(out)
     folder = SweepFolder(out)
     with exclusive(
         folder.lock,
@@ -243,8 +243,8 @@ class _Sweep:
 
     def _start(self, number: int) -> Process:
         candidate, run = self._candidate(number), self._folder.run(number)
-        if self._private:
-            run.path.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+        # Closed in every mode: a trial is chosen from, and only the winner is copied out.
+        files.operator_folder(run.path)
         arguments = train_arguments(
             self._store.path,
             run,

@@ -63,7 +63,7 @@ def save_checkpoint(
     tensors = {name: whole(tensor) for name, tensor in tensors.items()}
     if not writes:
         return
-    folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    files.operator_folder(folder)
     facts = {
         "step": position.step,
         "average_updates": average.updates if average else None,

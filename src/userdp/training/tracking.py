@@ -45,5 +45,5 @@ def open_tracker(folder: Path, *, wanted: bool) -> Tracker:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return _NoTracker()
-    folder.mkdir(mode=files.OPERATOR_FOLDER, exist_ok=True)
+    files.operator_folder(folder)
     return _TensorBoard(SummaryWriter(str(folder)))
