@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -219,6 +220,17 @@ def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monk
         assert plan(path, "--json", norms=str(norms), median_examples="3") == 0
         plans.append(json.loads(capsys.readouterr().out)["plan"])
     assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("name", ["plan.svg", "plan.html"])
+def test_a_drawing_of_a_plan_is_as_private_as_the_plan_file(store, norms, tmp_path, name):
+    exact = {"population": None, "most_noise": "1", "plot": str(tmp_path / name)}
+    assert plan(store, "--unsafe-exact-counts", **exact) == 0
+    for path in (tmp_path / name, tmp_path / "plan.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert plan(store, plot=str(tmp_path / name), median_examples="3") == 0
+    for path in (tmp_path / name, tmp_path / "plan.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("name", ["plan.png", "plan.html"])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.data.corpora import write_jsonl
 from tests.data.sources.fixtures import read
+from tests.modes import made_with, open_to_others
 from userdp.data.overlap import (
     OverlapCounts,
     OverlapRules,
@@ -104,6 +105,22 @@ def test_a_filtered_corpus_marks_the_store_made_of_it(tmp_path):
                           tokenizer=StoreTokenizer.load())  # fmt: skip
     assert "filtered_against_private" not in plain.source
     assert "user" not in json.loads((tmp_path / "clean.jsonl.provenance.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["clean.jsonl", "clean.jsonl.gz"])
+def test_a_filtered_corpus_is_its_operators_alone_from_its_first_moment(
+    tmp_path, monkeypatch, name
+):
+    """Beside the public corpus, it tells which of those documents the private data hold."""
+    public = write_jsonl(tmp_path / "public.jsonl", [{"user": "site", "text": PRIVATE[0]}])
+    (tmp_path / "out").mkdir()
+    left = tmp_path / "out" / f".{name}.partial"
+    left.write_text("of a killed run")
+    left.chmod(0o644)
+    private = PrivateTexts(PRIVATE, RULES)
+    with made_with(0o022, monkeypatch):
+        filter_file(public, tmp_path / "out" / name, private, private_content="x", rules=RULES)
+    assert open_to_others(tmp_path / "out") == {f"{name}.provenance.json"}
 
 
 @pytest.mark.parametrize("similarity", [0, -1, 1.1, float("nan")])

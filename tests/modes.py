@@ -1,0 +1,44 @@
+"""What others may open of what was written, judged by the modes that it was made with."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_OTHERS = 0o077
+
+
+def open_to_others(folder: Path) -> set[str]:
+    """Everything inside a folder that others could read, write or list, by its path in there.
+
+    Nothing inside a closed folder is; the folder itself is taken to be open.
+    """
+    found: set[str] = set()
+    for path in folder.iterdir():
+        if not stat.S_IMODE(path.lstat().st_mode) & _OTHERS:
+            continue
+        found.add(path.name)
+        if path.is_dir():
+            found |= {f"{path.name}/{inner}" for inner in open_to_others(path)}
+    return found
+
+
+@contextmanager
+def made_with(umask: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A umask, under which no mode is changed after the fact.
+
+    What is closed at the end was closed when it was made: there was no moment at which somebody
+    could have opened it and read on.
+    """
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "chmod", lambda *args, **kwargs: None)
+        before = os.umask(umask)
+        try:
+            yield
+        finally:
+            os.umask(before)

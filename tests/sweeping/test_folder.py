@@ -1,0 +1,65 @@
+"""What others on the machine may see of a sweep: its winner, once it is copied out."""
+
+import stat
+
+import pytest
+
+from tests.modes import made_with, open_to_others
+from tests.sweeping.test_sweep import InProcess, request, sweep
+from userdp import files
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.errors import UseError
+
+
+def swept(store, out, mode):
+    return sweep(store, out, request(store, mode), launch=InProcess())
+
+
+@pytest.fixture(autouse=True)
+def _two_trials(monkeypatch):
+    monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "umask"),
+    [("non-private", 0o022), ("non-private", 0o000), ("private-selection", 0o000)],
+)
+def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
+    store, tmp_path, monkeypatch, mode, umask
+):
+    """Listing DIR tells how many trials there were; a trial holds what was not chosen."""
+    out = tmp_path / "above" / "sweep"
+    with made_with(umask, monkeypatch):
+        swept(store, out, mode)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert {name.split("/")[0] for name in open_to_others(out)} == {"winner"}
+
+
+def test_a_folder_that_was_there_is_closed_when_a_sweep_begins_in_it_and_not_before(
+    store, tmp_path
+):
+    out, other = tmp_path / "sweep", tmp_path / "mine"
+    for folder in (out, other):
+        folder.mkdir()
+        folder.chmod(0o755)
+    (other / "letter.txt").write_text("not a sweep")
+    with pytest.raises(UseError, match="holds no sweep"):
+        swept(store, other, "non-private")
+    assert stat.S_IMODE(other.stat().st_mode) == 0o755
+    swept(store, out, "non-private")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+
+
+def test_broken_twin_a_sweep_that_closes_its_folders_afterwards_is_caught(
+    store, tmp_path, monkeypatch
+):
+    def late(path):
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(files.OPERATOR_FOLDER)
+
+    monkeypatch.setattr(files, "operator_folder", late)
+    out = tmp_path / "sweep"
+    with made_with(0o022, monkeypatch):
+        swept(store, out, "non-private")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o755
+    assert {"trial-001", "trial-002", "plans", "logs"} <= open_to_others(out)

@@ -1,0 +1,54 @@
+"""Files and folders for the operator alone are closed from their first moment on."""
+
+import os
+import stat
+
+import pytest
+
+from tests.modes import made_with, open_to_others
+from userdp import files
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
+def test_an_operators_folder_is_never_open(tmp_path, monkeypatch, umask):
+    with made_with(umask, monkeypatch):
+        files.operator_folder(tmp_path / "above" / "folder")
+    assert mode(tmp_path / "above" / "folder") == 0o700
+
+
+def test_an_operators_folder_that_is_there_already_is_closed(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(0o755)
+    files.operator_folder(folder)
+    assert mode(folder) == 0o700
+    folder.chmod(0o500)
+    files.operator_folder(folder)
+    assert mode(folder) == 0o500, "nothing is opened that its owner closed"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_an_operators_file_is_never_open_whatever_a_killed_process_left(
+    tmp_path, monkeypatch, umask
+):
+    path = tmp_path / "scores"
+    path.write_text("left by a killed process")
+    path.chmod(0o666)
+    with path.open() as reader, made_with(umask, monkeypatch):
+        with files.new_operator_file(path) as file:
+            file.write(b"secret")
+        assert reader.read() == "left by a killed process"
+    assert mode(path) == 0o600
+    assert path.read_bytes() == b"secret"
+
+
+def test_broken_twin_a_folder_that_is_closed_after_it_was_made_is_caught(tmp_path, monkeypatch):
+    with made_with(0o022, monkeypatch):
+        (tmp_path / "late").mkdir()
+        os.chmod(tmp_path / "late", 0o700)  # noqa: PTH101 - what the checker must see through
+        files.operator_folder(tmp_path / "right")
+    assert open_to_others(tmp_path) == {"late"}
