@@ -21,8 +21,8 @@ HOW = ["in place", "copied", "renamed", "prepared again", "appended"]
 
 
 @pytest.fixture(scope="module")
-def released(prepared, tmp_path_factory, request) -> Path:
-    """A store, and two runs on it whose models were released: ``private`` and ``plain``."""
+def released(prepared, tmp_path_factory) -> Path:
+    """A store, and a private run on it whose model was released."""
     folder = tmp_path_factory.mktemp("released")
     store = UserStore.open(shutil.copytree(prepared, folder / "store"))
     begin(store, folder / "private")
@@ -73,8 +73,8 @@ def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_pat
 def test_a_model_on_top_of_one_without_privacy_claims_nothing(life, tmp_path, how):
     """The base is a model of ``--privacy none`` on the same people; six private steps follow.
 
-    Whatever the base has learned by heart is still in the weights: no ε is true for them, and 2.47 is
-    printed. It is the same however the base came to where it lies.
+    Whatever the base has learned by heart is still in the weights: no ε is true for them, and 2.47
+    is printed. It is the same however the base came to where it lies.
     """
     tell = Teller()
     plain = ("--privacy", "none", "--steps", 3, "--batch-size", 4)

@@ -64,9 +64,9 @@ def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path
 def test_a_released_count_is_not_called_declared(store, tmp_path):
     """The population of the plan is the answer of ``stats --epsilon 1``: a look at the data.
 
-    The card lists it as "declared population" and "a constant of the plan, not a count of the data",
-    and lets the operator vouch that no declared number is a count. Nothing that was looked at is
-    declared: no line of the card that speaks of the population may say so.
+    The card lists it as "declared population", and lets the operator vouch that no declared number
+    is a count of the data. Nothing that was looked at is declared: no line of the card that speaks
+    of the population may say so.
     """
     tell = Teller()
     run = trained_on_answers(tell, store, tmp_path)

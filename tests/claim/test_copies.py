@@ -8,6 +8,15 @@ from tests.claim.lives import PLAN, Teller, begin, copied, seam, truth
 from userdp.ledger import StoreLedger
 
 
+def test_a_stopped_run_that_was_not_copied_goes_on_at_the_price_of_its_plan(store, tmp_path):
+    """The honest life beside the seams: what they ask to be refused is not this."""
+    tell = Teller()
+    run = begin(store, tmp_path / "run", stop=3)
+    tell.done("train", store.path, "--out", run, "--resume", "--no-tensorboard")
+    price = PLAN.guarantee()
+    assert tell.of_model(run) == tell.epsilon(store.path) == (price.epsilon, price.delta)
+
+
 @pytest.mark.parametrize(
     ("copies", "checkpoint_every"), [(2, 100), (2, 1), (3, 1)], ids=["two", "saved", "three"]
 )
@@ -58,8 +67,8 @@ def test_a_stores_ledger_that_was_put_back_does_not_forget_a_run(store, tmp_path
     """STORE/ledger.jsonl alone is restored from a backup made before a run that was released.
 
     Two runs of six steps are released on the same people: ε of 12 steps is 3.02. After the ledger
-    of before the first run is put back (or the file removed), the second one begins it anew, and the
-    store tells 2.47. Either the second run is refused, or the store's ε still covers both.
+    of before the first run is put back (or the file removed), the second one begins it anew, and
+    the store tells 2.47. Either the second run is refused, or the store's ε still covers both.
     """
     tell = Teller()
     ledger = store.path / "ledger.jsonl"

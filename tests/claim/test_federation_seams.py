@@ -57,7 +57,7 @@ def test_a_federation_that_somebody_stopped_claims_its_whole_plan(tmp_path):
     """Two rounds are planned; after the first, somebody who sees the model stops the federation.
 
     ε of the steps so far (two in each of three silos: 6) is 18.1, and that of the plan (12) is
-    24.7. The moment was chosen by what was released, so that only the whole plan's ε bounds anything.
+    24.7. The moment was chosen by what was released, so that only the whole plan's ε bounds it.
     """
     made = plan()
     draw = np.random.default_rng(0)
@@ -104,8 +104,8 @@ def test_a_subject_in_more_silos_than_declared_costs_what_it_costs(tmp_path, bou
     """``--silos-per-subject 1`` (or 2), where everybody's items lie in all four silos.
 
     The noise is calibrated for the steps of one silo (or two), ε = 4; a person is in the steps of
-    four. Priced so, ε is 6.45 (or 5.25). Items beyond the declared number of silos are to be absent,
-    or the claim counts the silos that people are in.
+    four. Priced so, ε is 6.45 (or 5.25). Items beyond the declared number of silos are to be
+    absent, or the claim counts the silos that people are in.
     """
     data = texts(tmp_path / "all.jsonl")
     runtime = ("--runtime", "in-process", "--silos-per-subject", bound)
