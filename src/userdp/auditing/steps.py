@@ -306,8 +306,8 @@ def _number(total: int, *, trials: int, probability: float) -> Check:
     most = int(law.isf(LEVEL / 2, trials, probability)) + 1  # P[X >= most] <= LEVEL / 2
     low = 0.0
     if fewest >= 0:
-        low = _least(lambda q: special.bdtr(fewest, trials, q) < _SURE, 0.0, probability)
-    high = _least(lambda q: special.bdtrc(most - 1, trials, q) >= _SURE, probability, 1.0)
+        low = _least(lambda q: bool(special.bdtr(fewest, trials, q) < _SURE), 0.0, probability)
+    high = _least(lambda q: bool(special.bdtrc(most - 1, trials, q) >= _SURE), probability, 1.0)
     return _tested(
         name,
         two_sided(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
 from userdp.errors import UseError
 from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, require_delta
 from userdp.ledger import run as run_ledger
@@ -29,6 +30,8 @@ class Claim:
         runs: the number of runs composed.
         complete: every planned step ran (run), or every run settled (store).
         composition: how parts were put together.
+        mechanism: what the claim prices, where one mechanism is all of it and its price is finite;
+            None for a winner of a tuning, a sum over several charges, and where nothing is claimed.
     """
 
     guarantee: Guarantee
@@ -37,6 +40,7 @@ class Claim:
     runs: int
     complete: bool
     composition: str
+    mechanism: SampledMechanism | FixedGraphExamples | None = None
 
     @property
     def is_of_plan(self) -> bool:
@@ -110,7 +114,17 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         runs=1,
         complete=plan is not None and steps == plan.steps,
         composition=composition,
+        mechanism=_mechanism(plan, steps, guarantee) if composition == _ONE_MECHANISM else None,
     )
+
+
+def _mechanism(
+    plan: Plan | None, steps: int, guarantee: Guarantee
+) -> SampledMechanism | FixedGraphExamples | None:
+    """The steps that were charged as one mechanism, if they claim anything."""
+    if plan is None or steps == 0 or math.isinf(guarantee.epsilon):
+        return None
+    return plan.mechanism.with_steps(steps)
 
 
 def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Claim:
@@ -139,6 +153,9 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
         runs=len(charges),
         complete=all(charge.settled for charge in charges),
         composition="basic composition of runs" if len(charges) > 1 else "one run",
+        mechanism=_mechanism(charges[0].plan, charges[0].steps, guarantee)
+        if len(charges) == 1
+        else None,
     )
 
 

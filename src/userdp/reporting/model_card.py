@@ -19,6 +19,7 @@ from userdp.reporting.html import (
     render_text,
     why_no_claim,
 )
+from userdp.reporting.meaning import FALSE_ALARMS
 from userdp.reporting.run_facts import RunFacts
 from userdp.version import __version__
 
@@ -57,6 +58,9 @@ def render_model_card(run: RunFacts) -> str:
         "digest": run.ledger_digest,
         "factor": row.factor,
         "best_guess": row.best_guess,
+        "detection": row.detection,
+        "bounded_by": row.bounded_by,
+        "false_alarms": f"{FALSE_ALARMS:.0%}",
         "tier": row.tier,
         "delta_facts": delta_facts(run),
         "fewer": fewer_examples([run]),
