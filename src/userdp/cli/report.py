@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from userdp.cli.output import emit
@@ -104,7 +105,7 @@ def _print(console: Console, result: dict[str, Any]) -> None:
         table.add_column(name, justify="right" if name in ("epsilon", "delta") else "left")
     for run in result["runs"]:
         table.add_row(
-            run["run"],
+            escape(run["run"]),
             f"[bold]{round_up(run['epsilon'], 6)}[/]",
             f"{run['delta']:g}",
             run["unit"],

@@ -19,6 +19,7 @@ from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
 from userdp.reporting.holders import delta_facts, fewer_examples
+from userdp.reporting.markdown import escaped, fenced, visible
 from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of_claim, percent_up
 from userdp.reporting.operator_facts import OperatorFacts
 from userdp.reporting.operator_view import operator_view
@@ -299,6 +300,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     environment.filters["code"] = _code
@@ -306,8 +308,9 @@ def _environment() -> Environment:
 
 
 def render_text(template: str, values: Mapping[str, Any]) -> str:
-    """A template of plain text, in which nothing is escaped for HTML."""
-    plain = _environment().overlay(autoescape=False)
+    """A template of Markdown: all that it prints is escaped, unless it is `Ready`."""
+    plain = _environment().overlay(autoescape=False, finalize=escaped)
+    plain.filters = {**plain.filters, "fenced": fenced}
     return plain.get_template(template).render(**values)
 
 
