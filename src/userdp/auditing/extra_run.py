@@ -154,6 +154,7 @@ def extra_run(
             micro_batch=config.micro_batch,
             engine=config.engine,
             selection=Strategy.RANDOM if config.selection.scored else config.selection,
+            allow_large_delta=True,  # the audited run's own affair
         ) as run:
             if sabotage is not None:
                 sabotage(run)

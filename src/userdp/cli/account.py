@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -15,10 +15,14 @@ from userdp.cli.mechanism_options import (
     MechanismOptions,
     build_mechanism,
     describe,
+    judge_delta,
 )
 from userdp.cli.output import emit
 from userdp.errors import UseError
 from userdp.guarantees import round_up
+
+if TYPE_CHECKING:
+    from userdp.ledger import Claim
 
 
 def account(
@@ -28,6 +32,7 @@ def account(
     delta: float | None = None,
     accountant: AccountantName | None = None,
     ledger: Path | None = None,
+    allow_large_delta: bool = False,
     by_examples: bool = False,
     curve: bool = False,
     json: bool = False,
@@ -41,6 +46,8 @@ def account(
         accountant: contour (certified, exact; the default), or a second opinion. With --ledger: of
             the steps that it charges, in place of the plan's own accountant.
         ledger: a run or store ledger, or the folder that holds one; epsilon is recomputed from it.
+        allow_large_delta: answer even where --delta is not below 1 over the population of the
+            mechanism or, with --ledger, of its plan.
         by_examples: also the epsilon of users who hold fewer examples than the cap, by contour.
         curve: also the whole delta(epsilon) curve, and the most that any attack can tell, by
             contour. With --ledger: where one mechanism is all of the claim.
@@ -56,7 +63,10 @@ def account(
     if ledger is not None:
         if options is not None or noise_multiplier is not None:
             raise UseError("--ledger says it all: leave the options of a mechanism out")
-        result, priced = _of_ledger(ledger, delta, wanted=bool(accountant or curve or by_examples))
+        found = _of_ledger(ledger, delta, wanted=bool(accountant or curve or by_examples))
+        result, priced, population = found.to_dict(), found.mechanism, found.population
+        # The ledger's own δ was judged when its run began: of that there is only a warning.
+        allow_large_delta = allow_large_delta or delta is None
         delta = float(result["delta"])
     elif noise_multiplier is None or delta is None:
         raise UseError(
@@ -64,9 +74,18 @@ def account(
             "without them there is no epsilon to compute"
         )
     else:
-        priced = build_mechanism(options or MechanismOptions(), noise_multiplier=noise_multiplier)
-        accountant, result = accountant or "contour", {}
+        options = options or MechanismOptions()
+        priced = build_mechanism(options, noise_multiplier=noise_multiplier)
+        accountant, result, population = accountant or "contour", {}, options.population
+    if priced is not None:
+        judge_delta(
+            delta,
+            population,
+            sampling=str(priced.sampling),
+            allow_large_delta=allow_large_delta,
+        )
     if accountant is not None:
+        assert priced is not None
         bracket = epsilon_by(Accountant(accountant), priced, delta)
         result = {
             "epsilon": bracket.upper,
@@ -85,8 +104,8 @@ def account(
     emit(result, json=json, render=lambda console: print_table(console, result))
 
 
-def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> tuple[dict[str, Any], Any]:
-    """The claim of a ledger, and the mechanism that is all of it; `UseError` if one is ``wanted``.
+def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
+    """The claim of a ledger; `UseError` if it is not of one mechanism, where one is ``wanted``.
 
     A sum over several charges, or the price of a choice, has no mechanism whose curve could be
     drawn, or that another accountant could price.
@@ -106,7 +125,7 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> tuple[dict[s
             f"{path} is of {why}",
             hint="leave them out, or name the ledger of a single private run",
         )
-    return found.to_dict(), found.mechanism
+    return found
 
 
 def _by_examples(mechanism: Any, delta: float) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from userdp.cli.output import print_warning
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
@@ -82,6 +83,22 @@ def build_mechanism(options: MechanismOptions, *, noise_multiplier: float) -> Sa
         return PoissonExamples(noise_multiplier=noise_multiplier, **values)
     group_size = 1 if options.group_size is None else options.group_size
     return FixedBatchExamples(noise_multiplier=noise_multiplier, group_size=group_size, **values)
+
+
+def judge_delta(
+    delta: float, population: int | None, *, sampling: str, allow_large_delta: bool
+) -> None:
+    """Refuse a δ of 1 over the population or more, if one is known; warn of one above n^-1.1."""
+    from userdp.plan.small_delta import require_small_delta
+
+    if population is None or delta == 0:
+        return
+    counted = sampling if sampling in ("users", "examples") else "units"
+    warning = require_small_delta(
+        delta, population, counted=counted, allow_large_delta=allow_large_delta
+    )
+    if warning is not None:
+        print_warning(warning)
 
 
 def describe(mechanism: SampledMechanism) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Claim:
         composition: how parts were put together.
         mechanism: what the claim prices, where one mechanism is all of it and its price is finite;
             None for a winner of a tuning, a sum over several charges, and where nothing is claimed.
+        population: that the plan of a single run declares; None without a plan.
     """
 
     guarantee: Guarantee
@@ -41,6 +42,7 @@ class Claim:
     complete: bool
     composition: str
     mechanism: SampledMechanism | FixedGraphExamples | None = None
+    population: int | None = None
 
     @property
     def is_of_plan(self) -> bool:
@@ -115,6 +117,7 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         complete=plan is not None and steps == plan.steps,
         composition=composition,
         mechanism=_mechanism(plan, steps, guarantee) if composition == _ONE_MECHANISM else None,
+        population=None if plan is None else plan.population,
     )
 
 
@@ -146,6 +149,7 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
             sampling=samplings.pop() if len(samplings) == 1 else Sampling.MIXED,
             accountant=" + ".join(sorted({part.accountant for part in parts})),
         )
+    alone = charges[0] if len(charges) == 1 else None
     return Claim(
         guarantee=guarantee,
         subject="store",
@@ -153,9 +157,8 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
         runs=len(charges),
         complete=all(charge.settled for charge in charges),
         composition="basic composition of runs" if len(charges) > 1 else "one run",
-        mechanism=_mechanism(charges[0].plan, charges[0].steps, guarantee)
-        if len(charges) == 1
-        else None,
+        mechanism=_mechanism(alone.plan, alone.steps, guarantee) if alone else None,
+        population=alone.plan.population if alone and alone.plan else None,
     )
 
 
