@@ -130,7 +130,7 @@ def reference_scores(
                     out=work / "run",
                     progress=told,
                     tensorboard=False,
-                    allow_large_delta=True,
+                    allow_large_delta=True,  # the audited run's own affair
                 )
                 scores = per_token(read_model(str(work / "run" / "model")), fresh)
             finally:

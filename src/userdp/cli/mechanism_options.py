@@ -9,7 +9,7 @@ from userdp.cli.output import print_warning
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
-    from userdp.accounting.mechanisms import SampledMechanism
+    from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
 
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
 
@@ -101,7 +101,7 @@ def judge_delta(
         print_warning(warning)
 
 
-def describe(mechanism: SampledMechanism) -> dict[str, Any]:
+def describe(mechanism: SampledMechanism | FixedGraphExamples) -> dict[str, Any]:
     """What `account` and `calibrate` print of a mechanism beside ε and δ."""
     from dataclasses import asdict
 

@@ -30,7 +30,7 @@ class DeltaSize(StrEnum):
 
 def rule_of(population: int) -> float:
     """n^-1.1."""
-    return float(population) ** _RULE
+    return float(float(population) ** _RULE)
 
 
 def size_of(delta: float, population: int) -> DeltaSize:
