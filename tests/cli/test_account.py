@@ -178,3 +178,18 @@ def test_what_a_composed_claim_cannot_answer_is_refused_with_a_way_out(places, c
             assert "hint: leave them out" in err
     assert said(capsys, ["account", *USERS, "--noise-multiplier", "3", "--curve",
                          "--accountant", "rdp"]) is None  # fmt: skip
+
+
+def test_broken_twin_an_account_that_forgets_an_option_is_caught(
+    places, capsys, monkeypatch
+) -> None:
+    from userdp.cli import account
+
+    honest = account.emit
+
+    def deaf(result: dict[str, Any], **options: Any) -> None:
+        honest({key: value for key, value in result.items() if key != "curve"}, **options)
+
+    monkeypatch.setattr(account, "emit", deaf)
+    with pytest.raises(AssertionError, match="is ignored"):
+        require_all_heard(capsys, ["--ledger", str(places["interrupted"])], (["--curve"],))
