@@ -166,6 +166,7 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfi
     said = json.loads(capsys.readouterr().out)
     assert said["claimed_epsilon"] == "inf"
     assert said["extra_run"] is None
+    assert said["false_alarm"] == 0  # nothing is held against it
     assert 0 <= said["inference"]["auc_low"] <= said["inference"]["auc_high"] <= 1
     kept = run / "audit" / "audit.json"
     assert json.loads(kept.read_text())["inference"] == said["inference"]
@@ -189,7 +190,14 @@ def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path
     before = StoreLedger(store.path).charges()
     asked = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--canaries", "16"]
     assert userdp([*asked, "--no-inference"]) == 0
-    assert "Nothing contradicts the claim" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Nothing contradicts the claim" in said
+    assert "contradicted with probability at most 0.0517, over all checks and canaries" in said
+    kept = json.loads((tmp_path / "run" / "audit" / "audit.json").read_text())
+    parts = kept["extra_run"]
+    alarms = parts["steps"]["false_alarm"] + 1 - parts["bound"]["confidence"]
+    assert kept["false_alarm"] == pytest.approx(alarms, rel=1e-12)
+    assert kept["false_alarm"] == pytest.approx(0.05 + 0.001 + 7e-4)
     assert StoreLedger(store.path).charges() == before
     found = audit_run(tmp_path / "run", store, inference=False, canaries=16, sabotage=shuffled)
     assert not found["passed"]

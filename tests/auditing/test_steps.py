@@ -135,6 +135,28 @@ def test_the_bound_by_less_noise_is_above_the_claim():
     assert audit_steps(seen, PLAN, worst_move=0.99).epsilon_lower > PLAN.guarantee().epsilon
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_flagged(value):
+    seen = right(3)
+    seen.noise[7][100] = value
+    assert "noise scale" in flagged(seen)
+    seen = right(3)
+    seen.moves = [0.9, np.nan]  # Python's max would drop it
+    assert flagged(seen) == ("sensitivity",)
+
+
+def test_the_false_alarms_of_all_checks_add_up():
+    """Seven p-values and the bound by the noise; a blind check cannot raise an alarm."""
+    found = audit_steps(right(0), PLAN, worst_move=0.99)
+    assert found.false_alarm == pytest.approx(7 * LEVEL + 1e-3)
+    assert found.to_dict()["false_alarm"] == found.false_alarm
+    seen = right(0)
+    seen.parts, seen.cohorts, seen.noise = PARTS[:1], seen.cohorts[:1], [seen.noise[0][:64]]
+    alone = audit_steps(seen, PLAN, worst_move=0.99)
+    assert alone.false_alarm == pytest.approx(5 * LEVEL + 1e-3)
+    assert sum(check.p_value is None for check in alone.checks) == 3
+
+
 def test_when_everybody_joins_every_step_there_is_nothing_to_see():
     checks = participation_checks([np.arange(20)] * 5, population=20, probability=1.0)
     assert not any(check.flagged for check in checks)

@@ -147,8 +147,8 @@ def small_plan(sampling: Sampling, epsilon: float, *, steps: int = 4) -> Plan:
     constants = {"steps": steps, "l2_clip_norm": 1.0, "target_epsilon": epsilon}
     if sampling is Sampling.USERS:
         return Plan.for_users(
-            population=200, cohort_size=4, group_size=2, target_delta=1e-3, **constants
+            population=200, cohort_size=4, group_size=2, target_delta=1e-4, **constants
         )
     return Plan.for_examples(
-        population=1000, batch_size=8, group_size=4, target_delta=1e-3, **constants
+        population=1000, batch_size=8, group_size=4, target_delta=1e-4, **constants
     )

@@ -1,14 +1,36 @@
-"""What (ε, δ) means, against the worst pair of distributions by enumeration of all tests."""
+"""What a claim means, against the best test there is: by enumeration, closed form and a ROC."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 
+from tests.reporting.conftest import MakeRun, examples_plan, users_plan
+from userdp.accounting.contour import Direction, delta_bracket
+from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.accounting.tradeoff import DeltaCurve, curve_at
+from userdp.cli.app import run as userdp
 from userdp.errors import UseError
-from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of, percent_up
+from userdp.ledger import claim
+from userdp.reporting.html import render_report
+from userdp.reporting.meaning import (
+    FALSE_ALARMS,
+    OF_THE_CLAIM,
+    OF_THE_CURVE,
+    factor_up,
+    meaning_of,
+    meaning_of_claim,
+    percent_up,
+)
+from userdp.reporting.model_card import render_model_card
+from userdp.reporting.run_facts import read_run
 
 
 def worst_pair(epsilon: float, delta: float) -> tuple[list[float], list[float]]:
@@ -54,3 +76,164 @@ def test_numbers_are_rounded_up() -> None:
 def test_nothing_is_said_about_what_is_no_epsilon(epsilon: float) -> None:
     with pytest.raises(UseError):
         meaning_of(epsilon, 1e-5)
+
+
+# ------------------------------------------------------- one mechanism: its own trade-off curve
+
+
+def best_tests(p: float, group_size: int, sigma: float) -> tuple[float, float, float]:
+    """One step in closed form: detection of presence, of absence; the best guess.
+
+    The likelihood ratio of Σ_k Bin(k; G, p) N(k, σ²) to N(0, σ²) rises in x, so that the best tests
+    (Neyman and Pearson) accuse above, or below, a threshold.
+    """
+    k = np.arange(group_size + 1)
+    weights = binom.pmf(k, group_size, p)
+
+    def above(x: float) -> float:
+        return float(weights @ norm.sf((x - k) / sigma))
+
+    presence = above(float(norm.isf(FALSE_ALARMS)) * sigma)
+    low = brentq(lambda x: 1 - above(x) - FALSE_ALARMS, -20 * sigma, 20 * sigma + group_size)
+    absence = float(norm.cdf(low / sigma))
+    crossing = brentq(
+        lambda x: float(weights @ np.exp((2 * k * x - k**2) / (2 * sigma**2))) - 1,
+        -40 * sigma,
+        group_size,
+    )
+    guess = (1 + above(crossing) - float(norm.sf(crossing / sigma))) / 2
+    return presence, absence, guess
+
+
+@pytest.mark.parametrize(
+    ("p", "group_size", "sigma"),
+    [(1.0, 1, 1.0), (0.1, 1, 0.4), (0.3, 4, 0.8), (0.01, 8, 0.3), (1.0, 1, 0.15), (0.5, 2, 20.0)],
+)
+def test_one_step_is_bounded_by_the_best_test_and_not_much_more(p, group_size, sigma) -> None:
+    mechanism = PoissonExamples(
+        sampling_probability=p, group_size=group_size, noise_multiplier=sigma, steps=1
+    )
+    found = meaning_of(mechanism.epsilon(1e-5).upper, 1e-5, mechanism)
+    presence, absence, guess = best_tests(p, group_size, sigma)
+    assert found.bounded_by == OF_THE_CURVE
+    assert guess <= found.best_guess <= guess + 1e-9
+    # Both orders of the data sets are covered, so that the sharper line of either is used.
+    assert max(presence, absence) <= found.detection <= 1.02 * max(presence, absence) + 1e-5
+
+
+def sampled_roc(p: float, sigma: float, steps: int) -> tuple[float, float]:
+    """(detection, best guess) of T sampled Gaussian steps: the law of the privacy loss, by FFT."""
+    h, size = 1e-3, 1 << 17
+    x = np.linspace(-12 * sigma, 1 + 12 * sigma, 400_001)
+    loss = np.log(1 - p + p * np.exp((2 * x - 1) / (2 * sigma**2)))
+    place = np.rint(loss / h).astype(np.int64) % size
+    laws = []
+    for weights in (
+        p * norm.pdf((x - 1) / sigma) + (1 - p) * norm.pdf(x / sigma),
+        norm.pdf(x / sigma),
+    ):
+        law = np.bincount(place, weights=weights / weights.sum(), minlength=size)
+        composed = np.fft.irfft(np.fft.rfft(law) ** steps, size)
+        laws.append(np.roll(composed, size // 2))  # losses from -65 to 65
+    took_part, did_not = (np.cumsum(law[::-1]) for law in laws)
+    detection = float(np.interp(FALSE_ALARMS, did_not, took_part))
+    return detection, float((1 + (took_part - did_not).max()) / 2)
+
+
+@pytest.mark.parametrize(("p", "sigma", "steps"), [(0.064, 0.9, 200), (0.1, 1.0, 100)])
+def test_many_steps_are_bounded_by_the_roc_of_the_privacy_loss(p, sigma, steps) -> None:
+    mechanism = PoissonUsers(sampling_probability=p, noise_multiplier=sigma, steps=steps)
+    epsilon = mechanism.epsilon(1e-5).upper
+    found, before = meaning_of(epsilon, 1e-5, mechanism), meaning_of(epsilon, 1e-5)
+    detection, guess = sampled_roc(p, sigma, steps)
+    assert guess - 1e-5 <= found.best_guess <= guess + 1e-3
+    assert detection - 1e-5 <= found.detection <= 1.05 * detection
+    assert before.detection > 3 * found.detection  # what ε and δ alone would have said
+    assert before.best_guess > 1.2 * found.best_guess
+
+
+def test_steps_that_everybody_joins_are_one_gaussian() -> None:
+    mechanism = PoissonUsers(sampling_probability=1.0, noise_multiplier=5.0, steps=16)
+    found = meaning_of(mechanism.epsilon(1e-5).upper, 1e-5, mechanism)
+    detection = float(norm.sf(norm.isf(FALSE_ALARMS) - 4 / 5))
+    assert detection <= found.detection <= 1.001 * detection
+    assert found.best_guess == pytest.approx(float(norm.cdf(0.4)), rel=1e-9)
+
+
+def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
+    """δ of adding a user alone is below that of removing one: a true test detects more."""
+    mechanism = PoissonUsers(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
+    presence, _, _ = best_tests(0.1, 1, 0.4)
+
+    def bound(direction: Direction) -> float:
+        curve = curve_at(
+            lambda e: delta_bracket(mechanism.phases(), e, direction=direction).upper,
+            FALSE_ALARMS,
+            most_epsilon=10.0,
+        )
+        return curve.max_true_positive_rate(FALSE_ALARMS)
+
+    assert bound(Direction.ADD) < presence <= bound(Direction.BOTH)
+
+
+def test_broken_twin_a_curve_below_the_truth_is_caught() -> None:
+    mechanism = PoissonUsers(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
+    right = curve_at(lambda e: mechanism.delta(e).upper, FALSE_ALARMS, most_epsilon=10.0)
+    low = DeltaCurve(epsilons=right.epsilons, deltas=tuple(0.97 * d for d in right.deltas))
+    presence, _, guess = best_tests(0.1, 1, 0.4)
+    assert low.max_true_positive_rate(FALSE_ALARMS) < presence
+    assert low.best_guess < guess
+
+
+def test_the_search_finds_what_a_fine_grid_does() -> None:
+    def delta(epsilon: float) -> float:
+        """Of N(2, 1) and N(0, 1)."""
+        return float(norm.cdf(1 - epsilon / 2) - math.exp(epsilon) * norm.cdf(-1 - epsilon / 2))
+
+    grid = np.linspace(0, 12, 1201).tolist()
+    fine = DeltaCurve(epsilons=tuple(grid), deltas=tuple(map(delta, grid)))
+    for rate in (1e-4, 0.01, 0.3, 0.9):
+        found = curve_at(delta, rate, most_epsilon=12.0)
+        assert found.max_true_positive_rate(rate) <= 1.002 * fine.max_true_positive_rate(rate)
+        assert len(found.epsilons) <= 30
+
+
+def test_a_claim_of_several_parts_keeps_epsilon_and_delta_and_says_so(make_run: MakeRun) -> None:
+    one = claim(make_run("one", examples_plan()) / "ledger.jsonl")
+    assert one.mechanism == examples_plan().mechanism
+    found = meaning_of_claim(one)
+    assert found is not None
+    assert found.bounded_by == OF_THE_CURVE
+    bare = meaning_of(one.guarantee.epsilon, one.guarantee.delta)
+    assert bare.bounded_by == OF_THE_CLAIM
+    assert found.detection < bare.detection
+    assert found.best_guess < bare.best_guess
+    assert meaning_of_claim(claim(make_run("plain", private=False) / "ledger.jsonl")) is None
+
+
+def test_an_interrupted_run_is_judged_by_the_steps_that_were_charged(make_run: MakeRun) -> None:
+    whole = claim(make_run("whole", users_plan(steps=40)) / "ledger.jsonl")
+    part = claim(make_run("part", users_plan(steps=40), attempts=7) / "ledger.jsonl")
+    none = claim(make_run("none", users_plan(steps=40), attempts=0) / "ledger.jsonl")
+    assert part.mechanism == users_plan(steps=40).mechanism.with_steps(7)
+    said = [meaning_of_claim(found) for found in (none, part, whole)]
+    assert said[0].best_guess < 0.51  # nothing was charged
+    assert said[0].best_guess <= said[1].best_guess < said[2].best_guess
+
+
+def test_page_card_and_json_print_the_same_numbers(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("r", users_plan())
+    facts = read_run(run)
+    meaning = meaning_of_claim(facts.claim)
+    assert meaning is not None
+    page, card = render_report([facts]), render_model_card(facts)
+    for text in (page, card):
+        assert percent_up(meaning.best_guess) in text
+        assert percent_up(meaning.detection) in text
+    assert "the mechanism&#39;s own trade-off curve" in page
+    assert OF_THE_CURVE in card
+    out = tmp_path / "page.html"
+    assert userdp(["report", str(run), "--public", "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["meaning"] == meaning.to_dict()

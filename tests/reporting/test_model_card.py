@@ -14,7 +14,8 @@ from tests.reporting.test_invariant_9 import depends_on_operator, leaks
 from userdp.cli.app import run as userdp
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.html import claim_sentence
-from userdp.reporting.model_card import markdown, render_model_card
+from userdp.reporting.markdown import markdown
+from userdp.reporting.model_card import render_model_card
 from userdp.reporting.run_facts import read_run
 
 RELEASE = {

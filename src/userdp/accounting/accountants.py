@@ -13,6 +13,7 @@ from userdp.accounting.calibration import calibrate
 from userdp.accounting.mechanisms import (
     FixedBatchExamples,
     FixedBatchUsers,
+    FixedGraphExamples,
     PoissonExamples,
     PoissonUsers,
     SampledMechanism,
@@ -45,7 +46,9 @@ _LEMMAS = {
 }
 
 
-def epsilon_by(accountant: Accountant, mechanism: SampledMechanism, delta: float) -> Bracket:
+def epsilon_by(
+    accountant: Accountant, mechanism: SampledMechanism | FixedGraphExamples, delta: float
+) -> Bracket:
     """ε of a mechanism at ``delta``, in the words of one accountant.
 
     Guarantee: ``upper`` is an upper bound (for dp-accounting up to its own round-off of about
@@ -58,6 +61,8 @@ def epsilon_by(accountant: Accountant, mechanism: SampledMechanism, delta: float
     require_delta(delta)
     if accountant is Accountant.CONTOUR:
         return mechanism.epsilon(delta)
+    if isinstance(mechanism, FixedGraphExamples):
+        raise _no_bound(accountant, mechanism)
     if accountant is Accountant.DP_ACCOUNTING:
         from userdp.accounting import dp_accounting_backend
 
@@ -169,7 +174,7 @@ def _per_example(mechanism: SampledMechanism) -> tuple[SampledMechanism, int]:
     return mechanism, 1
 
 
-def _no_bound(accountant: Accountant, mechanism: SampledMechanism) -> UseError:
+def _no_bound(accountant: Accountant, mechanism: SampledMechanism | FixedGraphExamples) -> UseError:
     return UseError(
         f"the accountant {accountant} has no bound for {type(mechanism).__name__}",
         hint="use the accountant contour",

@@ -10,6 +10,15 @@ so of at most the least over any set of ε; 1 - TPR is the trade-off function f(
 Su 2022 (arXiv:1905.02383), Proposition 2.12. More ε tighten the bound and none can make it wrong.
 δ is convex in e^ε and TPR's bound is linear in (δ, e^ε), so nothing is gained by interpolating
 between the ε that were computed.
+
+Proof. An attack accuses on a set S of outputs; P is the law where the user took part, Q where not,
+and Q(S) = x. δ(ε) bounds both orders of the two data sets. So P(S) <= e^ε Q(S) + δ(ε), which is the
+first line; and Q(S^c) <= e^ε P(S^c) + δ(ε), that is 1 - x <= e^ε (1 - P(S)) + δ(ε), which is the
+second. A randomized attack is a mixture of such sets, and both lines are linear in (x, P(S)). Each
+pair (ε, δ(ε)) is used as it stands, with a δ that is an upper bound: any finite set of pairs will
+do, and no curve between them is assumed. With δ of one order only, one of the two lines would be
+unproved. For ε = 0: P(S) - Q(S) <= δ(0), the total variation, so that whoever guesses between two
+equally likely worlds is right with probability at most (1 + δ(0)) / 2.
 """
 
 from __future__ import annotations
@@ -18,7 +27,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from userdp.guarantees import require_count, require_delta, require_epsilon
+from userdp.guarantees import require_count, require_delta, require_epsilon, require_positive
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,16 +87,39 @@ class DeltaCurve:
         x = false_positive_rate
         if not 0 <= x <= 1:
             raise ValueError(f"false_positive_rate must be in [0, 1], got {x!r}")
-        best = 1.0
+        return max(min(1.0, self._small_rates(x), self._large_rates(x)), x)
+
+    def _small_rates(self, x: float) -> float:
+        """The least δ(ε) + e^ε x."""
+        return min(
+            (delta + math.exp(epsilon) * x) * (1 + 4e-16 * (1 + epsilon))
+            if epsilon < 700
+            else (delta if x == 0 else 1.0)
+            for epsilon, delta in zip(self.epsilons, self.deltas, strict=True)
+        )
+
+    def _large_rates(self, x: float) -> float:
+        """The least 1 - e^{-ε}(1 - x - δ(ε))."""
+        return min(
+            math.nextafter(
+                1 - math.exp(-epsilon) * max(1 - x - delta, 0.0) / (1 + 4e-16 * (1 + epsilon)), 1.0
+            )
+            for epsilon, delta in zip(self.epsilons, self.deltas, strict=True)
+        )
+
+    @property
+    def best_guess(self) -> float:
+        """The largest probability of guessing right between two equally likely data sets.
+
+        Guarantee: an upper bound; it is (1 + the total variation) / 2, and of an ε above 0 that of
+        Kairouz, Oh and Viswanath 2015, Theorem 2.1: (1 + δ e^{-ε}) / (1 + e^{-ε}).
+        """
+        guesses = [1.0]
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
+            shrink = math.exp(-epsilon)  # neither overflows nor loses digits for large ε
             allowance = 1 + 4e-16 * (1 + epsilon)
-            if epsilon < 700:
-                best = min(best, (delta + math.exp(epsilon) * x) * allowance)
-            elif x == 0:
-                best = min(best, delta)
-            kept = math.exp(-epsilon) * max(1 - x - delta, 0.0)
-            best = min(best, math.nextafter(1 - kept / allowance, 1.0))
-        return max(best, x)
+            guesses.append((1 + delta * shrink) / (1 + shrink) * allowance)
+        return max(0.5, min(guesses))
 
     def trade_off(self, false_positive_rate: float) -> float:
         """f(x): the least false-negative rate of any attack; a lower bound.
@@ -93,6 +127,53 @@ class DeltaCurve:
         Source: Dong, Roth and Su 2022, Definition 2.1.
         """
         return max(math.nextafter(1 - self.max_true_positive_rate(false_positive_rate), 0.0), 0.0)
+
+
+def curve_at(
+    delta_of_epsilon: Callable[[float], float],
+    false_positive_rate: float,
+    *,
+    most_epsilon: float,
+    turns: int = 11,
+) -> DeltaCurve:
+    """The few points of the curve that matter for one false-positive rate, and ε = 0.
+
+    Guarantee: as `DeltaCurve`; the search below only makes `max_true_positive_rate` small. Both of
+    its bounds have a single valley in ε: the first is convex in e^ε, and of the second
+    ``(1 - x - δ) / e^ε`` is a concave function of e^ε over a linear one. So golden sections find
+    the lowest place of each, to ``most_epsilon`` / 200.
+
+    Args:
+        delta_of_epsilon: certified upper bound of δ at an ε >= 0, in [0, 1].
+        false_positive_rate: x, in [0, 1].
+        most_epsilon: where the search ends; > 0. The ε of a claim with δ < x is beyond the valley
+            of the first bound.
+        turns: of each search, one δ each.
+
+    Raises:
+        ValueError: a parameter is out of range, or the function returned a value outside [0, 1].
+    """
+    require_positive("most_epsilon", most_epsilon)
+    known: dict[float, float] = {}
+
+    def at(epsilon: float) -> DeltaCurve:
+        if epsilon not in known:
+            known[epsilon] = delta_of_epsilon(epsilon)
+        return DeltaCurve(epsilons=(epsilon,), deltas=(known[epsilon],))
+
+    at(0.0)
+    at(most_epsilon)
+    for bound in (DeltaCurve._small_rates, DeltaCurve._large_rates):
+        low, high = 0.0, most_epsilon
+        for _ in range(turns):
+            left, right = low + (high - low) * _GOLDEN**2, low + (high - low) * _GOLDEN
+            if bound(at(left), false_positive_rate) <= bound(at(right), false_positive_rate):
+                high = right
+            else:
+                low = left
+    return DeltaCurve(
+        epsilons=tuple(sorted(known)), deltas=tuple(known[epsilon] for epsilon in sorted(known))
+    )
 
 
 def delta_curve(

@@ -70,7 +70,9 @@ def audit_run(
         ``claimed_epsilon``, ``delta``, ``inference`` (a `Roc`), ``references`` (how
         many, and a `Roc`), ``extra_run``, ``run_seconds`` (of
         the audited run's own steps; None where its operator's file is gone), ``epsilon_lower``,
-        ``flagged`` (what contradicts the claim, by name), ``passed``.
+        ``flagged`` (what contradicts the claim, by name), ``false_alarm`` (a right run is flagged
+        with at most this probability, over all checks and canaries together; 0 where nothing is
+        held against a claim), ``passed``.
 
     Raises:
         UseError: the run has no model, was trained on another store, or nothing is asked for.
@@ -116,6 +118,7 @@ def audit_run(
         "run_seconds": _seconds_of(folder.operator),
         "epsilon_lower": None,
         "flagged": [],
+        "false_alarm": 0.0,
     }
     if inference:
         model = read_model(str(folder.model))
@@ -150,6 +153,7 @@ def audit_run(
         result["extra_run"] = again.to_dict()
         result["epsilon_lower"] = max(again.bound.epsilon_lower, again.steps.epsilon_lower)
         result["flagged"] = contradictions(again, claimed.epsilon)
+        result["false_alarm"] = 0.0 if math.isinf(claimed.epsilon) else again.false_alarm
     result["passed"] = not result["flagged"]
     files.write_json(place / RESULT, _plain(result), mode=files.OPERATOR_FILE)
     folder.log({"kind": "audit", **{k: _plain(result[k]) for k in ("flagged", "epsilon_lower")}})

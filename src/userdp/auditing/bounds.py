@@ -63,7 +63,9 @@ def one_run_epsilon(
     """The largest ε that the guesses refute, rounded down; 0 where they refute none.
 
     Guarantee: if the mechanism is (ε, δ)-DP per user, the result exceeds ε with probability at most
-    ``1 - confidence``.
+    ``1 - confidence``. Proof: let v₀ be the least number of right guesses whose result e₀ exceeds
+    ε. The mechanism is (e₀, δ)-DP too, so that v₀ or more are right with probability at most the
+    p-value of v₀ at e₀; and that is below ``1 - confidence``, since e₀ is refuted by v₀.
 
     Source: Steinke et al. 2023, Theorem 5.2.
     """

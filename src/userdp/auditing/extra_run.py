@@ -69,6 +69,14 @@ class ExtraRun:
     energy: float
     seconds: float
 
+    @property
+    def false_alarm(self) -> float:
+        """At most the probability that a right run's claim is contradicted by any of this.
+
+        A union bound over the step checks, the bound that the steps prove, and the canaries'.
+        """
+        return min(1.0, self.steps.false_alarm + (1 - self.bound.confidence))
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {
@@ -82,6 +90,7 @@ class ExtraRun:
             "planned_gradients": self.planned_gradients,
             "energy": self.energy,
             "seconds": self.seconds,
+            "false_alarm": self.false_alarm,
         }
 
 
@@ -145,6 +154,7 @@ def extra_run(
             micro_batch=config.micro_batch,
             engine=config.engine,
             selection=Strategy.RANDOM if config.selection.scored else config.selection,
+            allow_large_delta=True,  # the audited run's own affair
         ) as run:
             if sabotage is not None:
                 sabotage(run)

@@ -1,16 +1,17 @@
 r"""White-box checks: what a run did at each step against what its plan says. Numbers alone.
 
-Each check is a test of the hypothesis "the step is the plan's", with a p-value; one below
-`LEVEL` flags the run. Right runs are flagged with probability at most ``7 * LEVEL``.
+Each check is a test of the hypothesis "the step is the plan's", with a p-value that holds at every
+number of steps and units (`userdp.auditing.tails`): a check flags a right run with probability at
+most `LEVEL`, where it flags p-values below that. `StepAudit.false_alarm` adds them up.
 
 noise scale
     :math:`\sum z^2` of what was added, over the claimed variance: chi-square, two-sided.
 noise shape
-    Kolmogorov-Smirnov against a Gaussian.
+    the Kolmogorov-Smirnov distance from the claimed Gaussian, its scale included.
 noise repeated between steps
-    the inner product of two steps' noise, over its standard deviation: the greatest of all pairs.
+    the cosine of two steps' noise: the greatest of all pairs.
 noise repeated within a step
-    the same between places of one step, summed over the steps.
+    the same between places of one step, over all steps at once.
 number drawn
     all draws of all steps: Binomial(N T, q).
 size of draws
@@ -18,29 +19,44 @@ size of draws
 participation
     the spread of each unit's number of draws around T q: a shuffled pass draws everybody once.
 sensitivity
-    a drawn unit moved the sum by more than the clip norm. No p-value: once is enough.
+    a drawn unit moved the sum by more than the clip norm. No p-value: a right run, whose clip aims
+    below the norm by more than all rounding, never does.
+
+The laws are those of exact Gaussians and fair coins. Noise is rounded to a grid of 2^-20 standard
+deviations and kept here as float32, which moves a distance or a cosine by less than 1e-6.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 from userdp.auditing.observer import Observed
+from userdp.auditing.tails import (
+    BinomialSpread,
+    cosine_p_value,
+    cosine_threshold,
+    ks_p_value,
+    ks_threshold,
+    two_sided,
+)
 from userdp.plan import Plan
 
 LEVEL = 1e-4
 _BOUND_LEVEL = 1e-3
 _LEAST_NOISE = 0.1
+_MOST_RATIO = 1e3  # of noise seen and claimed; beyond it next to nothing is proved
+_ABSURD = 1e15  # stands for noise that is no number, which fails every check
 _MOST_STEPS = 2048
 _MOST_SHAPE = 100_000
 _MOVE_ROUNDING = 1e-6
-_SURE = 3.9 + 1.64  # standard deviations: flagged at `LEVEL`, in 95% of runs
+_SURE = 0.95  # of broken runs are flagged, where a check says what it would have caught
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +66,8 @@ class Check:
     Args:
         name: what is tested.
         p_value: of the hypothesis that the run is the plan's; None where nothing could be seen.
-        flagged: it is below `LEVEL` (or, of the sensitivity, a bound was passed).
+        flagged: it is not `LEVEL` or more (or, of the sensitivity, a bound was passed).
+        false_alarm: a right run is flagged with probability at most this.
         seen: the statistic.
         expected: what a right run has, about.
         power: what this check would have caught, in words.
@@ -59,6 +76,7 @@ class Check:
     name: str
     p_value: float | None
     flagged: bool
+    false_alarm: float
     seen: float | None
     expected: float
     power: str
@@ -97,12 +115,22 @@ class StepAudit:
         """The names of the checks that failed."""
         return tuple(check.name for check in self.checks if check.flagged)
 
+    @property
+    def false_alarm(self) -> float:
+        """A right run fails a check, or proves more ε than its own, with at most this probability.
+
+        A union bound: the checks' own probabilities and that of ``epsilon_lower``, whichever of
+        them depend on one another.
+        """
+        return math.fsum(check.false_alarm for check in self.checks) + (1 - self.confidence)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {
             **asdict(self),
             "checks": [check.to_dict() for check in self.checks],
             "flagged": list(self.flagged),
+            "false_alarm": self.false_alarm,
         }
 
 
@@ -114,12 +142,14 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         plan: what the run claims; the accounted draws, whatever the sampler calls itself.
         worst_move: the greatest norm of a canary's clipped gradient over the clip norm.
     """
-    noise = np.stack(seen.noise)
+    noise = np.nan_to_num(np.stack(seen.noise), nan=_ABSURD, posinf=_ABSURD, neginf=-_ABSURD)
     ratio, upper, scale = _scale(noise)
     detectable = _detectable_ratio(noise.size)
     move = max([worst_move, *seen.moves])
 
     def epsilon_at(noise_ratio: float) -> float:
+        if noise_ratio > _MOST_RATIO:
+            return 0.0
         # More noise than was seen gives less: still a lower bound, and one that can be computed.
         noise_multiplier = max(_LEAST_NOISE, plan.noise_multiplier * noise_ratio)
         mechanism = plan.mechanism.with_noise_multiplier(noise_multiplier)
@@ -145,88 +175,97 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
     )
 
 
-def _two_sided(lower: float, upper: float) -> float:
-    return float(min(1.0, 2 * min(lower, upper)))
+def _tested(name: str, p: float, *, seen: float, expected: float, power: str) -> Check:
+    """A check by its p-value. What is no number is flagged."""
+    return Check(
+        name=name,
+        p_value=p,
+        flagged=not p >= LEVEL,
+        false_alarm=LEVEL,
+        seen=seen,
+        expected=expected,
+        power=power,
+    )
+
+
+def _blind(name: str, why: str, *, expected: float) -> Check:
+    """A check that nothing can fail."""
+    return Check(
+        name=name,
+        p_value=None,
+        flagged=False,
+        false_alarm=0.0,
+        seen=None,
+        expected=expected,
+        power="none: " + why,
+    )
 
 
 def _scale(noise: NDArray[np.float32]) -> tuple[float, float, Check]:
     """Observed over claimed σ, its upper confidence bound, and the check."""
     count = noise.size
     square = float(np.square(noise, dtype=np.float64).sum())
-    p = _two_sided(stats.chi2.cdf(square, count), stats.chi2.sf(square, count))
+    p = two_sided(float(stats.chi2.cdf(square, count)), float(stats.chi2.sf(square, count)))
     upper = math.sqrt(square / float(stats.chi2.ppf(_BOUND_LEVEL, count)))
     ratio = math.sqrt(square / count)
-    caught = _detectable_ratio(count)
-    return (
-        ratio,
-        upper,
-        Check(
-            name="noise scale",
-            p_value=p,
-            flagged=p < LEVEL,
-            seen=ratio,
-            expected=1.0,
-            power=f"noise of {caught:.4f} times the claimed or less, in 95% of runs",
-        ),
-    )
+    power = f"noise of {_detectable_ratio(count):.4f} times the claimed or less, in 95% of runs"
+    return ratio, upper, _tested("noise scale", p, seen=ratio, expected=1.0, power=power)
 
 
 def _detectable_ratio(count: int) -> float:
     """The σ ratio r with P[r² χ² below the rejection threshold] = 0.95."""
     threshold = float(stats.chi2.ppf(LEVEL / 2, count))
-    return math.sqrt(threshold / float(stats.chi2.ppf(0.95, count)))
+    return math.sqrt(threshold / float(stats.chi2.ppf(_SURE, count)))
 
 
 def _shape(noise: NDArray[np.float32]) -> Check:
     flat = noise.reshape(-1).astype(np.float64)
     flat = flat[:: max(1, -(-len(flat) // _MOST_SHAPE))]
-    spread = float(flat.std()) or 1.0
-    found = stats.kstest(flat / spread, "norm")
-    p = float(found.pvalue)
-    return Check(
-        name="noise shape",
-        p_value=p,
-        flagged=p < LEVEL,
-        seen=float(found.statistic),
+    law, below = special.ndtr(np.sort(flat)), np.arange(len(flat)) / len(flat)
+    distance = float(np.maximum(law - below, below + 1 / len(flat) - law).max())
+    # The empirical function is within the second threshold of the true one in 95% of runs.
+    caught = ks_threshold(LEVEL, len(flat)) + ks_threshold(1 - _SURE, len(flat))
+    return _tested(
+        "noise shape",
+        ks_p_value(distance, len(flat)),
+        seen=distance,
         expected=0.87 / math.sqrt(len(flat)),
-        power=f"a distribution function off by {2.4 / math.sqrt(len(flat)):.4f} or more",
+        power=f"a distribution function off by {caught:.4f} or more, in 95% of runs",
     )
 
 
 def _between_steps(noise: NDArray[np.float32]) -> Check:
     part = noise[:_MOST_STEPS].astype(np.float64)
-    part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30)
-    cosines = (part @ part.T)[np.triu_indices(len(part), 1)] * math.sqrt(noise.shape[1])
-    return _greatest("noise repeated between steps", cosines, f"of the first {len(part)} steps")
+    return _greatest_cosine("noise repeated between steps", part, f"of the first {len(part)} steps")
 
 
 def _within_steps(noise: NDArray[np.float32], parts: list[tuple[int, int]]) -> Check:
     width = max((end - start for start, end in parts), default=0)
     whole = [noise[:, start:end] for start, end in parts if end - start == width]
+    name = "noise repeated within a step"
     if len(whole) < 2:
-        return _greatest("noise repeated within a step", np.zeros(0), "with a single place")
+        return _blind(name, "with a single place", expected=0.0)
     flat = np.stack([part.reshape(-1) for part in whole]).astype(np.float64)
-    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-30)
-    cosines = (flat @ flat.T)[np.triu_indices(len(flat), 1)] * math.sqrt(flat.shape[1])
-    return _greatest("noise repeated within a step", cosines, f"of {len(whole)} places")
+    return _greatest_cosine(name, flat, f"of {len(whole)} places")
 
 
-def _greatest(name: str, scores: NDArray[np.float64], what: str) -> Check:
-    """The greatest of many standard normal scores, by a union bound."""
-    if not len(scores):
-        return Check(
-            name=name, p_value=None, flagged=False, seen=None, expected=0.0, power="none: " + what
-        )
-    most = float(np.abs(scores).max())
-    p = float(min(1.0, len(scores) * 2 * stats.norm.sf(most)))
-    threshold = float(stats.norm.isf(LEVEL / (2 * len(scores))))
-    return Check(
-        name=name,
-        p_value=p,
-        flagged=p < LEVEL,
+def _greatest_cosine(name: str, rows: NDArray[np.float64], what: str) -> Check:
+    """Are any two rows alike, or opposite? By the greatest cosine of a pair."""
+    count, dimension = rows.shape
+    pairs = count * (count - 1) // 2
+    if not pairs:
+        return _blind(name, what, expected=0.0)
+    units = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+    most = float(np.abs((units @ units.T)[np.triu_indices(count, 1)]).max())
+    threshold = cosine_threshold(LEVEL, dimension=dimension, pairs=pairs)
+    return _tested(
+        name,
+        cosine_p_value(most, dimension=dimension, pairs=pairs),
         seen=most,
-        expected=math.sqrt(2 * math.log(max(2, 2 * len(scores)))),
-        power=f"a pair {what} correlated beyond {threshold:.1f} standard deviations",
+        expected=min(1.0, math.sqrt(2 * math.log(2 * pairs) / dimension)),
+        power=f"a pair {what} whose cosine is beyond {threshold:.4f}"
+        if threshold < 1
+        else "none: two numbers alone always point the same way or opposite ways",
     )
 
 
@@ -241,25 +280,11 @@ def participation_checks(
         probability: q.
     """
     steps, q = len(cohorts), probability
-    sizes = np.array([len(cohort) for cohort in cohorts], dtype=np.float64)
+    sizes = np.array([len(cohort) for cohort in cohorts], dtype=np.int64)
     drawn = np.concatenate(cohorts) if cohorts else np.zeros(0, dtype=np.int64)
-    total = int(sizes.sum())
-    p_total = _two_sided(
-        float(stats.binom.cdf(total, population * steps, q)),
-        float(stats.binom.sf(total - 1, population * steps, q)),
-    )
-    spread = math.sqrt(max(q * (1 - q), 1e-30) * population * steps)
-    number = Check(
-        name="number drawn",
-        p_value=p_total,
-        flagged=p_total < LEVEL,
-        seen=float(total),
-        expected=population * steps * q,
-        power=f"a probability off by {_SURE * spread / (population * steps * q):.1%} or more",
-    )
-    counts = np.bincount(drawn, minlength=population).astype(np.float64)
+    counts = np.bincount(drawn, minlength=population).astype(np.int64)
     return (
-        number,
+        _number(int(sizes.sum()), trials=population * steps, probability=q),
         _dispersion("size of draws", sizes, trials=population, probability=q, broken=0.0),
         _dispersion(
             "participation",
@@ -271,55 +296,79 @@ def participation_checks(
     )
 
 
+def _number(total: int, *, trials: int, probability: float) -> Check:
+    """All draws of all steps: one binomial number, whose law is known."""
+    name, expected = "number drawn", trials * probability
+    if not trials:
+        return _blind(name, "nobody could be drawn", expected=0.0)
+    law = stats.binom
+    fewest = int(law.ppf(LEVEL / 2, trials, probability)) - 1  # P[X <= fewest] < LEVEL / 2
+    most = int(law.isf(LEVEL / 2, trials, probability)) + 1  # P[X >= most] <= LEVEL / 2
+    low = 0.0
+    if fewest >= 0:
+        low = _least(lambda q: bool(special.bdtr(fewest, trials, q) < _SURE), 0.0, probability)
+    high = _least(lambda q: bool(special.bdtrc(most - 1, trials, q) >= _SURE), probability, 1.0)
+    return _tested(
+        name,
+        two_sided(
+            float(law.cdf(total, trials, probability)),
+            float(law.sf(total - 1, trials, probability)),
+        ),
+        seen=float(total),
+        expected=expected,
+        power=f"a probability of {low:.4g} or less, or {high:.4g} or more, in 95% of runs",
+    )
+
+
+def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """About where ``holds`` begins to hold, as its argument rises."""
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
 def _shuffled_spread(expected: float) -> float:
-    """Variance of a unit's number of draws when passes are shuffled: whole passes draw all once."""
-    part = expected - math.floor(expected)
-    return part * (1 - part)
+    """Mean (n - c)² of a unit's number of draws n when passes are shuffled; c as in the check."""
+    part = expected - math.floor(expected)  # of the units are drawn once more than the others
+    centre = round(2 * expected) / 2 - math.floor(expected)
+    return (1 - part) * centre**2 + part * (1 - centre) ** 2
 
 
 def _dispersion(
-    name: str, counts: NDArray[np.float64], *, trials: int, probability: float, broken: float
+    name: str, numbers: NDArray[np.int64], *, trials: int, probability: float, broken: float
 ) -> Check:
-    """Σ (n − m)² of independent Binomial(trials, probability) counts, by its exact two moments."""
-    mean, variance = trials * probability, trials * probability * (1 - probability)
-    if variance <= 0 or not len(counts):
-        return Check(
-            name=name,
-            p_value=None,
-            flagged=False,
-            seen=None,
-            expected=1.0,
-            power="none: everybody joins every step",
+    """The spread of independent Binomial(trials, probability) numbers, by `BinomialSpread`."""
+    if not (len(numbers) and trials and 0 < probability < 1):
+        return _blind(name, "everybody joins every step", expected=1.0)
+    law = BinomialSpread(count=len(numbers), trials=trials, probability=probability)
+    spread, expected = law.total(numbers), max(law.squares(law.mean), 1e-30)
+    threshold = law.lower_threshold(LEVEL / 2)
+    lowest = law.squares(threshold) / expected if threshold >= 0 else 0.0
+    fixed = broken * len(numbers) / expected
+    seen_if_broken = f"fixed or shuffled batches have {fixed:.3f}"
+    if threshold < 0:
+        power = f"no small spread, in so few numbers; {seen_if_broken}, which it cannot tell"
+    else:
+        power = f"a spread of {lowest:.3f} of the claimed or less; {seen_if_broken}" + (
+            "" if fixed <= lowest else ", which it cannot tell"
         )
-    fourth = variance * (1 + 3 * (trials - 2) * probability * (1 - probability))
-    error = math.sqrt(max(fourth - variance**2, 1e-30) / len(counts)) / variance
-    seen = float(np.square(counts - mean).mean()) / variance
-    # Near-normal sums of squares have a gamma's skew; matched to both moments.
-    shape = 1 / error**2
-    p = _two_sided(
-        float(stats.gamma.cdf(seen, shape, scale=1 / shape)),
-        float(stats.gamma.sf(seen, shape, scale=1 / shape)),
-    )
-    lowest = float(stats.gamma.ppf(LEVEL / 2, shape, scale=1 / shape))
-    sees = broken / variance < lowest
-    return Check(
-        name=name,
-        p_value=p,
-        flagged=p < LEVEL,
-        seen=seen,
+    return _tested(
+        name,
+        law.p_value(spread),
+        seen=law.squares(spread) / expected,
         expected=1.0,
-        power=f"a spread of {lowest:.3f} of the claimed or less; fixed or shuffled batches have "
-        f"{broken / variance:.3f}" + ("" if sees else ", which it cannot tell"),
+        power=power,
     )
 
 
 def _sensitivity(moves: list[float]) -> Check:
-    most = max(moves, default=None)
     return Check(
         name="sensitivity",
         p_value=None,
-        flagged=most is not None and not most <= 1 + _MOVE_ROUNDING,
-        seen=most,
+        flagged=any(not move <= 1 + _MOVE_ROUNDING for move in moves),
+        false_alarm=0.0,
+        seen=max(moves, default=None),
         expected=1.0,
         power=f"any of {len(moves)} drawn units that moves a sum by more than the clip norm",
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -14,10 +15,14 @@ from userdp.cli.mechanism_options import (
     MechanismOptions,
     build_mechanism,
     describe,
+    judge_delta,
 )
 from userdp.cli.output import emit
 from userdp.errors import UseError
 from userdp.guarantees import round_up
+
+if TYPE_CHECKING:
+    from userdp.ledger import Claim
 
 
 def account(
@@ -25,8 +30,9 @@ def account(
     options: Annotated[MechanismOptions | None, Parameter(name="*")] = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
-    accountant: AccountantName = "contour",
+    accountant: AccountantName | None = None,
     ledger: Path | None = None,
+    allow_large_delta: bool = False,
     by_examples: bool = False,
     curve: bool = False,
     json: bool = False,
@@ -37,52 +43,99 @@ def account(
         options: see MechanismOptions.
         noise_multiplier: standard deviation of the noise divided by the clip norm.
         delta: in (0, 1); with --ledger, each run's own by default.
-        accountant: contour (certified, exact), or a second opinion.
+        accountant: contour (certified, exact; the default), or a second opinion. With --ledger: of
+            the steps that it charges, in place of the plan's own accountant.
         ledger: a run or store ledger, or the folder that holds one; epsilon is recomputed from it.
-        by_examples: also the epsilon of users who hold fewer examples than the cap.
-        curve: also the whole delta(epsilon) curve, and the most that any attack can tell.
+        allow_large_delta: answer even where --delta is not below 1 over the population of the
+            mechanism or, with --ledger, of its plan.
+        by_examples: also the epsilon of users who hold fewer examples than the cap, by contour.
+        curve: also the whole delta(epsilon) curve, and the most that any attack can tell, by
+            contour. With --ledger: where one mechanism is all of the claim.
         json: print one JSON object on stdout.
     """
+    from userdp.accounting.accountants import Accountant, epsilon_by
+
+    if accountant not in (None, "contour") and (curve or by_examples):
+        raise UseError(
+            f"--curve and --by-examples are computed by contour, not by --accountant {accountant}",
+            hint="leave --accountant out, or ask for them by themselves",
+        )
     if ledger is not None:
         if options is not None or noise_multiplier is not None:
             raise UseError("--ledger says it all: leave the options of a mechanism out")
-        from userdp.ledger import claim
-
-        result = claim(ledger, delta=delta).to_dict()
-        emit(result, json=json, render=lambda console: print_table(console, result))
-        return
-    if noise_multiplier is None or delta is None:
+        found = _of_ledger(ledger, delta, wanted=bool(accountant or curve or by_examples))
+        result, priced, population = found.to_dict(), found.mechanism, found.population
+        # The ledger's own δ was judged when its run began: of that there is only a warning.
+        allow_large_delta = allow_large_delta or delta is None
+        delta = float(result["delta"])
+    elif noise_multiplier is None or delta is None:
         raise UseError(
             "account needs --noise-multiplier and --delta (or --ledger PATH): "
             "without them there is no epsilon to compute"
         )
-    from userdp.accounting.accountants import Accountant, epsilon_by
-
-    mechanism = build_mechanism(options or MechanismOptions(), noise_multiplier=noise_multiplier)
-    bracket = epsilon_by(Accountant(accountant), mechanism, delta)
-    result = {
-        "epsilon": bracket.upper,
-        "epsilon_lower_bound": bracket.lower,
-        "delta": delta,
-        **describe(mechanism),
-        "accountant": bracket.accountant,
-    }
-    if bracket.note:
-        result["note"] = bracket.note
+    else:
+        options = options or MechanismOptions()
+        priced = build_mechanism(options, noise_multiplier=noise_multiplier)
+        accountant, result, population = accountant or "contour", {}, options.population
+    if priced is not None:
+        judge_delta(
+            delta,
+            population,
+            sampling=str(priced.sampling),
+            allow_large_delta=allow_large_delta,
+        )
+    if accountant is not None:
+        assert priced is not None
+        bracket = epsilon_by(Accountant(accountant), priced, delta)
+        result = {
+            "epsilon": bracket.upper,
+            "epsilon_lower_bound": bracket.lower,
+            "delta": delta,
+            **describe(priced),
+            **{key: value for key, value in result.items() if key not in ("epsilon", "delta")},
+            "accountant": bracket.accountant,
+        }
+        if bracket.note:
+            result["note"] = bracket.note
     if by_examples:
-        result["epsilon_by_examples"] = _by_examples(mechanism, delta)
+        result["epsilon_by_examples"] = _by_examples(priced, delta)
     if curve:
-        result["curve"] = _curve(mechanism)
+        result["curve"] = _curve(priced)
     emit(result, json=json, render=lambda console: print_table(console, result))
+
+
+def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
+    """The claim of a ledger; `UseError` if it is not of one mechanism, where one is ``wanted``.
+
+    A sum over several charges, or the price of a choice, has no mechanism whose curve could be
+    drawn, or that another accountant could price.
+    """
+    from userdp.ledger import claim
+
+    found = claim(path, delta=delta)
+    if delta is not None and found.guarantee.delta == 0:
+        raise UseError(
+            f"--delta says nothing here: all that {path} charges has delta 0",
+            hint="leave --delta out",
+        )
+    if wanted and found.mechanism is None:
+        why = "nothing" if math.isinf(found.guarantee.epsilon) else found.composition
+        raise UseError(
+            "--accountant, --curve and --by-examples ask of one mechanism, and the claim of "
+            f"{path} is of {why}",
+            hint="leave them out, or name the ledger of a single private run",
+        )
+    return found
 
 
 def _by_examples(mechanism: Any, delta: float) -> dict[str, float]:
     from userdp.accounting.holders import epsilon_by_examples
-    from userdp.accounting.mechanisms import PoissonUsers
+    from userdp.accounting.mechanisms import FixedBatchExamples, PoissonExamples
 
-    if isinstance(mechanism, PoissonUsers):
+    if not isinstance(mechanism, PoissonExamples | FixedBatchExamples):
         raise UseError(
-            "--by-examples has no meaning with --sampling users: every user has the same epsilon"
+            "--by-examples has no meaning with --sampling users, where every user has the same "
+            "epsilon, nor under fixed-graph adjacency, where it has no bound here"
         )
     found = epsilon_by_examples(mechanism, delta)
     return {str(k): bracket.upper for k, bracket in found.items()}

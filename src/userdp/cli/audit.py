@@ -12,6 +12,7 @@ from rich.table import Table
 from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
+from userdp.guarantees import round_up
 from userdp.reporting.figures.drawing import panels, require_drawing_place, save
 
 
@@ -107,10 +108,26 @@ def _print(console: Console, result: dict[str, Any]) -> None:
     elif math.isinf(float(result["claimed_epsilon"])):
         say("This run claims nothing: its epsilon is infinite, and no check can contradict that.")
     elif result["passed"]:
+        say(_false_alarm(result))
         say("Nothing contradicts the claim. That is no proof of it.")
     else:
+        say(_false_alarm(result))
         say("The claim is CONTRADICTED by: " + "; ".join(result["flagged"]) + ".")
     say("Operator-only: exact results on people's text, not differentially private.")
+
+
+def _false_alarm(result: dict[str, Any]) -> str:
+    again = result["extra_run"]
+
+    def most(probability: float) -> str:
+        return round_up(probability - 1e-12)  # 1 - 0.95 is a little more than 0.05
+
+    return (
+        "A right run's claim would be contradicted with probability at most "
+        f"{most(result['false_alarm'])}, over all checks and canaries together: "
+        f"{most(1 - again['bound']['confidence'])} by the canaries, "
+        f"{most(again['steps']['false_alarm'])} by the steps."
+    )
 
 
 def _print_extra(console: Console, say: Any, result: dict[str, Any], again: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from userdp.cli.mechanism_options import (
     MechanismOptions,
     build_mechanism,
     describe,
+    judge_delta,
 )
 from userdp.cli.output import emit
 
@@ -22,6 +23,7 @@ def calibrate(
     target_epsilon: float,
     delta: float,
     accountant: AccountantName = "contour",
+    allow_large_delta: bool = False,
     json: bool = False,
 ) -> None:
     """Find the least noise multiplier whose epsilon stays within the budget.
@@ -31,9 +33,17 @@ def calibrate(
         target_epsilon: the budget; greater than 0.
         delta: in (0, 1).
         accountant: contour (certified, exact), or a second opinion.
+        allow_large_delta: where --population is given, answer even if delta is not below 1 over it.
         json: print one JSON object on stdout.
     """
-    start = build_mechanism(options or MechanismOptions(), noise_multiplier=1.0)
+    options = options or MechanismOptions()
+    start = build_mechanism(options, noise_multiplier=1.0)
+    judge_delta(
+        delta,
+        options.population,
+        sampling=str(start.sampling),
+        allow_large_delta=allow_large_delta,
+    )
     from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
 
     chosen = Accountant(accountant)

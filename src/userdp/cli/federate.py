@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import emit, print_warning, stderr
 from userdp.errors import UseError
 
 AlgorithmName = Literal["fedavg", "local-item-dp", "local-group-dp", "higradavg-dp", "user-ldp"]
@@ -33,6 +33,7 @@ def federate(
     group_size: int = 4,
     epsilon: float = 4.0,
     delta: float = 1e-5,
+    allow_large_delta: bool = False,
     l2_clip_norm: float = 1.0,
     learning_rate: float = 2.0,
     model: Literal["cnn", "lstm", "causal-lm"] | None = None,
@@ -70,6 +71,8 @@ def federate(
         group_size: k, most items of a subject in a silo; the rest is left out and counted.
         epsilon: the budget, per subject (LocalItemDP: per item).
         delta: of the claim.
+        allow_large_delta: begin even where delta is not below 1 over the declared number of
+            subjects: --silos times --subjects-per-silo, as many as there can be.
         l2_clip_norm: C.
         learning_rate: of the local steps.
         model: by the data if left out.
@@ -102,6 +105,7 @@ def federate(
     from userdp.federated.accounting import AccountingName, Algorithm, Reduction
     from userdp.federated.data import spread
     from userdp.federated.plan import FederationPlan
+    from userdp.plan.small_delta import require_small_delta
 
     draw = np.random.default_rng(seed)
     with stderr.status("reading the data"):
@@ -133,6 +137,15 @@ def federate(
         raise UseError(
             f"--batch-size must be greater than 0 and at most --items-per-silo ({items_per_silo})"
         )
+    if chosen.private and not paper:
+        warning = require_small_delta(
+            delta,
+            silos * subjects_per_silo,
+            counted="subjects, all silos together",
+            allow_large_delta=allow_large_delta,
+        )
+        if warning is not None:
+            print_warning(warning)
     with stderr.status("calibrating the noise"):
         plan = FederationPlan.calibrated(
             target_epsilon=epsilon,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from userdp.cli.output import print_warning
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
-    from userdp.accounting.mechanisms import SampledMechanism
+    from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
 
 AccountantName = Literal["contour", "rdp", "group-privacy", "group-privacy-vadhan", "dp-accounting"]
 
@@ -84,7 +85,23 @@ def build_mechanism(options: MechanismOptions, *, noise_multiplier: float) -> Sa
     return FixedBatchExamples(noise_multiplier=noise_multiplier, group_size=group_size, **values)
 
 
-def describe(mechanism: SampledMechanism) -> dict[str, Any]:
+def judge_delta(
+    delta: float, population: int | None, *, sampling: str, allow_large_delta: bool
+) -> None:
+    """Refuse a δ of 1 over the population or more, if one is known; warn of one above n^-1.1."""
+    from userdp.plan.small_delta import require_small_delta
+
+    if population is None or delta == 0:
+        return
+    counted = sampling if sampling in ("users", "examples") else "units"
+    warning = require_small_delta(
+        delta, population, counted=counted, allow_large_delta=allow_large_delta
+    )
+    if warning is not None:
+        print_warning(warning)
+
+
+def describe(mechanism: SampledMechanism | FixedGraphExamples) -> dict[str, Any]:
     """What `account` and `calibrate` print of a mechanism beside ε and δ."""
     from dataclasses import asdict
 

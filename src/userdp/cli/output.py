@@ -32,6 +32,11 @@ def print_error(message: str, hint: str | None = None) -> None:
         stderr.print(f"[bold]hint:[/] {_escape(hint)}", soft_wrap=True)
 
 
+def print_warning(message: str) -> None:
+    """Something that the operator should know before it happens, as ``warning: …``."""
+    stderr.print(f"[bold yellow]warning:[/] {_escape(message)}", soft_wrap=True)
+
+
 def _escape(text: str) -> str:
     return text.replace("[", r"\[")
 

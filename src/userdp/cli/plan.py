@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import emit, print_warning, stderr
 from userdp.errors import UseError
 from userdp.guarantees import round_up
 from userdp.reporting.figures.drawing import require_drawing_place
@@ -40,6 +40,7 @@ def plan(
     extrapolate: bool = False,
     most_noise: float = 0.1,
     unsafe_exact_counts: bool = False,
+    allow_large_delta: bool = False,
     plot: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -73,12 +74,14 @@ def plan(
             in units of the norm of an example's gradient.
         unsafe_exact_counts: read the store's exact counts. The plan and the report then say that it
             was chosen from non-private statistics: no epsilon covers that choice.
+        allow_large_delta: plan even where delta is not below 1 over the number of users.
         plot: draw the candidates to this file (png, pdf, svg, html).
         json: print one JSON object on stdout.
     """
     _check_places(out, plot)
     from userdp.cli.plan_inputs import gather
     from userdp.data.meta import read_meta
+    from userdp.plan.small_delta import require_small_delta
     from userdp.planning.budget import PrivacyBudget
     from userdp.planning.planner import Request, propose
 
@@ -101,6 +104,15 @@ def plan(
         query_share=query_share,
         exact_counts=unsafe_exact_counts,
     )
+    assert inputs.population.value is not None
+    warning = require_small_delta(
+        inputs.delta,
+        int(inputs.population.value),
+        counted="users",
+        allow_large_delta=allow_large_delta,
+    )
+    if warning is not None:
+        print_warning(warning)
     proposal = propose(
         Request(
             privacy=PrivacyBudget(

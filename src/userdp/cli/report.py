@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from userdp.cli.output import emit
@@ -47,6 +48,7 @@ def build_report(
     from userdp.reporting.comparison import compare
     from userdp.reporting.files import require_page_place, write_page
     from userdp.reporting.html import claim_sentence, render_report
+    from userdp.reporting.meaning import meaning_of_claim
     from userdp.reporting.model_card import render_model_card
     from userdp.reporting.operator_facts import read_operator
     from userdp.reporting.run_facts import read_runs
@@ -81,7 +83,16 @@ def build_report(
         "model_card": None if model_card is None else str(model_card),
         "public": public,
         "runs": [
-            {"run": run.name, **run.claim.to_dict(), "claim": claim_sentence(run)} for run in facts
+            {
+                "run": run.name,
+                **run.claim.to_dict(),
+                "claim": claim_sentence(run),
+                "meaning": None
+                if (said := meaning_of_claim(run.claim)) is None
+                else said.to_dict(),
+            }
+            for run in facts
+            for meaning in [meaning_of_claim(run.claim)]
         ],
         "comparable": comparison.comparable,
         "warnings": list(comparison.warnings),
@@ -94,7 +105,7 @@ def _print(console: Console, result: dict[str, Any]) -> None:
         table.add_column(name, justify="right" if name in ("epsilon", "delta") else "left")
     for run in result["runs"]:
         table.add_row(
-            run["run"],
+            escape(run["run"]),
             f"[bold]{round_up(run['epsilon'], 6)}[/]",
             f"{run['delta']:g}",
             run["unit"],

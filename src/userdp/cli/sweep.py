@@ -13,6 +13,7 @@ from rich.table import Table
 
 from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
+from userdp.cli.train import warn_of_delta
 from userdp.errors import UseError
 from userdp.guarantees import round_up
 from userdp.training.config import OptimizerName, TrainConfig
@@ -65,6 +66,7 @@ def sweep(
     jobs: int = 1,
     resume: bool = False,
     no_tensorboard: bool = False,
+    allow_large_delta: bool = False,
     config: Annotated[FixedConfig | None, Parameter(name="*")] = None,
     json: bool = False,
 ) -> None:
@@ -98,6 +100,8 @@ def sweep(
         jobs: trials that train at the same time.
         resume: go on with the interrupted sweep in --out; its options need not be given again.
         no_tensorboard: write no curves.
+        allow_large_delta: begin even where a plan's delta is not below 1 over its declared
+            population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
         json: print one JSON object on stdout.
     """
@@ -120,6 +124,7 @@ def sweep(
             None if tuning is None else TuningMode(tuning),
             config or FixedConfig(),
             l2_clip_norm=l2_clip_norm or [],
+            allow_large_delta=allow_large_delta,
             axes={
                 "learning_rate": learning_rate or [],
                 "optimizer": [OptimizerName(name) for name in optimizer or ()],
@@ -152,6 +157,7 @@ def _request(
     config: FixedConfig,
     *,
     l2_clip_norm: list[float],
+    allow_large_delta: bool,
     axes: dict[str, list[Any]],
     **given: Any,
 ) -> SweepRequest:
@@ -167,6 +173,8 @@ def _request(
     if not paths:
         raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
     loaded = [load_plan(path) for path in paths]
+    for path, (plan, _) in zip(paths, loaded, strict=True):
+        warn_of_delta(plan, path, allow_large_delta=allow_large_delta)
     bases = list(dict.fromkeys(basis for _, basis in loaded if basis is not None))
     candidates = grid(
         [plan for plan, _ in loaded],

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import emit, print_warning, stderr
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
@@ -33,6 +33,7 @@ def train(
     sharded: bool = False,
     device: str = "cpu",
     no_tensorboard: bool = False,
+    allow_large_delta: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
     trial_of: Annotated[str | None, Parameter(show=False)] = None,
@@ -55,6 +56,8 @@ def train(
             process holds whole; without it each process has all of it.
         device: cpu, cuda or cuda:N, where gradients and noise are computed; never the claim.
         no_tensorboard: write no curves, even where TensorBoard is installed.
+        allow_large_delta: begin even where delta is not below 1 over the declared population (of
+            users; of examples where no number of users is declared): a claim that says little.
         options: see PlanOptions.
         config: see TrainConfig.
         trial_of: of userdp sweep alone: the private selection that pays for this run.
@@ -74,6 +77,8 @@ def train(
             "no epsilon is claimed for this run or, from here on, for the store.",
             soft_wrap=True,
         )
+    elif not resume:
+        warn_of_delta(chosen, plan, allow_large_delta=allow_large_delta)
     from userdp.data.store import UserStore
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
@@ -92,11 +97,26 @@ def train(
             tensorboard=not no_tensorboard,
             plan_basis=plan_basis,
             trial_of=trial_of,
+            allow_large_delta=True,  # judged above, by the number of users if there is one
         )
     if not world.leads:
         return
     result = describe(out, chosen, seconds=done.seconds)
     emit(result, json=json, render=lambda console: _print(console, result))
+
+
+def warn_of_delta(plan: Plan, path: Path | None, *, allow_large_delta: bool) -> None:
+    """Refuse a δ of 1/n or more, and warn of one above n^-1.1; ``path`` of the plan's file."""
+    from userdp.plan.small_delta import plan_with_small_delta
+    from userdp.planning.proposal import declared_users
+
+    warning = plan_with_small_delta(
+        plan,
+        users=None if path is None else declared_users(path),
+        allow_large_delta=allow_large_delta,
+    )
+    if warning is not None:
+        print_warning(warning)
 
 
 def describe(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, Any]:

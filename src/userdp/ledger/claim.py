@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
 from userdp.errors import UseError
 from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, require_delta
 from userdp.ledger import run as run_ledger
@@ -29,6 +30,9 @@ class Claim:
         runs: the number of runs composed.
         complete: every planned step ran (run), or every run settled (store).
         composition: how parts were put together.
+        mechanism: what the claim prices, where one mechanism is all of it and its price is finite;
+            None for a winner of a tuning, a sum over several charges, and where nothing is claimed.
+        population: that the plan of a single run declares; None without a plan.
     """
 
     guarantee: Guarantee
@@ -37,6 +41,8 @@ class Claim:
     runs: int
     complete: bool
     composition: str
+    mechanism: SampledMechanism | FixedGraphExamples | None = None
+    population: int | None = None
 
     @property
     def is_of_plan(self) -> bool:
@@ -110,7 +116,18 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         runs=1,
         complete=plan is not None and steps == plan.steps,
         composition=composition,
+        mechanism=_mechanism(plan, steps, guarantee) if composition == _ONE_MECHANISM else None,
+        population=None if plan is None else plan.population,
     )
+
+
+def _mechanism(
+    plan: Plan | None, steps: int, guarantee: Guarantee
+) -> SampledMechanism | FixedGraphExamples | None:
+    """The steps that were charged as one mechanism, if they claim anything."""
+    if plan is None or steps == 0 or math.isinf(guarantee.epsilon):
+        return None
+    return plan.mechanism.with_steps(steps)
 
 
 def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Claim:
@@ -132,6 +149,7 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
             sampling=samplings.pop() if len(samplings) == 1 else Sampling.MIXED,
             accountant=" + ".join(sorted({part.accountant for part in parts})),
         )
+    alone = charges[0] if len(charges) == 1 else None
     return Claim(
         guarantee=guarantee,
         subject="store",
@@ -139,6 +157,8 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
         runs=len(charges),
         complete=all(charge.settled for charge in charges),
         composition="basic composition of runs" if len(charges) > 1 else "one run",
+        mechanism=_mechanism(alone.plan, alone.steps, guarantee) if alone else None,
+        population=alone.plan.population if alone and alone.plan else None,
     )
 
 

@@ -189,6 +189,19 @@ def basis_of(constants: tuple[Constant, ...]) -> str:
     return "; ".join(found) or "declared constants and public statistics"
 
 
+def declared_users(path: Path) -> int | None:
+    """The number of users that a plan file's constants name; None in one of `Plan.save`.
+
+    A plan of examples counts those. Where it was made from a number of users, that stands beside.
+    """
+    found = read_json(path, what="a plan").get("constants")
+    for constant in found if isinstance(found, list) else ():
+        if isinstance(constant, dict) and constant.get("name") == "population":
+            value = constant.get("value")
+            return int(value) if isinstance(value, int | float) and value >= 1 else None
+    return None
+
+
 def load_plan(path: Path) -> tuple[Plan, str | None]:
     """The plan in a file that `userdp plan` or `Plan.save` wrote, and what it was chosen from.
 

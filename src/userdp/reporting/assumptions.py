@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from userdp.guarantees import Adjacency, Sampling
+from userdp.reporting.markdown import visible
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.store_facts import read_store_facts
 
@@ -67,12 +68,17 @@ def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
     return tuple(sorted(found, key=lambda assumption: order.index(assumption.grade)))
 
 
+def _told(text: str) -> str:
+    """Words of a file inside a sentence of ours, whose backticks mean code."""
+    return visible(text).replace("`", "'")
+
+
 def _owners(assumption: str) -> Assumption:
     return Assumption(
         key="owners",
         title="Records of several people were given to the first",
         grade=Grade.CRITICAL,
-        statement=f"The store was prepared so: {assumption}.",
+        statement=f"The store was prepared so: {_told(assumption)}.",
         otherwise="Somebody whom another user's record also belongs to is not protected in it.",
         ensured=(
             "Nobody, where records do have several owners: it is the meaning of the claim. "
@@ -88,7 +94,8 @@ def _filtered(against: Sequence[str]) -> Assumption:
         grade=Grade.CRITICAL,
         statement=(
             "Text that was trained on, here or for the base model, was chosen by what it shares "
-            f"with private data ({', '.join(against)}), and nothing secret shows in what was left."
+            f"with private data ({_told(', '.join(against))}), and nothing secret shows in what "
+            "was left."
         ),
         otherwise="The model depends on that private data in a way that no ε here covers.",
         ensured="Nobody. Filter by lists of sites alone to be rid of it.",
@@ -106,7 +113,7 @@ def _basis(basis: str) -> Assumption:
         key="plan-basis",
         title="What the plan was chosen from is not covered",
         grade=Grade.CRITICAL,
-        statement=f"Parameters of the plan were chosen from {basis}.",
+        statement=f"Parameters of the plan were chosen from {_told(basis)}.",
         otherwise=(
             "They are exact numbers of people's text, without noise: what the plan tells of them "
             "comes on top of ε, for the people they were taken from."

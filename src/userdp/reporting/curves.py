@@ -12,10 +12,11 @@ import io
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from userdp.errors import UseError
+from userdp.reporting.markdown import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,6 +81,8 @@ def draw(plot: Plot) -> str:
             raise UseError(f"plot {plot.key}: series {series.name!r} is empty or not finite")
     if not plot.series:
         raise UseError(f"plot {plot.key}: there is nothing to draw")
+    named = [replace(series, name=visible(series.name)) for series in plot.series]  # runs' names
+    plot = replace(plot, title=visible(plot.title), series=tuple(named))
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from userdp.accounting.accountants import epsilon_by
 from userdp.accounting.mechanisms import FixedGraphExamples, PoissonExamples
 from userdp.guarantees import Sampling, round_up
+from userdp.plan.small_delta import DeltaSize, rule_of, size_of
 from userdp.reporting.run_facts import RunFacts
 
 _MOST_COLUMNS = 7
-_RULE = -1.1
-"""δ = n^-1.1: Charles et al. 2024, Section 5, after Ponomareva et al. 2023, Section 5.3.2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,10 +115,10 @@ def delta_facts(run: RunFacts) -> DeltaFacts | None:
         return None
     n, delta = run.plan.population, run.guarantee.delta
     by_user = run.plan.sampling is Sampling.USERS
-    rule = float(n) ** _RULE
-    if delta <= rule:
+    size = size_of(delta, n)
+    if size is DeltaSize.WITHIN_RULE:
         verdict = "δ is within the rule n^-1.1, and so below 1/n."
-    elif delta * n < 1:
+    elif size is DeltaSize.ABOVE_RULE:
         verdict = "δ is below 1/n, but above the rule n^-1.1."
     elif by_user:
         verdict = (
@@ -136,8 +135,8 @@ def delta_facts(run: RunFacts) -> DeltaFacts | None:
         delta=f"{delta:g}",
         population=f"{n:,} {'users' if by_user else 'examples'}",
         inverse=f"{1 / n:.2g}",
-        rule=f"{rule:.2g}",
+        rule=f"{rule_of(n):.2g}",
         times=f"{delta * n:.2g}",
         verdict=verdict,
-        careful=delta * n >= 1,
+        careful=size is DeltaSize.TOO_LARGE,
     )

@@ -19,7 +19,8 @@ from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
 from userdp.reporting.holders import delta_facts, fewer_examples
-from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of, percent_up
+from userdp.reporting.markdown import escaped, fenced, visible
+from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of_claim, percent_up
 from userdp.reporting.operator_facts import OperatorFacts
 from userdp.reporting.operator_view import operator_view
 from userdp.reporting.reproduction import train_command
@@ -73,6 +74,7 @@ class PublicRow:
     factor: str
     best_guess: str
     detection: str
+    bounded_by: str
     expected: str
     ledger_command: str
     mechanism_command: str | None
@@ -210,7 +212,7 @@ def change_in_words(guarantee: Guarantee) -> str:
 def public_row(run: RunFacts) -> PublicRow:
     """A run's public facts, formatted."""
     guarantee = run.guarantee
-    meaning = meaning_of(guarantee.epsilon, guarantee.delta) if run.private else None
+    meaning = meaning_of_claim(run.claim)
     planned = run.plan.steps if run.plan else None
     return PublicRow(
         facts=run,
@@ -229,6 +231,7 @@ def public_row(run: RunFacts) -> PublicRow:
         factor=factor_up(meaning.factor) if meaning else "–",
         best_guess=percent_up(meaning.best_guess) if meaning else "–",
         detection=percent_up(meaning.detection) if meaning else "–",
+        bounded_by=meaning.bounded_by if meaning else "–",
         expected=round_up(guarantee.epsilon, 6) if run.private else "inf",
         ledger_command=f"userdp account --ledger {shlex.quote(run.name)}",
         mechanism_command=mechanism_command(run),
@@ -297,6 +300,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     environment.filters["code"] = _code
@@ -304,8 +308,9 @@ def _environment() -> Environment:
 
 
 def render_text(template: str, values: Mapping[str, Any]) -> str:
-    """A template of plain text, in which nothing is escaped for HTML."""
-    plain = _environment().overlay(autoescape=False)
+    """A template of Markdown: all that it prints is escaped, unless it is `Ready`."""
+    plain = _environment().overlay(autoescape=False, finalize=escaped)
+    plain.filters = {**plain.filters, "fenced": fenced}
     return plain.get_template(template).render(**values)
 
 

@@ -1,14 +1,22 @@
-"""What an (ε, δ) means for a person, in numbers that hold whatever the attacker knows."""
+"""What a claim means for a person, in numbers that hold whatever the attacker knows."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+from typing import Any
 
+from userdp.accounting.mechanisms.base import Mechanism
+from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.guarantees import require_delta, require_epsilon
+from userdp.ledger import Claim
 
 FALSE_ALARMS = 0.01
+OF_THE_CURVE = "the mechanism's own trade-off curve"
+OF_THE_CLAIM = "ε and δ alone"
+_MOST_EPSILON = 600.0  # of the search along a curve: beyond it nothing is promised anyway
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,33 +31,75 @@ class Meaning:
         best_guess: probability of guessing right, where both answers are equally likely before.
         detection: probability of noticing a user who took part, by a test that accuses a user
             who did not with probability `FALSE_ALARMS`.
+        bounded_by: `OF_THE_CURVE` or `OF_THE_CLAIM`: what both are computed from.
         tier: the scale of Ponomareva et al. 2023, "How to DP-fy ML".
     """
 
     factor: float
     best_guess: float
     detection: float
+    bounded_by: str
     tier: str
 
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; probabilities as they are, not rounded."""
+        return {
+            "best_guess": self.best_guess,
+            "detection": self.detection,
+            "false_alarms": FALSE_ALARMS,
+            "bounded_by": self.bounded_by,
+            "factor": self.factor,
+            "tier": self.tier,
+        }
 
-def meaning_of(epsilon: float, delta: float) -> Meaning:
-    """The bounds that (ε, δ)-DP implies.
 
-    Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1: false alarms a and misses b of any test
-    satisfy ``a + e^ε b >= 1 - δ`` and ``e^ε a + b >= 1 - δ``.
+def meaning_of_claim(claim: Claim) -> Meaning | None:
+    """What a claim means; None where nothing is claimed. Every page and command asks this.
+
+    One mechanism's claim is judged by its whole trade-off curve. A claim that was put together from
+    several (runs, queries, a selection) is an (ε, δ) and nothing else, so that only the worst pair
+    of distributions with that (ε, δ) bounds it; `Meaning.bounded_by` says which it is.
+    """
+    guarantee = claim.guarantee
+    if math.isinf(guarantee.epsilon):
+        return None
+    return meaning_of(guarantee.epsilon, guarantee.delta, claim.mechanism)
+
+
+@lru_cache(maxsize=64)
+def meaning_of(epsilon: float, delta: float, mechanism: Mechanism | None = None) -> Meaning:
+    """The bounds that (ε, δ)-DP implies, or those of a mechanism that is all of the claim.
+
+    Args:
+        epsilon: of the claim; finite.
+        delta: of the claim, in [0, 1).
+        mechanism: what the claim prices, if it is one mechanism.
+
+    Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1; of a mechanism's curve, the proof in
+    `userdp.accounting.tradeoff`.
 
     >>> round(meaning_of(0.0, 1e-9).best_guess, 4)
     0.5
     """
     require_epsilon(epsilon)
-    require_delta(delta)
-    # 1 / (1 + e^-ε) and e^-ε neither overflow nor lose digits for large ε.
-    shrink = math.exp(-epsilon)
-    guess = (1 + delta * shrink) / (1 + shrink)
-    grown = math.exp(epsilon) if epsilon < 700 else math.inf
-    detection = min(grown * FALSE_ALARMS + delta, 1 - shrink * (1 - delta - FALSE_ALARMS))
+    if delta != 0:
+        require_delta(delta)
+    curve = DeltaCurve(epsilons=(epsilon,), deltas=(delta,))
+    guess, detection = curve.best_guess, curve.max_true_positive_rate(FALSE_ALARMS)
+    if mechanism is not None and epsilon > 0:
+        own = curve_at(
+            lambda e: float(mechanism.delta(e).upper),
+            FALSE_ALARMS,
+            most_epsilon=min(epsilon, _MOST_EPSILON),
+        )
+        guess = min(guess, own.best_guess)
+        detection = min(detection, own.max_true_positive_rate(FALSE_ALARMS))
     return Meaning(
-        factor=grown, best_guess=guess, detection=min(1.0, detection), tier=_tier(epsilon)
+        factor=math.exp(epsilon) if epsilon < 700 else math.inf,
+        best_guess=guess,
+        detection=detection,
+        bounded_by=OF_THE_CLAIM if mechanism is None else OF_THE_CURVE,
+        tier=_tier(epsilon),
     )
 
 

@@ -19,6 +19,8 @@ from userdp.reporting.html import (
     render_text,
     why_no_claim,
 )
+from userdp.reporting.markdown import prose, visible
+from userdp.reporting.meaning import FALSE_ALARMS
 from userdp.reporting.run_facts import RunFacts
 from userdp.version import __version__
 
@@ -35,12 +37,13 @@ def render_model_card(run: RunFacts) -> str:
     """``MODEL_CARD.md`` of a run's released model: YAML front matter, then Markdown.
 
     Guarantee: it is a function of ``run`` alone, which holds nothing that the run's ε, or that of a
-    release with a price of its own, does not cover.
+    release with a price of its own, does not cover. Whatever the template prints is escaped, so
+    that no name or setting becomes markup.
     """
     row = public_row(run)
     values: dict[str, Any] = {
-        "name": markdown(run.name),
-        "claim": markdown(claim_sentence(run)),
+        "name": run.name,
+        "claim": claim_sentence(run),
         "model": _base_model(run),
         "version": run.version,
         "algorithm": "no privacy" if run.plan is None else _ALGORITHMS[run.plan.algorithm],
@@ -57,15 +60,18 @@ def render_model_card(run: RunFacts) -> str:
         "digest": run.ledger_digest,
         "factor": row.factor,
         "best_guess": row.best_guess,
+        "detection": row.detection,
+        "bounded_by": row.bounded_by,
+        "false_alarms": f"{FALSE_ALARMS:.0%}",
         "tier": row.tier,
         "delta_facts": delta_facts(run),
         "fewer": fewer_examples([run]),
         "by_user": run.plan is not None and run.plan.sampling is Sampling.USERS,
         "assumptions": [_cells(found) for found in assumptions_of([run])],
-        "basis": markdown(basis_in_words(run)),
+        "basis": basis_in_words(run),
         "ledger_command": row.ledger_command,
         "mechanism_command": row.mechanism_command,
-        "constants": [(row.name, markdown(row.values[0])) for row in constants_of([run])],
+        "constants": [(row.name, row.values[0]) for row in constants_of([run])],
         "gradients": gradients_in_words(run),
         "train_command": row.train_command,
         "released": run.released,
@@ -86,7 +92,7 @@ def front_matter(run: RunFacts) -> str:
     lines += ["tags:", *(f"- {tag}" for tag in tags)]
     losses = [loss for loss in run.released if loss.of == "model"]
     if losses:
-        lines += ["model-index:", f"- name: {json.dumps(run.name)}", "  results:"]
+        lines += ["model-index:", f"- name: {_quoted(run.name)}", "  results:"]
         for loss in losses:
             metric = f"mean loss per user, released at ε = {loss.epsilon:g}"
             lines += [
@@ -94,33 +100,29 @@ def front_matter(run: RunFacts) -> str:
                 "      type: text-generation",
                 "    dataset:",
                 "      type: private",
-                f"      name: {json.dumps(f'private text, {loss.split}')}",
+                f"      name: {_quoted(f'private text, {loss.split}')}",
                 "    metrics:",
                 "    - type: loss",
-                f"      name: {json.dumps(metric, ensure_ascii=False)}",
+                f"      name: {_quoted(metric)}",
                 f"      value: {loss.user_loss!r}",
             ]
     return "\n".join(["---", *lines, "---", "", ""])
 
 
-def markdown(text: str) -> str:
-    """``text`` as words: what Markdown or HTML would take for markup is escaped.
-
-    >>> markdown("run_1|<b>")
-    'run\\\\_1\\\\|\\\\<b\\\\>'
-    """
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)
+def _quoted(text: str) -> str:
+    """A YAML string: JSON's, in characters rather than in surrogates, which YAML does not pair."""
+    return json.dumps(visible(text), ensure_ascii=False)
 
 
 def _base_model(run: RunFacts) -> str:
     model = run.settings.get("model", "not recorded")
-    return "none: training began with random weights" if model == "new" else markdown(model)
+    return "none: training began with random weights" if model == "new" else model
 
 
 def _cells(found: Assumption) -> dict[str, str]:
     return {
         "grade": str(found.grade),
         "title": found.title,
-        "statement": found.statement.replace("|", "\\|"),
-        "otherwise": found.otherwise.replace("|", "\\|"),
+        "statement": prose(found.statement),
+        "otherwise": prose(found.otherwise),
     }

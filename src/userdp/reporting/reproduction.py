@@ -11,6 +11,7 @@ from typing import Any
 from userdp.accounting import Accountant
 from userdp.guarantees import Adjacency, ClipForm, Sampling
 from userdp.plan import Plan
+from userdp.plan.small_delta import DeltaSize, size_of
 from userdp.reporting.run_facts import RunFacts
 
 _NEW_MODEL = ("layers", "width", "heads")
@@ -73,6 +74,8 @@ def _plan_options(plan: Plan) -> Iterator[str]:
     yield from ("--l2-clip-norm", _number(plan.l2_clip_norm))
     yield from ("--noise-multiplier", _number(plan.noise_multiplier))
     yield from ("--delta", _number(plan.target_delta))
+    if size_of(plan.target_delta, plan.population) is DeltaSize.TOO_LARGE:
+        yield "--allow-large-delta"
     if plan.item_clip_norm is not None:
         yield from ("--item-clip-norm", _number(plan.item_clip_norm))
     if plan.accountant is not Accountant.CONTOUR:

@@ -67,6 +67,7 @@ def train_arguments(
 ) -> list[str]:
     """The command line of a trial: what its folder holds decides whether it begins or goes on."""
     arguments = ["train", str(store), "--out", str(run.path), "--plan", str(plan)]
+    arguments.append("--allow-large-delta")  # the sweep has judged its plans
     arguments += _flags(config)
     if trial_of is not None:
         arguments += ["--trial-of", trial_of]

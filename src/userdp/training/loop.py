@@ -72,6 +72,7 @@ def train(
     tensorboard: bool = True,
     plan_basis: str | None = None,
     trial_of: str | None = None,
+    allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
 ) -> TrainResult:
@@ -96,6 +97,7 @@ def train(
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
         plan_basis: what the plan was chosen from, in words; kept in config.json for the report.
         trial_of: see `make_private`.
+        allow_large_delta: see `make_private`.
         unsafe_seed: FOR TESTS ONLY, see `make_private`.
         unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
 
@@ -128,6 +130,7 @@ def train(
         identity=identity,
         plan_basis=plan_basis,
         trial_of=trial_of,
+        allow_large_delta=allow_large_delta,
         unsafe_seed=unsafe_seed,
         unsafe_noise_seed=unsafe_noise_seed,
     ) as run:
@@ -188,6 +191,7 @@ def _open(
     identity: Mapping[str, str],
     plan_basis: str | None,
     trial_of: str | None,
+    allow_large_delta: bool,
     unsafe_seed: int | None,
     unsafe_noise_seed: int | None,
 ) -> PrivateRun | PlainRun:
@@ -237,6 +241,7 @@ def _open(
         identity=identity,
         public=public,
         trial_of=trial_of,
+        allow_large_delta=allow_large_delta,
         unsafe_seed=unsafe_seed,
         unsafe_noise_seed=unsafe_noise_seed,
     )

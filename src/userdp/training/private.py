@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +52,7 @@ from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, like
 from userdp.guarantees import ClipForm, require_count
 from userdp.plan import Plan
+from userdp.plan.small_delta import plan_with_small_delta
 from userdp.training.adjacency import require_covered
 from userdp.training.collate import Collator
 from userdp.training.distributed import World, current_world
@@ -87,6 +89,7 @@ def make_private(
     identity: Mapping[str, str] | None = None,
     public: Mapping[str, Any] | None = None,
     trial_of: str | None = None,
+    allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
 ) -> PrivateRun:
@@ -120,16 +123,24 @@ def make_private(
         public: public constants to note in config.json.
         trial_of: the private selection in the store's ledger that pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
+        allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
+            not warn of one above n^-1.1 (`userdp.plan.small_delta`); for toys, and for callers who
+            know a smaller number of users. To resume needs no leave.
         unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
         unsafe_noise_seed: FOR TESTS ONLY: fixes the noise, which voids all privacy.
 
     Raises:
-        UseError: the plan's adjacency is not the store's (`userdp.training.adjacency`), the
+        UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
+            store's (`userdp.training.adjacency`), the
             optimizer holds other parameters, the model couples users, the folder is not
             new (or, to resume, something changed), or a value is out of range. Nothing has been
             charged then.
         FailureError: another process holds the folder, or the disk refused.
     """
+    if not (resume or allow_large_delta):
+        warning = plan_with_small_delta(plan)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
     require_same_parameters(model, optimizer)
     require_uncoupled(model)
     require_count("micro_batch", micro_batch)

@@ -1,0 +1,182 @@
+"""False alarms of the step checks at every size, by enumeration and by many right runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from userdp.auditing import steps
+from userdp.auditing.steps import LEVEL, participation_checks
+from userdp.auditing.tails import (
+    BinomialSpread,
+    cosine_p_value,
+    cosine_threshold,
+    ks_p_value,
+    ks_threshold,
+)
+
+
+def gamma_p_value(sizes: np.ndarray, trials: int, q: float) -> np.ndarray:
+    """Broken twin: a gamma law matched to two moments, right for many steps alone."""
+    variance = trials * q * (1 - q)
+    fourth = variance * (1 + 3 * (trials - 2) * q * (1 - q))
+    seen = np.square(sizes - trials * q).mean(axis=-1) / variance
+    shape = sizes.shape[-1] * variance**2 / (fourth - variance**2)
+    law = stats.gamma(shape, scale=1 / shape)
+    return 2 * np.minimum(law.cdf(seen), law.sf(seen))
+
+
+def rates_of_all_draws(steps_: int, population: int, q: float) -> tuple[list[float], float]:
+    """How often right runs are flagged, over every possible run: by check; and by the twin."""
+    flagged, twin = [0.0, 0.0, 0.0], 0.0
+    chance = stats.binom.pmf(np.arange(population + 1), population, q)
+    for sizes in itertools.product(range(population + 1), repeat=steps_):
+        weight = math.prod(chance[n] for n in sizes)
+        checks = participation_checks(
+            [np.arange(n) for n in sizes], population=population, probability=q
+        )
+        for place in (0, 1):  # neither looks at who was drawn
+            flagged[place] += weight * checks[place].flagged
+        twin += weight * float(gamma_p_value(np.array(sizes), population, q) < LEVEL)
+    chance = stats.binom.pmf(np.arange(steps_ + 1), steps_, q)
+    units = min(population, 4)
+    for counts in itertools.product(range(steps_ + 1), repeat=units):
+        cohorts = [np.flatnonzero(np.array(counts) > t) for t in range(steps_)]
+        checks = participation_checks(cohorts, population=units, probability=q)
+        flagged[2] += math.prod(chance[n] for n in counts) * checks[2].flagged
+    return flagged, twin
+
+
+@pytest.mark.parametrize(
+    ("steps_", "population", "q"),
+    [(1, 200, 0.1), (1, 3, 0.5), (2, 20, 0.3), (2, 5, 0.01), (2, 5, 0.99), (3, 4, 1e-3)],
+)
+def test_few_steps_are_flagged_as_seldom_as_claimed_over_all_possible_runs(steps_, population, q):
+    flagged, _ = rates_of_all_draws(steps_, population, q)
+    assert max(flagged) <= LEVEL
+
+
+def test_broken_twin_an_asymptotic_tail_is_caught_at_two_steps():
+    """The law of many steps flags 3.7% of right runs of two steps, at a level of 0.01%."""
+    flagged, twin = rates_of_all_draws(2, 20, 0.3)
+    assert twin > 0.03
+    assert max(flagged) <= LEVEL
+
+
+def exact_spread(count: int, trials: int, q: Fraction) -> dict[int, Fraction]:
+    """The law of Σ (2n - 2c)² by enumeration in rational numbers; c as the check takes it."""
+    twice = round(2 * trials * float(q))
+    chance = [math.comb(trials, n) * q**n * (1 - q) ** (trials - n) for n in range(trials + 1)]
+    law: dict[int, Fraction] = {}
+    for numbers in itertools.product(range(trials + 1), repeat=count):
+        spread = sum((2 * n - twice) ** 2 for n in numbers)
+        law[spread] = law.get(spread, Fraction(0)) + math.prod(chance[n] for n in numbers)
+    return law
+
+
+@pytest.mark.parametrize(
+    ("count", "trials", "q"),
+    [
+        (1, 7, Fraction(1, 3)),
+        (2, 9, Fraction(1, 2)),
+        (3, 5, Fraction(1, 10)),
+        (4, 3, Fraction(5, 6)),
+    ],
+)
+def test_tails_of_a_small_spread_are_those_of_enumeration(count, trials, q):
+    law = BinomialSpread(count=count, trials=trials, probability=float(q))
+    exact = exact_spread(count, trials, q)
+    for spread in exact:
+        scaled = (spread - count) // 8 if law._twice % 2 else spread // 4
+        lower = float(sum(p for s, p in exact.items() if s <= spread))
+        upper = float(sum(p for s, p in exact.items() if s >= spread))
+        assert lower <= law.lower_tail(scaled) <= lower + 1e-8
+        assert upper <= law.upper_tail(scaled) <= upper + 1e-8
+        assert law.squares(scaled) == pytest.approx(spread / 4)
+        for sign, tail in ((-1.0, lower), (1.0, upper)):
+            assert tail <= law._chernoff(scaled, sign=sign) * (1 + 1e-9)
+    mean = float(sum(s * p for s, p in exact.items())) / 4
+    assert law.squares(law.mean) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("count", "trials", "q"),
+    [
+        (1, 200, 0.1),
+        (2, 10**6, 1e-6),
+        (2, 100_000, 0.1),
+        (5, 64, 0.5),
+        (20, 1000, 0.064),
+        (20, 40, 0.999),
+        (1000, 20, 0.1),
+        (1000, 100_000, 0.001),
+        (5000, 2, 1e-4),
+    ],
+)
+def test_the_spread_of_right_runs_is_odd_as_seldom_as_its_p_value_says(count, trials, q):
+    draw = np.random.default_rng(11)
+    runs = 4_000_000 // max(200, count)
+    law = BinomialSpread(count=count, trials=trials, probability=q)
+    spreads = law.cells(draw.binomial(trials, q, (runs, count))).sum(axis=1)
+    values, times = np.unique(spreads, return_counts=True)
+    tails = np.quantile(values, [0, 0.001, 0.01, 0.05, 0.5, 0.95, 0.99, 0.999, 1], method="nearest")
+    for value in np.unique(tails).tolist():
+        p = law.p_value(value)
+        at_least_as_odd = values <= value if law.lower_tail(value) < 0.5 else values >= value
+        seen = times[at_least_as_odd].sum() / runs  # of one side, so half as often
+        assert seen <= p / 2 + 5 * math.sqrt(p / runs) + 1e-9 or p == 1
+
+
+def test_a_spread_of_zero_costs_what_its_steps_do():
+    """Fixed batches are caught as soon as their chance is below the level; not before."""
+    found = {}
+    for count in (1, 2, 4, 5, 8):
+        law = BinomialSpread(count=count, trials=160, probability=0.1)
+        exact = float(stats.binom.pmf(16, 160, 0.1)) ** count
+        assert law.lower_tail(0) == pytest.approx(exact, abs=2e-9)
+        cohorts = [np.arange(16)] * count
+        found[count] = participation_checks(cohorts, population=160, probability=0.1)[1].flagged
+    assert found == {1: False, 2: False, 4: False, 5: True, 8: True}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 64])
+def test_the_distance_of_few_gaussians_is_odd_as_seldom_as_its_p_value_says(count):
+    draw = np.random.default_rng(3)
+    law = np.sort(stats.norm.cdf(draw.standard_normal((40_000, count))), axis=1)
+    below = np.arange(count) / count
+    distances = np.maximum(law - below, below + 1 / count - law).max(axis=1)
+    for level in (0.001, 0.01, 0.1):
+        rate = (distances > ks_threshold(level, count)).mean()
+        assert rate <= level + 4 * math.sqrt(level / 40_000)
+        assert ks_p_value(ks_threshold(level, count), count) == pytest.approx(level)
+
+
+@pytest.mark.parametrize(("dimension", "rows"), [(1, 4), (2, 2), (3, 6), (8, 2), (64, 20)])
+def test_the_greatest_cosine_is_odd_as_seldom_as_its_p_value_says(dimension, rows):
+    draw = np.random.default_rng(4)
+    runs = 8_000
+    vectors = draw.standard_normal((runs, rows, dimension))
+    vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
+    pairs = np.triu_indices(rows, 1)
+    most = np.abs(vectors @ vectors.transpose(0, 2, 1))[:, pairs[0], pairs[1]].max(axis=1)
+    for level in (0.001, 0.01, 0.1):
+        threshold = cosine_threshold(level, dimension=dimension, pairs=len(pairs[0]))
+        assert (most > threshold).mean() <= level + 4 * math.sqrt(level / runs)
+        if dimension > 1:
+            p = cosine_p_value(threshold, dimension=dimension, pairs=len(pairs[0]))
+            assert p == pytest.approx(level, rel=1e-6)
+    if (dimension, rows) == (8, 2):  # one pair: no union, so the law itself
+        assert (most > cosine_threshold(0.1, dimension=8, pairs=1)).mean() > 0.08
+
+
+def test_the_scale_of_few_numbers_is_odd_as_seldom_as_its_p_value_says():
+    draw = np.random.default_rng(5)
+    noise = draw.standard_normal((2000, 1, 2)).astype(np.float32)
+    p = np.array([steps._scale(one)[2].p_value for one in noise])
+    for level in (0.001, 0.01, 0.1):
+        assert (p < level).mean() <= level + 4 * math.sqrt(level / 2000)

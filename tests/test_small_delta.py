@@ -1,0 +1,177 @@
+"""A δ that says little is refused before training, everywhere, unless it is asked for by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.plans import els_plan, uls_plan
+from tests.reporting.conftest import run_maker, users_plan
+from tests.training.toy import sgd, toy_model, toy_store
+from userdp.cli.app import run as userdp
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.plan.small_delta import (
+    DeltaSize,
+    plan_with_small_delta,
+    require_small_delta,
+    rule_of,
+    size_of,
+)
+from userdp.planning.proposal import SCHEMA, declared_users
+from userdp.training.private import make_private
+
+LARGE, MIDDLE = 0.01, 0.008  # of 100: 1/n and above n^-1.1 = 0.0063
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> UserStore:
+    return toy_store(tmp_path_factory.mktemp("small-delta"))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 49, 100, 1000, 10**6, 10**12 - 1])
+def test_one_over_n_is_too_large_and_the_next_number_below_is_not(n: int) -> None:
+    if n > 1:
+        assert size_of(1 / n, n) is DeltaSize.TOO_LARGE
+    below = min(1 / n, 1.0) * (1 - 1e-9)
+    assert size_of(below, n) is (DeltaSize.ABOVE_RULE if n > 1 else DeltaSize.WITHIN_RULE)
+    assert size_of(rule_of(n) * (1 - 1e-12), n) is DeltaSize.WITHIN_RULE
+
+
+def test_examples_stand_for_users_where_no_users_are_declared() -> None:
+    """Below 1/examples is below 1/users; a number of users, if it is declared, decides."""
+    plan = els_plan(target_delta=1 / 400)
+    with pytest.raises(UseError, match="400 examples"):
+        plan_with_small_delta(plan)
+    assert "above the rule" in str(plan_with_small_delta(plan, users=300))
+    assert plan_with_small_delta(plan, users=100) is None
+    with pytest.raises(UseError, match="500 users"):
+        plan_with_small_delta(plan, users=500)
+
+
+def test_leave_turns_the_refusal_into_a_warning() -> None:
+    said = require_small_delta(0.5, 10, counted="users", allow_large_delta=True)
+    assert said is not None
+    assert "not below 1/n" in said
+    with pytest.raises(UseError) as refused:
+        require_small_delta(0.5, 10, counted="users")
+    assert refused.value.hint is not None
+    assert "--allow-large-delta" in refused.value.hint
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
+def test_no_delta_is_judged_that_is_none(delta: float) -> None:
+    with pytest.raises(UseError):
+        size_of(delta, 100)
+
+
+def test_make_private_refuses_before_it_charges_and_warns_in_between(store, tmp_path) -> None:
+    model = toy_model(store)
+    large = uls_plan(target_delta=LARGE)
+    with pytest.raises(UseError, match="not below 1/n"):
+        make_private(model, sgd(model), store, large, out=tmp_path / "a")
+    assert StoreLedger(store.path).charges() == []
+    with (
+        pytest.warns(UserWarning, match="above the rule"),
+        make_private(model, sgd(model), store, uls_plan(target_delta=MIDDLE), out=tmp_path / "b"),
+    ):
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_private(
+            model, sgd(model), store, large, out=tmp_path / "c", allow_large_delta=True
+        ).close()
+        make_private(model, sgd(model), store, large, out=tmp_path / "c", resume=True).close()
+        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "d").close()
+
+
+def train_words(store: UserStore, out: Path, *more: str) -> list[str]:
+    words = "--model new --layers 1 --width 16 --heads 2 --learning-rate 0.02 --no-tensorboard"
+    return ["train", str(store.path), "--out", str(out), *words.split(), *more]
+
+
+def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
+    options = "--sampling users --population 100 --cohort-size 10 --group-size 2 --steps 1 "
+    options += "--l2-clip-norm 0.5 --noise-multiplier 4"
+    large = [*options.split(), "--delta", str(LARGE)]
+    before = StoreLedger(store.path).charges()
+    assert userdp(train_words(store, tmp_path / "a", *large)) == 2
+    err = capsys.readouterr().err
+    assert "not below 1/n" in err
+    assert "hint: give --delta 0.006" in err
+    assert not (tmp_path / "a").exists()
+    assert StoreLedger(store.path).charges() == before
+    assert userdp(train_words(store, tmp_path / "a", *large, "--allow-large-delta")) == 0
+    assert "warning: delta = 0.01 is not below" in " ".join(capsys.readouterr().err.split())
+    middle = [*options.split(), "--delta", str(MIDDLE)]
+    # The warning stands even where nothing comes after: the folder is taken.
+    assert userdp(train_words(store, tmp_path / "a", *middle)) == 2
+    assert "above the rule n^-1.1" in capsys.readouterr().err
+
+
+def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, capsys) -> None:
+    plan = els_plan(target_delta=1 / 400)
+    constants = [{"name": "population", "value": 100, "origin": "declared", "query_id": None}]
+    values = {"schema": SCHEMA, "plan": plan.to_dict(), "basis": "x", "constants": constants}
+    (tmp_path / "proposal.json").write_text(json.dumps(values))
+    plan.save(tmp_path / "bare.json")
+    assert declared_users(tmp_path / "proposal.json") == 100
+    assert declared_users(tmp_path / "bare.json") is None
+    for name, status in (("bare", 2), ("proposal", 0)):
+        words = train_words(store, tmp_path / name, "--plan", str(tmp_path / f"{name}.json"))
+        assert userdp(words) == status, capsys.readouterr().err
+    sweep = ["sweep", str(store.path), "--out", str(tmp_path / "sweep"), "--tuning", "composition"]
+    sweep += ["--plan", str(tmp_path / "bare.json"), "--learning-rate", "0.1", "0.2"]
+    capsys.readouterr()
+    assert userdp(sweep) == 2
+    assert "not below 1/n" in capsys.readouterr().err
+
+
+def test_account_and_calibrate_judge_a_stated_population(tmp_path, capsys) -> None:
+    batch = [
+        "--sampling",
+        "fixed-batch",
+        "--batch-size",
+        "2",
+        "--population",
+        "100",
+        "--steps",
+        "1",
+    ]
+    for command, more in (("account", "--noise-multiplier"), ("calibrate", "--target-epsilon")):
+        asked = [command, *batch, more, "4", "--delta"]
+        assert userdp([*asked, str(LARGE)]) == 2
+        assert userdp([*asked, str(LARGE), "--allow-large-delta"]) == 0
+        capsys.readouterr()
+        assert userdp([*asked, str(MIDDLE)]) == 0
+        assert "above the rule" in capsys.readouterr().err
+    run = run_maker(tmp_path)("r", users_plan(steps=1))
+    asked = ["account", "--ledger", str(run), "--delta", str(1 / 2000)]
+    assert userdp(asked) == 2
+    assert "2,000 users" in capsys.readouterr().err
+    assert userdp([*asked, "--allow-large-delta"]) == 0
+    large = run_maker(tmp_path)("large", users_plan(steps=1, delta=1e-3))
+    capsys.readouterr()
+    assert userdp(["account", "--ledger", str(large)]) == 0  # its own, judged when it began
+    assert "not below 1/n" in capsys.readouterr().err
+
+
+def test_a_federation_is_judged_by_the_most_subjects_it_may_have(tmp_path, capsys) -> None:
+    words = "federate digits --silos 2 --rounds 1 --items-per-silo 100 --subjects-per-silo 50 "
+    words += "--runtime in-process --batch-size 8 --delta 0.01"
+    assert userdp([*words.split(), "--out", str(tmp_path / "f")]) == 2
+    assert "100 subjects" in capsys.readouterr().err
+    assert not (tmp_path / "f").exists()
+
+
+def test_broken_twin_a_check_of_the_population_alone_would_let_examples_through() -> None:
+    """Taking examples / G for n is less than the users may be: 1/n is then too lenient."""
+    plan = els_plan(target_delta=1 / 300)  # 400 examples of up to 4 a user: 100 to 400 users
+    lenient = size_of(plan.target_delta, plan.population // plan.group_size)
+    assert lenient is DeltaSize.WITHIN_RULE
+    assert size_of(plan.target_delta, plan.population) is DeltaSize.TOO_LARGE
