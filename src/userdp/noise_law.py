@@ -54,8 +54,8 @@ class NoiseSampler(StrEnum):
         if self is NoiseSampler.HOST:
             return "in float64 on a CPU by NumPy (a ziggurat over PCG64DXSM)"
         return (
-            "in float64 on an accelerator by a Box-Muller transform of 63-bit integers from torch's "
-            "generator there"
+            "in float64 on an accelerator by a Box-Muller transform of 63-bit integers from "
+            "torch's generator there"
         )
 
     @property
@@ -73,9 +73,9 @@ FLOATING_POINT_ASSUMPTION = (
     "Noise is the sum of two float64 draws over the square root of 2, scaled and added in float64 "
     "and rounded once, last, to a public grid of at most 2^-20 standard deviations. Proven: every "
     "release lies on that grid whatever the data, and the chance of a draw beyond a sampler's end "
-    "is part of delta. Assumed, and measured for known attacks only: that within the ends the grid's "
-    "cells have a Gaussian's probabilities, and that the generators behave like true randomness "
-    "(grade: theoretical)."
+    "is part of delta. Assumed, and measured for known attacks only: that within the ends the "
+    "grid's cells have a Gaussian's probabilities, and that the generators behave like true "
+    "randomness (grade: theoretical)."
 )
 
 

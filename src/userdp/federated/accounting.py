@@ -45,7 +45,6 @@ from userdp.guarantees import (
     require_probability,
 )
 
-
 TightMechanism = PoissonUsers | PoissonExamples | FullParticipation
 
 

@@ -28,11 +28,11 @@ the noise's standard deviation.
 
 *Proven*: every data set's output lies on the same grid (a float32 part that the grid is too fine
 for is rounded after that, which is post-processing); the two ends, and what they add to δ
-(`userdp.noise_law`). *Measured*: a cell within six deviations holds more than 2^29 float64 values of
-a draw, and the attack that counts a lattice's values per cell, which gains thousands of nats from
-float32 noise, gains nothing from this one (`tests/gradients/test_lattice.py`). *Assumed*: that the
-probabilities of the cells within the ends are a Gaussian's. Adding two draws is what makes this
-hard to use: who divides one draw's lattice out is left with the other's. The assumption is
+(`userdp.noise_law`). *Measured*: the attack that counts a lattice's values per cell, which gains
+thousands of nats from float32 noise, gains nothing from this one, of which a cell holds 2^29 values
+and more (`tests/gradients/test_lattice.py`). *Assumed*: that the probabilities of the cells within
+the ends are a Gaussian's. Adding two draws is what makes a difference hard to use: each smears the
+lattice of the other. The assumption is
 `userdp.noise_law.FLOATING_POINT_ASSUMPTION`, of grade "theoretical": no attack on this construction
 is known to us, and no proof excludes one. Timing is not considered.
 """

@@ -20,8 +20,8 @@ class OutOfReach(UseError):
 class NoiseTable:
     """The least noise multipliers within one (ε, δ), remembered.
 
-    Guarantee: every σ returned keeps its steps, as they run, within the budget, and exceeds the least such σ
-    by a factor of about 1 + `TOLERANCE` at most.
+    Guarantee: every σ returned keeps its steps, as they run, within the budget, and exceeds the
+    least such σ by a factor of about 1 + `TOLERANCE` at most.
 
     σ does not fall as the sampling probability grows, all else fixed: the draw with q is a mixture
     of the draw with q' > q and of none, and the hockey-stick divergence is jointly convex. The

@@ -89,9 +89,9 @@ def _noise(runs: Sequence[RunFacts]) -> list[Assumption]:
             statement=words + unsaid + FLOATING_POINT_ASSUMPTION,
             otherwise="The low-order bits of a noisy update might tell more than ε allows.",
             ensured=(
-                "Rounding leaves every release on one grid, and two added draws hide the lattice of "
-                "either. No attack on it is known to us (Mironov 2012 shows what naive sampling "
-                "leaks); none is ruled out."
+                "Rounding leaves every release on one grid, and each of two added draws hides the "
+                "lattice of the other. No attack on it is known to us (Mironov 2012 shows what "
+                "naive sampling leaks); none is ruled out."
             ),
         ),
         Assumption(
