@@ -7,7 +7,7 @@ from typing import Self
 
 from userdp.adaptive import FARTHEST
 from userdp.guarantees import Sampling
-from userdp.noise_law import NoiseSampler
+from userdp.noise_law import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plan.plan import Plan
 
 
@@ -50,5 +50,7 @@ class StepRecord:
             l2_clip_norm=clip,
             noise_std=plan.noise_std_at(clip),
             count_noise_std=plan.count_noise_std,
-            noise_sampler=NoiseSampler(noise_sampler),
+            noise_sampler=(
+                noise_sampler if noise_sampler in KNOWN_SAMPLERS else NoiseSampler.HOST
+            ),
         )
