@@ -50,7 +50,5 @@ class StepRecord:
             l2_clip_norm=clip,
             noise_std=plan.noise_std_at(clip),
             count_noise_std=plan.count_noise_std,
-            noise_sampler=(
-                noise_sampler if noise_sampler in KNOWN_SAMPLERS else NoiseSampler.HOST
-            ),
+            noise_sampler=(noise_sampler if noise_sampler in KNOWN_SAMPLERS else NoiseSampler.HOST),
         )
