@@ -23,7 +23,7 @@ Weights are random or the bundled model's, data are random tokens or our own sou
 ``training``  `training`: ``userdp train`` on this device, and its ledgers.
 ``reads``  `reads`: how often an engine waits for the device, per layer.
 ``products``, ``forms``, ``passes``  `tuning`: what the engines' constants should be on this device.
-``noise``  `ratios`: a noise source over 350 M numbers.
+``noise``  `noise`: 350 M numbers of noise, the law of what the device draws, the lattice attack.
 
 A ratio is the median over interleaved rounds of a method's time over that of the ordinary forward
 and backward pass over the same sequences in passes of the same size. Peak memory is the device

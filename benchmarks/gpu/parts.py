@@ -17,7 +17,8 @@ from benchmarks.gpu.by_k import by_k
 from benchmarks.gpu.compiled import beside_compiled
 from benchmarks.gpu.exactness import exact
 from benchmarks.gpu.memory import memory
-from benchmarks.gpu.ratios import GROUPS, decoder, lora, noise, sharded
+from benchmarks.gpu.noise import noise
+from benchmarks.gpu.ratios import GROUPS, decoder, lora, sharded
 from benchmarks.gpu.reads import reads
 from benchmarks.gpu.report import markdown, write
 from benchmarks.gpu.setting import GPT2_SIZES, Result, Setting

@@ -1,4 +1,4 @@
-"""A private step over an ordinary one: the decoder, LoRA on GPT-2 sizes, a sharded model, noise.
+"""A private step over an ordinary one: the decoder, LoRA on GPT-2 sizes, a sharded model.
 
 The decoder is that of Charles et al. 2024 (24 layers, d = 1024, vocabulary 50,257, T = 128): 128
 sequences in units of 1, 4, 16, 64. LoRA of rank 32 takes 1024 sequences of 128 tokens in passes, as
@@ -8,7 +8,6 @@ one process.
 
 from __future__ import annotations
 
-import statistics
 import time
 
 import torch
@@ -24,8 +23,8 @@ from benchmarks.gpu.setting import (
     Setting,
     process_group,
 )
-from benchmarks.gpu.timing import compare, seconds
-from userdp.gradients import NoiseSource, trainable_parameters
+from benchmarks.gpu.timing import compare
+from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import shard
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
@@ -86,11 +85,3 @@ def lora(size: str, setting: Setting, deadline: float) -> Result:
             rows.append(compare(model, precision, units, ["auto"], setting, until, micro_batch=64))
     trained = sum(p.numel() for p in trainable_parameters(model).values())
     return {"trained_parameters": trained, "rows": rows, "skipped": skipped}
-
-
-def noise(setting: Setting, deadline: float) -> Result:
-    count = 10**5 if setting.tiny else 350 * 10**6
-    value = {"w": torch.zeros(count, dtype=torch.float64, device=setting.device)}
-    source = NoiseSource()
-    took = [seconds(lambda: source.add_(value, 1.0), setting) for _ in range(3)]
-    return {"numbers": count, "seconds": statistics.median(took)}

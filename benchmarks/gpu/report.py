@@ -40,7 +40,14 @@ def markdown(document: Result) -> str:
             lines.append("")
     lines += list(_training(parts.get("training", {})))
     if "seconds" in (noise := parts.get("noise", {})):
-        lines += [f"Noise over {noise['numbers']:,} numbers: {noise['seconds']:.3f} s.", ""]
+        lines += [f"Noise over {noise['numbers']:,} numbers: {noise['seconds']:.3f} s."]
+        lines += [
+            f"Deviation {row['deviation']:g}: the lattice attack gains {row['lattice_errors']:.2f} "
+            f"standard errors (float32 noise: {row['float32_errors']:.1f}), variance "
+            f"{row['variance']:.4f} of what it should be, p = {row['p_value']:.2g}."
+            for row in noise["rows"]
+        ]
+        lines.append("")
     for name, part in parts.items():
         if part.get("skipped"):
             lines += [f"{name}: no time left for {'; '.join(part['skipped'])}.", ""]

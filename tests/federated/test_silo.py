@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+from benchmarks.lattice import candidates, float32_release, lattice_gain
 from tests.federated.plans import plan
 from tests.federated.toys import WIDTH, ZERO, items, silo, without
 from userdp.errors import FailureError, UseError
@@ -53,6 +55,17 @@ def test_fedavg_takes_plain_steps(tmp_path):
     made = plan(algorithm=Algorithm.FEDAVG, sampling_probability=1.0)
     update = silo(tmp_path, made, data).run_round(1, ZERO)["w"]
     assert update == pytest.approx(-RATE * 2 * data.rows.mean(0), rel=1e-4)
+
+
+def test_invariant_5_the_noise_of_a_silo_tells_nothing_by_its_lattice(tmp_path):
+    """`benchmarks.lattice`: within 4 standard errors; its twin is float32 noise, 12 and more."""
+    member, std = silo(tmp_path, plan(), items(COUNTS), seed=3), 1.5
+    truth, other = candidates(100_000, std)
+    total = {"w": torch.from_numpy(truth.copy())}
+    member._add_noise(total, std)
+    release, narrow = total["w"].numpy(), float32_release(truth, std, seed=3)
+    assert abs(lattice_gain(release, truth=truth, other=other, std=std).errors) < 4
+    assert lattice_gain(narrow, truth=truth, other=other, std=std).errors > 12
 
 
 def allowed(made):

@@ -7,6 +7,7 @@ from the operating system, which no seed can fix, is accepted at p > 1e-9.
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 from collections.abc import Callable
@@ -14,13 +15,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
 from userdp.gradients import noise as noise_module
-from userdp.gradients.noise import FLOATING_POINT_ASSUMPTION
+from userdp.noise_law import DRAWS, FLOATING_POINT_ASSUMPTION, NoiseSampler
 
 ACCEPT, REJECT = 1e-3, 1e-9
 STD = 3.7
@@ -133,7 +135,7 @@ def test_invariant_5_no_two_tensors_and_no_two_blocks_of_a_call_share_noise() ->
     assert value["2"] != 0
 
 
-def test_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
+def test_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
@@ -148,8 +150,51 @@ def test_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
     assert asked == []
     source.add_(one, 1.0)
     source.add_(two, 1.0)
-    assert asked == [256] * 4
+    assert asked == [256] * 4 * DRAWS
     assert torch.equal(one["0"], two["0"])  # nothing but those bits decides
+
+
+# The two draws of a number are independent.
+
+WAYS = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+
+
+@WAYS
+def test_invariant_5_twin_one_seed_for_both_draws_is_caught(
+    on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same draw added twice, over √2, has twice the variance."""
+    seed_of = NoiseSource._seed
+    monkeypatch.setattr(
+        NoiseSource, "_seed", lambda self, call, block, draw: seed_of(self, call, block, 0)
+    )
+    value = zeros((100, 200))
+    NoiseSource(unsafe_noise_seed=1, on_device=on_device).add_(value, STD)
+    assert float(value["0"].var()) == pytest.approx(2 * STD**2, rel=0.1)
+    assert p_value(value["0"]) < REJECT
+
+
+@WAYS
+def test_invariant_5_twin_half_the_variance_is_caught(
+    on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One draw over √2: what a forgotten second draw comes to."""
+    host, device = noise_module.draw_on_host, noise_module.draw_on_device
+    calls = itertools.count()
+
+    def host_once(generator: np.random.Generator, out: NDArray[np.float64]) -> None:
+        host(generator, out)
+        out *= next(calls) % 2
+
+    def device_once(generator: torch.Generator, count: int) -> Tensor:
+        return device(generator, count).mul_(next(calls) % 2)
+
+    monkeypatch.setattr(noise_module, "draw_on_host", host_once)
+    monkeypatch.setattr(noise_module, "draw_on_device", device_once)
+    value = zeros((100, 200))
+    NoiseSource(unsafe_noise_seed=1, on_device=on_device).add_(value, STD)
+    assert float(value["0"].var()) == pytest.approx(STD**2 / 2, rel=0.1)
+    assert p_value(value["0"]) < REJECT
 
 
 def test_torch_and_numpy_seeds_do_not_reach_the_noise() -> None:
@@ -191,15 +236,32 @@ def test_invariant_5_twin_device_noise_of_another_deviation_is_caught(wrong: flo
     assert p_value(value["0"]) < REJECT
 
 
-def test_invariant_5_no_one_seed_covers_two_blocks_of_a_release_on_a_device(
+@pytest.fixture
+def device_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the device's code run over tensors on a CPU with seeds of the operating system."""
+    monkeypatch.setattr(NoiseSource, "unsafe", property(lambda self: True))
+
+
+def test_noise_of_torchs_cpu_generator_is_refused_outside_tests() -> None:
+    """It keeps 32 bits of its seed, which can be tried out."""
+    one, two = (torch.Generator().manual_seed(seed) for seed in (1, 1 + (5 << 32)))
+    assert torch.equal(torch.rand(9, generator=one), torch.rand(9, generator=two))
+    value = zeros((3,))
+    with pytest.raises(UseError, match="32 bits"):
+        NoiseSource(on_device=True).add_(value, 1.0)
+    assert not value["0"].any()
+
+
+@pytest.mark.usefixtures("device_on_cpu")
+def test_invariant_5_no_one_seed_covers_two_draws_of_a_release_on_a_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(noise_module, "_DEVICE_BLOCK", 5_000)
     seeds: list[int] = []
     seed_of = NoiseSource._seed
 
-    def noting(self: NoiseSource, call: int, block: int) -> np.random.SeedSequence:
-        seed = seed_of(self, call, block)
+    def noting(self: NoiseSource, call: int, block: int, draw: int) -> np.random.SeedSequence:
+        seed = seed_of(self, call, block, draw)
         seeds.append(int(seed.generate_state(1, np.uint64)[0]))
         return seed
 
@@ -209,11 +271,12 @@ def test_invariant_5_no_one_seed_covers_two_blocks_of_a_release_on_a_device(
         value = zeros((10_000,), (5_000,), (0, 3))
         source.add_(value, 1.0)
         blocks += [*value["0"].split(5_000), value["1"]]
-    assert len(set(seeds)) == len(seeds) == 6
+    assert len(set(seeds)) == len(seeds) == 6 * DRAWS
     for k, one in enumerate(blocks):
         assert not any(correlated(one, two) for two in blocks[k + 1 :])
 
 
+@pytest.mark.usefixtures("device_on_cpu")
 def test_torchs_own_seed_neither_reaches_device_noise_nor_moves_because_of_it() -> None:
     draws, states = [], []
     for _ in range(2):
@@ -227,6 +290,7 @@ def test_torchs_own_seed_neither_reaches_device_noise_nor_moves_because_of_it() 
     assert all(torch.equal(state, torch.get_rng_state()) for state in states)
 
 
+@pytest.mark.usefixtures("device_on_cpu")
 def test_device_noise_lies_on_the_public_grid_too() -> None:
     grid = 2.0 ** (math.floor(math.log2(STD)) - 20)
     value = {"w": torch.rand(5000, dtype=torch.float64)}
@@ -236,8 +300,9 @@ def test_device_noise_lies_on_the_public_grid_too() -> None:
 
 def test_noise_is_drawn_on_cuda_devices_unless_told_otherwise() -> None:
     cpu, cuda, other = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
-    assert [NoiseSource()._draws_on(d) for d in (cpu, cuda, other)] == [False, True, False]
-    assert not NoiseSource(on_device=False)._draws_on(cuda)
+    host, device = NoiseSampler.HOST, NoiseSampler.DEVICE
+    assert [NoiseSource().sampler_on(d) for d in (cpu, cuda, other)] == [host, device, host]
+    assert NoiseSource(on_device=False).sampler_on(cuda) is host
 
 
 def test_only_a_seeded_source_calls_itself_unsafe() -> None:
@@ -291,6 +356,18 @@ def test_a_tensor_that_cannot_be_noised_in_place_is_refused() -> None:
 def test_a_seed_out_of_range_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match="unsafe_noise_seed"):
         NoiseSource(unsafe_noise_seed=seed)
+
+
+def test_more_numbers_than_a_plan_is_priced_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noise_module, "MOST_COORDINATES", 8)
+    value = zeros((3,), (4,))
+    NoiseSource().add_(value, 1.0)  # one place is left for the count of adaptive clipping
+    value["more"] = torch.zeros(1)
+    with pytest.raises(UseError, match="priced for"):
+        NoiseSource().add_(value, 1.0)
+    assert value["more"] == 0
 
 
 def test_noise_over_no_tensors_is_no_noise() -> None:

@@ -8,7 +8,9 @@ from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger, claim
-from userdp.ledger.run import write_winner
+from userdp.ledger.journal import append_entries, read_entries
+from userdp.ledger.run import samplers_of, write_winner
+from userdp.noise_law import NoiseSampler
 from userdp.plan import FixedGrid, PrivateSelection, StepRecord
 
 
@@ -52,6 +54,7 @@ def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(t
         "l2_clip_norm": 1.0,
         "noise_std": honest.noise_std * 0.9,
         "count_noise_std": 5.0,
+        "noise_sampler": "float32",
     }
     with pytest.raises(FailureError, match="ledger and sampler disagree"):
         ledger.attempt(dataclasses.replace(honest, **{field: broken[field]}))
@@ -152,6 +155,51 @@ def test_a_run_with_known_seeds_claims_nothing(tmp_path):
     path = tmp_path / "ledger.jsonl"
     RunLedger.create(path, plan=plan, run_id="r", facts={"unsafe_seeds": True}).close()
     assert claim(path).guarantee.epsilon == math.inf
+
+
+@pytest.mark.parametrize("sampler", list(NoiseSampler))
+def test_every_attempt_names_what_drew_its_noise(tmp_path, sampler):
+    plan, path = uls_plan(), tmp_path / "ledger.jsonl"
+    ledger = RunLedger.create(path, plan=plan, run_id="r")
+    ledger.attempt(StepRecord.of_plan(plan, noise_sampler=sampler))
+    ledger.close()
+    assert read_entries(path)[1]["noise_sampler"] == sampler
+    assert samplers_of(read_entries(path)) == (sampler,)
+    assert claim(path).guarantee == plan.guarantee(1)
+
+
+@pytest.mark.parametrize("said", [None, "float32", ""])
+def test_attempts_whose_noise_no_price_knows_claim_nothing(tmp_path, said):
+    """What drew float32 noise on accelerators wrote no word about it."""
+    plan, path = uls_plan(), tmp_path / "ledger.jsonl"
+    header = {"kind": "run", "schema": "userdp.ledger/1", "run_id": "r", "facts": {}}
+    honest = {"kind": "attempt", **dataclasses.asdict(StepRecord.of_plan(plan))}
+    honest["sampling"] = "users"
+    other = {**honest, "noise_sampler": said}
+    if said is None:
+        del other["noise_sampler"]
+    for name, second in (("honest", honest), ("other", other)):
+        path = tmp_path / name
+        steps = [{**line, "attempt": k} for k, line in enumerate((honest, second), start=1)]
+        append_entries(path, lambda _, steps=steps: [{**header, "plan": plan.to_dict()}, *steps])
+    assert claim(tmp_path / "honest").guarantee == plan.guarantee(2)
+    assert claim(tmp_path / "other").guarantee.epsilon == math.inf
+    assert samplers_of(read_entries(tmp_path / "other")) is None
+
+
+def test_a_store_ledger_that_charged_for_float32_noise_is_refused(tmp_path):
+    store = StoreLedger(tmp_path)
+    append_entries(
+        tmp_path / "ledger.jsonl",
+        lambda _: [
+            {"kind": "store", "schema": "userdp.store-ledger/1"},
+            {"kind": "reserve", "run_id": "one", "plan": uls_plan().to_dict()},
+        ],
+    )
+    with pytest.raises(UseError, match="float32"):
+        store.charges()
+    with pytest.raises(UseError, match="float32"):
+        claim(tmp_path)
 
 
 LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)

@@ -10,6 +10,7 @@ import pytest
 
 from userdp.guarantees import Sampling
 from userdp.ledger import RunLedger
+from userdp.noise_law import NoiseSampler
 from userdp.plan import Plan, StepRecord
 
 MakeRun = Callable[..., Path]
@@ -93,6 +94,7 @@ def run_maker(tmp_path: Path) -> MakeRun:
         attempts: int | None = None,
         facts: dict[str, object] | None = None,
         config: dict[str, object] | None = None,
+        noise_sampler: NoiseSampler = NoiseSampler.HOST,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -106,7 +108,7 @@ def run_maker(tmp_path: Path) -> MakeRun:
         if plan is not None:
             planned = plan.steps if attempts is None else attempts
             for _ in range(planned):
-                ledger.attempt(StepRecord.of_plan(plan))
+                ledger.attempt(StepRecord.of_plan(plan, noise_sampler=noise_sampler))
             if planned == plan.steps:
                 ledger.finish()
         ledger.close()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import random
+import secrets
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +31,9 @@ from userdp.gradients import (
     reference,
     trainable_parameters,
 )
+from userdp.gradients import noise as noise_module
 from userdp.gradients.engines import norm_pass, two_pass
-from userdp.gradients.shards import like, shard, whole
+from userdp.gradients.shards import like, shapes_of, shard, whole
 from userdp.guarantees import LayerSplit
 from userdp.plan import Plan
 from userdp.training import distributed_run
@@ -123,6 +128,34 @@ def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.T
             seen.append(torch.cat(grads).double() * scale)
             run._optimizer.step()
     return torch.stack(seen)
+
+
+def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[str, torch.Tensor]:
+    """This process's part of what leaders and shards release of zeros; also with float32 noise.
+
+    The operating system's bits come from a generator here: the ways of secret seeds, repeatable.
+    """
+    world = current_world()
+    secrets.randbits = random.Random(world.rank).getrandbits
+    single = torch.Generator().manual_seed(world.rank)
+
+    def released() -> dict[str, torch.Tensor]:
+        led = {"w": torch.zeros(numbers, dtype=torch.float64)}
+        LeaderNoise(world).add_(led, std)
+        model = shard(nn.Linear(numbers // 100, 100, bias=False))
+        parts = shapes_of(trainable_parameters(model))
+        distributed_run.ShardNoise(model).add_(parts, std)
+        return {"leader": led["w"], "shards": torch.cat([v.flatten() for v in parts.values()])}
+
+    right = released()
+    drawn = itertools.count()
+
+    def narrow(generator: np.random.Generator, out: np.ndarray) -> None:
+        noise = torch.randn(len(out), generator=single).double().numpy() * math.sqrt(2)
+        out[:] = noise if next(drawn) % 2 else 0.0
+
+    noise_module.draw_on_host = narrow
+    return right | {f"{name} in float32": value for name, value in released().items()}
 
 
 def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -> list:

@@ -1,5 +1,6 @@
 """`make gpu` on a CPU and tiny models: parts run, find what is wrong, and go on after an end."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -7,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.gpu import memory, parts, training
 from benchmarks.gpu.compiled import beside_compiled
 from benchmarks.gpu.memory import METHODS, absent, largest
+from benchmarks.gpu.noise import noise
 from benchmarks.gpu.parts import Part, all_parts, run
 from benchmarks.gpu.report import markdown
 from benchmarks.gpu.setting import Setting
+from userdp.gradients import noise as noise_module
 from userdp.plan import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -44,9 +48,23 @@ def test_every_part_runs(tmp_path):
     assert [row["users"] for row in found["k_users"]["rows"]] == [3, 3]
     assert [row["sequences"] for row in found["k_users"]["rows"]] == [6, 15]
     assert [row["sequences"] for row in found["k_gradients"]["rows"]] == [20, 20]
+    assert found["noise"]["passed"] is True
+    assert all(row["float32_errors"] > 5 for row in found["noise"]["rows"])
     tables = out.with_suffix(".md").read_text()
     assert "| decoder_g16 | bfloat16 | 16 | 16 | auto |" in tables
     assert "| k_gradients | bfloat16 | 5 | 20 | auto |" in tables
+
+
+def test_float32_noise_on_the_device_fails_its_part(monkeypatch):
+    assert noise(TINY, 0.0)["passed"] is True
+    drawn = itertools.count()
+
+    def narrow(generator, count):
+        single = torch.randn(count, generator=generator).double()
+        return single * (2**0.5 * (next(drawn) % 2))
+
+    monkeypatch.setattr(noise_module, "draw_on_device", narrow)
+    assert noise(TINY, 0.0)["passed"] is False
 
 
 def test_a_second_call_does_what_is_left_or_failed_and_again_does_all(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from torch import Tensor
 from userdp.cohorts import Cohort, Sampler
 from userdp.gradients import NoiseSource, Units
 from userdp.guarantees import Sampling
+from userdp.noise_law import NoiseSampler
 from userdp.plan import StepRecord
 from userdp.training.private import PrivateRun
 
@@ -177,6 +178,9 @@ class _WatchedNoise(NoiseSource):
     @property
     def unsafe(self) -> bool:
         return self._inner.unsafe
+
+    def sampler_on(self, device: torch.device) -> NoiseSampler:
+        return self._inner.sampler_on(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         cohort, self._sampler.cohort = self._sampler.cohort, None

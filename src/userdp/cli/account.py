@@ -39,6 +39,9 @@ def account(
 ) -> None:
     """Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.
 
+    A mechanism is priced with exact Gaussian noise; a ledger as it ran, the noise's distance from
+    a Gaussian included, which moves no printed digit of an ordinary epsilon (docs/accounting.md).
+
     Args:
         options: see MechanismOptions.
         noise_multiplier: standard deviation of the noise divided by the clip norm.

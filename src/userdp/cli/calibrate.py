@@ -28,6 +28,8 @@ def calibrate(
 ) -> None:
     """Find the least noise multiplier whose epsilon stays within the budget.
 
+    The mechanism is priced with exact Gaussian noise, see `userdp account`.
+
     Args:
         options: see MechanismOptions.
         target_epsilon: the budget; greater than 0.

@@ -35,7 +35,7 @@ from userdp.accounting import (
     calibrate_by,
 )
 from userdp.accounting.group_privacy import Conversion, example_target
-from userdp.accounting.mechanisms import MixtureMechanism
+from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.errors import UseError
 from userdp.guarantees import (
     Adjacency,
@@ -44,6 +44,8 @@ from userdp.guarantees import (
     require_positive,
     require_probability,
 )
+
+TightMechanism = PoissonUsers | PoissonExamples | FullParticipation
 
 
 class Algorithm(StrEnum):
@@ -253,7 +255,11 @@ def tight_noise(
             noise_multiplier=1.0,
             steps=steps,
         )
-    found = calibrate(mechanism, target_epsilon=target_epsilon, target_delta=target_delta)
+    found = calibrate(
+        mechanism,
+        target_epsilon=target_epsilon,
+        target_delta=ideal_delta_for(target_epsilon, target_delta, steps=steps),
+    )
     return found.noise_multiplier * (2 if algorithm is Algorithm.USER_LDP else 1)
 
 
@@ -331,7 +337,10 @@ def theorem_3_11_noise(epsilon: float, delta: float) -> float:
     return 1 / (math.sqrt(2 * math.pi) * epsilon * delta * math.exp(epsilon))
 
 
-def epsilon_of(mechanism: MixtureMechanism, delta: float) -> tuple[float, str]:
-    """(ε as an upper bound, accountant) of a ``tight`` mechanism."""
-    bracket = mechanism.epsilon(require_delta(delta))
+def epsilon_of(mechanism: TightMechanism, delta: float) -> tuple[float, str]:
+    """(ε as an upper bound, accountant) of a ``tight`` mechanism as it runs.
+
+    The distance of its noise from a Gaussian is part of it (`userdp.accounting.implemented`).
+    """
+    bracket = implemented_epsilon(mechanism.epsilon, delta, steps=mechanism.steps)
     return bracket.upper, bracket.accountant

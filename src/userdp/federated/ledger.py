@@ -15,8 +15,9 @@ from userdp.federated.accounting import Algorithm
 from userdp.federated.plan import FederationPlan
 from userdp.guarantees import Guarantee
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
+from userdp.noise_law import NoiseSampler
 
-SCHEMA = "userdp.silo-ledger/1"
+SCHEMA = "userdp.silo-ledger/2"
 LEDGER_FILE = "ledger.jsonl"
 
 
@@ -31,6 +32,7 @@ class LocalStep:
         l2_clip_norm: C.
         noise_std: of the noise on the sum; None where the mini-batch decides it (``paper``).
         denominator: what the noisy sum is divided by; None where the mini-batch decides.
+        noise_sampler: what draws the noise; None for FedAvg, which draws none.
     """
 
     algorithm: str
@@ -39,6 +41,7 @@ class LocalStep:
     l2_clip_norm: float
     noise_std: float | None
     denominator: float | None
+    noise_sampler: NoiseSampler | None
 
     @classmethod
     def of_plan(cls, plan: FederationPlan) -> Self:
@@ -54,6 +57,7 @@ class LocalStep:
             l2_clip_norm=plan.l2_clip_norm,
             noise_std=None if by_batch else plan.noise_multiplier * plan.l2_clip_norm,
             denominator=None if realised else plan.denominator,
+            noise_sampler=NoiseSampler.HOST if plan.algorithm.private else None,
         )
 
 

@@ -179,6 +179,11 @@ class Silo:
             l2_clip_norm=self.plan.l2_clip_norm,
             noise_std=None if planned.noise_std is None else self._noise_std,
             denominator=planned.denominator,
+            noise_sampler=(
+                self._noise.sampler_on(torch.device("cpu"))  # where `_zeros` puts every sum
+                if self.plan.algorithm.private
+                else None
+            ),
         )
 
     def _step(self) -> None:

@@ -1,34 +1,40 @@
 r"""Gaussian noise: once per logical step, freshly seeded by the operating system, block by block.
 
-**On the CPU** each block of 2^18 numbers is drawn in float64 by a generator of its own (NumPy's
-PCG64DXSM) with 256 fresh bits of seed, on several threads. **On a CUDA device** each block of
-2^22 numbers is drawn there in float32 (`torch.Generator`, a Philox counter) with 64 fresh bits of
-seed: as many as that interface takes. No state outlives a call: nothing to checkpoint,
-leak, replay after a crash, or share between forked processes.
+Each number's noise is the sum of two independent float64 draws over √2 (Holohan & Braghin 2021), by
+`userdp.gradients.gaussian`. **On a CPU** each of the two draws of a block of 2^18 numbers has a
+generator of its own (NumPy's PCG64DXSM) with 256 fresh bits of seed, on several threads. **On a
+CUDA device** each of the two draws of a block of 2^22 numbers is made there by a generator of its
+own (`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface
+takes. No state outlives a call: nothing to checkpoint, leak, replay after a crash, or share between
+forked processes.
 
 **What the seeds are worth.** Neither generator is cryptographic; only the seeds are. Whoever knows
-a block's clean sum could recover its seed from the noisy one with 2^64 trials at most on an
-accelerator (on a CPU with a weakness of PCG64DXSM, or 2^256 trials), and would then know that
+a block's clean sum could look for its two seeds in the noisy one. On an accelerator that takes
+2^64 trials and as much memory (all values of one draw, looked up by what the other leaves), or
+2^128 trials without; on a CPU 2^256 and more, or a weakness of PCG64DXSM. It would tell that
 block's noise and nothing of any other: no one seed covers a release. Against an adversary of
-bounded effort that does not reach 2^64 trials per block the noise is as good as random as far as
-is known; information-theoretically no seeded noise is. Who needs 256 bits on an accelerator passes
-``on_device=False``: the noise is then drawn on the CPU and copied.
-
-**Float32 on the device** reaches about 6.7 standard deviations and no further (a Box-Muller
-transform of 32-bit numbers), which one in 5e10 numbers of an exact Gaussian would pass. Sum and
-noise are still added, scaled and rounded in float64.
+bounded effort the noise is as good as random as far as is known; information-theoretically no
+seeded noise is. Who needs 256 bits on an accelerator passes ``on_device=False``: the noise is then
+drawn on the CPU and copied. torch's own CPU generator keeps 32 bits of a seed, so
+``on_device=True`` over tensors on a CPU is refused outside tests.
 
 **Floating point** (Mironov 2012, "On significance of the least significant bits"; Haney et al.
 2022; Holohan & Braghin 2021). A Gaussian sampled in floating point hits only some of the
-representable numbers, and which sums can occur depends on the data. What is done here: sum and
-noise are added in float64, and the result is rounded to multiples of a public power of two, at most
-:math:`2^{-20}` times the noise's standard deviation. Every data set's output then lies on the same
-grid, each of whose cells holds some 2^32 float64 numbers, so the low-order bits that the attacks
-read are gone, and rounding costs no privacy. What is *not* done: an exact discrete Gaussian, or
-the sum of several Gaussians of Holohan & Braghin. The probabilities of the cells are not proven
-to be exactly those of a Gaussian; the claimed epsilon assumes that the difference does not matter.
-This assumption is `FLOATING_POINT_ASSUMPTION`, of grade "theoretical": no attack on this
-construction is known to us, and no proof excludes one. Timing is not considered.
+representable numbers, and which sums can occur depends on the data. Noise in float32, for one, hits
+a few values in each cell of the grid below, now more and now fewer, and counting them tells the
+clean sum from a single release. What is done here: draws, scaling and sum are float64, and the
+result is rounded last, once, to multiples of a public power of two, at most :math:`2^{-20}` times
+the noise's standard deviation.
+
+*Proven*: every data set's output lies on the same grid (a float32 part that the grid is too fine
+for is rounded after that, which is post-processing); the two ends, and what they add to δ
+(`userdp.noise_law`). *Measured*: the attack that counts a lattice's values per cell, which gains
+thousands of nats from float32 noise, gains nothing from this one, of which a cell holds 2^29 values
+and more (`tests/gradients/test_lattice.py`). *Assumed*: that the probabilities of the cells within
+the ends are a Gaussian's. Adding two draws is what makes a difference hard to use: each smears the
+lattice of the other. The assumption is
+`userdp.noise_law.FLOATING_POINT_ASSUMPTION`, of grade "theoretical": no attack on this construction
+is known to us, and no proof excludes one. Timing is not considered.
 """
 
 from __future__ import annotations
@@ -45,13 +51,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.errors import UseError
+from userdp.gradients.gaussian import draw_on_device, draw_on_host
 from userdp.guarantees import require_count
-
-FLOATING_POINT_ASSUMPTION = (
-    "Noise is a floating-point Gaussian (float64 on a CPU, float32 on an accelerator) from seeded "
-    "generators, rounded to a public grid of 2^-20 standard deviations; that its probabilities are "
-    "those of an exact Gaussian is assumed, not proven (grade: theoretical)."
-)
+from userdp.noise_law import DRAWS, MOST_COORDINATES, NoiseSampler
 
 _BLOCK = 1 << 18
 _DEVICE_BLOCK = 1 << 22
@@ -68,6 +70,10 @@ class Noise(Protocol):
         """Whether the noise comes from a known seed, so that no privacy may be claimed."""
         ...
 
+    def sampler_on(self, device: torch.device) -> NoiseSampler:
+        """What draws the noise of a sum that lies on ``device``, for the ledger."""
+        ...
+
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """See `NoiseSource.add_`."""
         ...
@@ -76,17 +82,16 @@ class Noise(Protocol):
 class NoiseSource:
     """Adds Gaussian noise to a sum; every call draws new noise.
 
-    Guarantee: one call adds independent N(0, noise_std²) to every coordinate (up to the
-    floating-point assumption in the module's docstring), never the same noise twice: each block is
-    seeded afresh by the operating system.
+    Guarantee: one call adds independent N(0, noise_std²) to every coordinate (up to the distance
+    and the assumption of `userdp.noise_law`), never the same noise twice: each draw of each block
+    is seeded afresh by the operating system.
 
     Args:
         unsafe_noise_seed: FOR TESTS ONLY: noise that anybody who knows the seed can subtract. Two
             sources with one seed repeat each other, so a resumed run must not use the same seed.
         threads: most threads to draw with; None takes up to 8. The result does not depend on it.
-        on_device: where noise is drawn: True on the tensor's own device in float32, False on the
-            CPU in float64. None: on CUDA devices, and on the CPU for all others. (True for tensors
-            on a CPU is for tests: torch's float32 numbers there end at 5.8 deviations.)
+        on_device: where noise is drawn: True on the tensor's own device, False on the CPU. None: on
+            CUDA devices, and on the CPU for all others.
 
     Raises:
         UseError: a seed or a number of threads out of range.
@@ -118,6 +123,12 @@ class NoiseSource:
         """Whether the noise comes from a known seed, so that no privacy may be claimed."""
         return self._unsafe_seed is not None
 
+    def sampler_on(self, device: torch.device) -> NoiseSampler:
+        """What draws the noise of a sum that lies on ``device``, for the ledger."""
+        if self._on_device is None:
+            return usual_sampler(device)
+        return NoiseSampler.DEVICE if self._on_device else NoiseSampler.HOST
+
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Add N(0, ``noise_std``²) to every coordinate of ``value``, in place. Once per step.
 
@@ -144,6 +155,13 @@ class NoiseSource:
                 )
             if not tensor.is_contiguous():
                 raise UseError(f"{name} is not contiguous, so noise cannot be added in place")
+            if self._on_device and tensor.device.type == "cpu" and not self.unsafe:
+                raise UseError(
+                    f"{name} lies on a CPU, where torch's generator keeps 32 bits of its seed: "
+                    "its noise could be guessed",
+                    hint="leave on_device out; NumPy then draws the noise",
+                )
+        require_priced(sum(tensor.numel() for tensor in value.values()))
         call, self._calls = self._calls, self._calls + 1
         # A power of two: scaling by it is exact.
         grid = 2.0 ** (math.floor(math.log2(noise_std)) - _GRID_BITS)
@@ -151,7 +169,7 @@ class NoiseSource:
         with torch.no_grad(), ThreadPoolExecutor(self._threads) as pool:
             for tensor in value.values():
                 flat = tensor.view(-1)
-                if self._draws_on(tensor.device):
+                if self.sampler_on(tensor.device) is NoiseSampler.DEVICE:
                     block += self._add_on_device(flat, noise_std, grid, call=call, first=block)
                 elif flat.device.type == "cpu" and flat.dtype == torch.float64:
                     block += self._add(pool, flat.numpy(), noise_std, grid, call=call, first=block)
@@ -160,9 +178,6 @@ class NoiseSource:
                     wide = flat.to("cpu", torch.float64)
                     block += self._add(pool, wide.numpy(), noise_std, grid, call=call, first=block)
                     flat.copy_(wide)
-
-    def _draws_on(self, device: torch.device) -> bool:
-        return device.type == "cuda" if self._on_device is None else self._on_device
 
     def _add(
         self,
@@ -177,15 +192,22 @@ class NoiseSource:
         """Noise ``flat`` in place, block by block on all threads; how many blocks there were."""
         pieces = [flat[begin : begin + _BLOCK] for begin in range(0, flat.size, _BLOCK)]
 
+        scale = noise_std / math.sqrt(DRAWS)
+
         def add(number: int) -> None:
-            generator = np.random.Generator(np.random.PCG64DXSM(self._seed(call, first + number)))
+            one, other = (
+                np.random.Generator(np.random.PCG64DXSM(self._seed(call, first + number, draw)))
+                for draw in range(DRAWS)
+            )
             piece = pieces[number]
-            buffer = np.empty(min(_CHUNK, piece.size), dtype=np.float64)
+            room = np.empty((DRAWS, min(_CHUNK, piece.size)), dtype=np.float64)
             for begin in range(0, piece.size, _CHUNK):  # chunks stay in the cache
                 part = piece[begin : begin + _CHUNK]
-                noise = buffer[: part.size]
-                generator.standard_normal(out=noise)
-                noise *= noise_std
+                noise, second = room[0, : part.size], room[1, : part.size]
+                draw_on_host(one, noise)
+                draw_on_host(other, second)
+                noise += second
+                noise *= scale
                 part += noise
                 part *= 1 / grid
                 np.rint(part, out=part)
@@ -200,22 +222,38 @@ class NoiseSource:
     def _add_on_device(
         self, flat: Tensor, noise_std: float, grid: float, *, call: int, first: int
     ) -> int:
-        """Noise ``flat`` where it lies, in float32 and added in float64; how many blocks."""
-        generator = torch.Generator(device=flat.device)
+        """Noise ``flat`` where it lies, by the same arithmetic as `_add`; how many blocks."""
         starts = range(0, flat.numel(), _DEVICE_BLOCK)
         for number, begin in enumerate(starts):
             piece = flat[begin : begin + _DEVICE_BLOCK]
-            seed = int(self._seed(call, first + number).generate_state(1, np.uint64)[0])
-            generator.manual_seed(seed)
-            noise = torch.randn(
-                piece.shape, generator=generator, device=flat.device, dtype=torch.float32
-            )
-            noisy = piece.double().add_(noise, alpha=noise_std)
+            noise = torch.zeros(piece.shape, dtype=torch.float64, device=flat.device)
+            for draw in range(DRAWS):
+                seed = self._seed(call, first + number, draw).generate_state(1, np.uint64)[0]
+                generator = torch.Generator(device=flat.device).manual_seed(int(seed))
+                noise += draw_on_device(generator, piece.numel())
+            noisy = piece.double().add_(noise.mul_(noise_std / math.sqrt(DRAWS)))
             piece.copy_(noisy.mul_(1 / grid).round_().mul_(grid))
         return len(starts)
 
-    def _seed(self, call: int, block: int) -> np.random.SeedSequence:
-        """256 fresh bits for each block; or, in tests, what the known seed says."""
+    def _seed(self, call: int, block: int, draw: int) -> np.random.SeedSequence:
+        """256 fresh bits for each draw of a block; or, in tests, what the known seed says."""
         if self._unsafe_seed is None:
             return np.random.SeedSequence(secrets.randbits(256), pool_size=8)
-        return np.random.SeedSequence(self._unsafe_seed, spawn_key=(call, block), pool_size=8)
+        return np.random.SeedSequence(self._unsafe_seed, spawn_key=(call, block, draw), pool_size=8)
+
+
+def usual_sampler(device: torch.device) -> NoiseSampler:
+    """What draws the noise of a sum that lies on ``device``, unless a source is told otherwise."""
+    return NoiseSampler.DEVICE if device.type == "cuda" else NoiseSampler.HOST
+
+
+def require_priced(coordinates: int) -> None:
+    """`UseError` if a step would noise more numbers than the price of its noise counts.
+
+    One place is kept for the count of adaptive clipping, which the same step releases.
+    """
+    if not coordinates < MOST_COORDINATES:
+        raise UseError(
+            f"a step would noise {coordinates} numbers; plans are priced for fewer than "
+            f"{MOST_COORDINATES}, so its claim would not hold"
+        )

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.noise import NoiseSource
+from userdp.gradients.noise import NoiseSource, require_priced
+from userdp.noise_law import NoiseSampler
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -139,11 +140,17 @@ class ShardNoise:
     def __init__(self, model: nn.Module, *, unsafe_noise_seed: int | None = None) -> None:
         self._parameters = trainable_parameters(model)
         self._source = NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
+        # The parts of all processes together are what one step releases.
+        require_priced(sum(parameter.numel() for parameter in self._parameters.values()))
 
     @property
     def unsafe(self) -> bool:
         """Whether the noise comes from a known seed, so that no privacy may be claimed."""
         return self._source.unsafe
+
+    def sampler_on(self, device: torch.device) -> NoiseSampler:
+        """What draws the noise of parts that lie on ``device``."""
+        return self._source.sampler_on(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Add N(0, ``noise_std``²) to every coordinate of this process's parts, in place."""

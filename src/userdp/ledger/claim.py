@@ -70,7 +70,8 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
     """The claim of a run ledger or a store ledger, or of the folder that holds one.
 
     Guarantee: for a run, the ε of the attempted steps at ``delta`` (the plan's own by default); a
-    run whose sampling or noise had a known seed claims nothing. The winner of a tuning claims what
+    run whose sampling or noise had a known seed, or whose lines do not name a sampler of noise that
+    the plan's price knows, claims nothing. The winner of a tuning claims what
     the tuning costs, whole; a trial of a private selection, which is nobody's but the operator's,
     claims nothing. For a store, runs are added up by
     basic composition: the parameters of a later run may have been chosen after seeing an earlier
@@ -98,10 +99,12 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
     if plan is None:
         guarantee = _no_claim(delta or 0.0)
     else:
+        # Lines that do not say what drew their noise may stand for float32 noise, which has no ε.
+        unknown_noise = run_ledger.samplers_of(entries) is None
+        void = unknown_noise or bool(entries[0]["facts"].get("unsafe_seeds"))
         for entry in entries:
-            if entry["kind"] == "attempt":
+            if entry["kind"] == "attempt" and not unknown_noise:
                 _refuse_other_step(path, entry, plan)
-        void = bool(entries[0]["facts"].get("unsafe_seeds"))
         tuning = run_ledger.tuning_of(path, entries)
         if tuning is not None and not void:
             guarantee, composition = tuning.guarantee(delta=delta), tuning.in_words
@@ -181,9 +184,11 @@ def _part(charge: store_ledger.Charge, delta: float | None) -> Guarantee:
 
 
 def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:
-    expected = StepRecord.of_plan(plan, l2_clip_norm=entry["l2_clip_norm"])
+    expected = StepRecord.of_plan(
+        plan, l2_clip_norm=entry["l2_clip_norm"], noise_sampler=entry["noise_sampler"]
+    )
     for name in StepRecord.__slots__:
-        found = entry.get(name)  # lines without count_noise_std are older than it
+        found = entry.get(name)
         if found != getattr(expected, name):
             raise UseError(
                 f"attempt {entry['attempt']} in {path} has {name} {found!r}, the plan says "

@@ -13,6 +13,7 @@ from typing import Any
 
 from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
+from userdp.noise_law import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plan import Plan, StepRecord, Tuning
 from userdp.plan.tuning import tuning_from_dict
 
@@ -98,7 +99,9 @@ class RunLedger:
         """
         if self.plan is None:
             raise FailureError("a run without privacy has no steps to charge")
-        expected = StepRecord.of_plan(self.plan, l2_clip_norm=step.l2_clip_norm)
+        expected = StepRecord.of_plan(
+            self.plan, l2_clip_norm=step.l2_clip_norm, noise_sampler=step.noise_sampler
+        )
         if step != expected:
             raise FailureError(
                 f"ledger and sampler disagree: step {self.attempts + 1} was {step}, the plan says "
@@ -119,6 +122,7 @@ class RunLedger:
                 "attempt": number,
                 **asdict(step),
                 "sampling": str(step.sampling),
+                "noise_sampler": str(step.noise_sampler),
             }
         )
         self.attempts = number
@@ -189,6 +193,18 @@ def plan_of(path: Path, entries: list[dict[str, Any]]) -> Plan | None:
         raise UseError(f"{path} is not a run ledger of schema {' or '.join(known)}")
     plan = entries[0]["plan"]
     return None if plan is None else Plan.from_dict(plan)
+
+
+def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | None:
+    """What drew the noise of the attempted steps, each once; None if a line does not say.
+
+    Versions that drew float32 noise on accelerators wrote no such word: what they recorded has no
+    ε.
+    """
+    named = {entry.get("noise_sampler") for entry in entries if entry["kind"] == "attempt"}
+    if not named <= KNOWN_SAMPLERS:
+        return None
+    return tuple(sampler for sampler in NoiseSampler if sampler in named)
 
 
 def count_attempts(entries: list[dict[str, Any]]) -> int:

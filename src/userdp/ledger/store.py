@@ -20,7 +20,9 @@ from userdp.ledger.journal import append_entries, read_entries
 from userdp.plan import Plan, PrivateSelection
 from userdp.plan.tuning import tuning_from_dict
 
-SCHEMA = "userdp.store-ledger/1"
+SCHEMA = "userdp.store-ledger/2"
+"""Every run that it charges draws noise that the plan's price knows; version 1 charged runs on
+accelerators for float32 noise too, which has no ε."""
 FILE_NAME = "ledger.jsonl"
 
 
@@ -171,7 +173,11 @@ def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
     if not entries:
         return []
     if entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
-        raise UseError(f"{path} is not a store ledger of schema {SCHEMA}")
+        raise UseError(
+            f"{path} is not a store ledger of schema {SCHEMA}, it says "
+            f"{entries[0].get('schema')!r}: what earlier versions charged for float32 noise has no "
+            "epsilon, and so neither has the sum"
+        )
     charges: dict[str, Charge] = {}
     for entry in entries[1:]:
         run_id = entry["run_id"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
+from userdp.accounting.bracket import Bracket
 from userdp.accounting.calibration import calibrate_fixed_graph
+from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import (
     FixedGraphExamples,
     PoissonExamples,
@@ -229,7 +233,12 @@ class Plan:
         if self.target_epsilon is None:
             return self
         mechanism = self.mechanism
-        budget = {"target_epsilon": self.target_epsilon, "target_delta": self.target_delta}
+        budget = {
+            "target_epsilon": self.target_epsilon,
+            "target_delta": ideal_delta_for(
+                self.target_epsilon, self.target_delta, steps=self.steps
+            ),
+        }
         if isinstance(mechanism, FixedGraphExamples):
             noise = calibrate_fixed_graph(mechanism, **budget).noise_multiplier
         else:
@@ -238,7 +247,7 @@ class Plan:
 
     @property
     def mechanism(self) -> SampledMechanism | FixedGraphExamples:
-        """What the accountant prices: built from the same fields as the sampler."""
+        """What the accountant prices: built from the same fields as the sampler; Gaussian noise."""
         if self.sampling is Sampling.USERS:
             return PoissonUsers(
                 sampling_probability=self.sampling_probability,
@@ -258,6 +267,13 @@ class Plan:
             noise_multiplier=self.noise_multiplier,
             steps=self.steps,
         )
+
+    def _ideal(self, steps: int) -> Callable[[float], Bracket]:
+        """ε by δ of ``steps`` steps with Gaussian noise."""
+        mechanism = self.mechanism.with_steps(steps)
+        if isinstance(mechanism, FixedGraphExamples):
+            return mechanism.epsilon
+        return partial(epsilon_by, self.accountant, mechanism)
 
     @property
     def algorithm(self) -> str:
@@ -336,8 +352,10 @@ class Plan:
             void: something outside the plan (a known seed) broke the claim.
 
         Returns:
-            The claim; ``epsilon`` is infinite where it is void, or where the accounting does not
-            cover what runs (unsafe shuffling).
+            The claim of the steps as they run, their noise's distance from a Gaussian included
+            (`userdp.accounting.implemented`); ``epsilon`` is infinite where it is void, where the
+            accounting does not cover what runs (unsafe shuffling), or where that distance is more
+            than ``delta`` allows.
         """
         steps = self.steps if steps is None else require_count("steps", steps, at_least=0)
         delta = self.target_delta if delta is None else require_delta(delta)
@@ -346,11 +364,7 @@ class Plan:
         elif steps == 0:
             epsilon, accountant = 0.0, "none"
         else:
-            mechanism = self.mechanism.with_steps(steps)
-            if isinstance(mechanism, FixedGraphExamples):
-                bracket = mechanism.epsilon(delta)
-            else:
-                bracket = epsilon_by(self.accountant, mechanism, delta)
+            bracket = implemented_epsilon(self._ideal(steps), delta, steps=steps)
             epsilon, accountant = bracket.upper, bracket.accountant
         return Guarantee(
             epsilon=epsilon,

@@ -7,6 +7,7 @@ from typing import Self
 
 from userdp.adaptive import FARTHEST
 from userdp.guarantees import Sampling
+from userdp.noise_law import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plan.plan import Plan
 
 
@@ -24,10 +25,20 @@ class StepRecord:
     l2_clip_norm: float
     noise_std: float
     count_noise_std: float | None = None
+    noise_sampler: NoiseSampler = NoiseSampler.HOST
 
     @classmethod
-    def of_plan(cls, plan: Plan, *, l2_clip_norm: float | None = None) -> Self:
-        """What a step of this plan has to be; at its own clip norm where that adapts."""
+    def of_plan(
+        cls,
+        plan: Plan,
+        *,
+        l2_clip_norm: float | None = None,
+        noise_sampler: NoiseSampler = NoiseSampler.HOST,
+    ) -> Self:
+        """What a step of this plan has to be; at its own clip norm where that adapts.
+
+        A plan allows any of the samplers: all have one price.
+        """
         clip = plan.l2_clip_norm
         if plan.adaptive is not None and l2_clip_norm is not None:
             least, most = clip / FARTHEST, clip * FARTHEST
@@ -39,4 +50,5 @@ class StepRecord:
             l2_clip_norm=clip,
             noise_std=plan.noise_std_at(clip),
             count_noise_std=plan.count_noise_std,
+            noise_sampler=(noise_sampler if noise_sampler in KNOWN_SAMPLERS else NoiseSampler.HOST),
         )

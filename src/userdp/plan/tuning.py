@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from userdp.accounting.accountants import Accountant, calibrate_by
+from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
 from userdp.accounting.private_selection import ACCOUNTANT, base_curve, selection_epsilon
 from userdp.accounting.repetitions import PoissonNumber, Repetitions, TruncatedNegativeBinomial
@@ -119,13 +121,22 @@ class PrivateSelection:
         return "private selection from a random number of candidates"
 
     def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        """The claim of the winner."""
+        """The claim of the winner.
+
+        Given the number of candidates K, which owes nothing to the data, the real candidates are
+        the ideal ones except with probability K times the distance of one; over K, its mean.
+        """
         delta = self.target_delta if delta is None else require_delta(delta)
         curve = base_curve(
             [mechanism_of(plan) for plan in self.plans], score_epsilon=self.score_epsilon
         )
+        bracket = implemented_epsilon(
+            partial(selection_epsilon, curve, self.repetitions),
+            delta,
+            steps=self.repetitions.mean * max(plan.steps for plan in self.plans),
+        )
         return Guarantee(
-            epsilon=selection_epsilon(curve, self.repetitions, delta).upper,
+            epsilon=bracket.upper,
             delta=delta,
             unit=PrivacyUnit.USER,
             adjacency=Adjacency.ADD_OR_REMOVE,
@@ -205,7 +216,10 @@ def divided(
     for plan in plans:
         if _draws(plan) not in noise:
             found = calibrate_by(
-                plan.accountant, mechanism_of(plan), target_epsilon=share, target_delta=part
+                plan.accountant,
+                mechanism_of(plan),
+                target_epsilon=share,
+                target_delta=ideal_delta_for(share, part, steps=plan.steps),
             )
             noise[_draws(plan)] = found.noise_multiplier
     return FixedGrid(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from userdp.accounting import PoissonUsers
+from userdp.accounting.implemented import implemented_epsilon
 from userdp.errors import UseError
 from userdp.planning.uls import UlsCell, UlsProblem
 
@@ -142,7 +143,7 @@ def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
     for size in sizes:
         if size <= problem.largest_group_size:
             spent = _loudest(problem, size, target * (1 - 2e-5)).delta(table.target_epsilon)
-            if spent.upper <= table.target_delta:
+            if spent.upper <= table.ideal_delta(problem.steps):
                 return size
     return None
 
@@ -150,7 +151,12 @@ def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
 def _least_epsilon(problem: UlsProblem, sizes: list[int], target: float) -> float | None:
     """The ε of noise that just meets the limit, a little rounded up."""
     delta = problem.table.target_delta
-    least = min(_loudest(problem, size, target).epsilon(delta).upper for size in sizes)
+    least = min(
+        implemented_epsilon(
+            _loudest(problem, size, target).epsilon, delta, steps=problem.steps
+        ).upper
+        for size in sizes
+    )
     if not 0 < least <= 1000:
         return None
     unit = 10.0 ** (math.floor(math.log10(least)) - 2)

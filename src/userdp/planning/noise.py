@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from userdp.accounting import PoissonExamples, PoissonUsers, SampledMechanism, calibrate
+from userdp.accounting.implemented import ideal_delta_for
 from userdp.errors import UseError
 from userdp.guarantees import require_delta, require_positive
 
@@ -19,8 +20,8 @@ class OutOfReach(UseError):
 class NoiseTable:
     """The least noise multipliers within one (ε, δ), remembered.
 
-    Guarantee: every σ returned keeps its mechanism within the budget, and exceeds the least such σ
-    by a factor of about 1 + `TOLERANCE` at most.
+    Guarantee: every σ returned keeps its steps, as they run, within the budget, and exceeds the
+    least such σ by a factor of about 1 + `TOLERANCE` at most.
 
     σ does not fall as the sampling probability grows, all else fixed: the draw with q is a mixture
     of the draw with q' > q and of none, and the hockey-stick divergence is jointly convex. The
@@ -48,6 +49,10 @@ class NoiseTable:
         """σ_ELS: T steps that draw each of a user's G examples with probability p (Eq. 2)."""
         return self._get(group_size, steps, sampling_probability)
 
+    def ideal_delta(self, steps: int) -> float:
+        """The δ that steps with Gaussian noise must reach for the budget's to hold as they run."""
+        return ideal_delta_for(self.target_epsilon, self.target_delta, steps=steps)
+
     def _get(self, group_size: int, steps: int, sampling_probability: float) -> float:
         key = group_size, steps, sampling_probability
         if key not in self._found:
@@ -68,7 +73,7 @@ class NoiseTable:
                 found = calibrate(
                     mechanism,
                     target_epsilon=self.target_epsilon,
-                    target_delta=self.target_delta,
+                    target_delta=self.ideal_delta(steps),
                     tolerance=TOLERANCE,
                 )
             except UseError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from userdp.guarantees import Adjacency, Sampling
+from userdp.noise_law import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.reporting.markdown import visible
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.store_facts import read_store_facts
@@ -48,7 +49,7 @@ class Assumption:
 
 def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
     """The assumptions of these runs' claims, the most critical first."""
-    found = [*_ALWAYS]
+    found = [*_ALWAYS, *_noise(runs)]
     if any(run.plan is not None and run.plan.sampling is Sampling.EXAMPLES for run in runs):
         found.append(_CAP)
     if any(run.plan is not None and run.plan.adjacency is Adjacency.FIXED_GRAPH for run in runs):
@@ -71,6 +72,53 @@ def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
 def _told(text: str) -> str:
     """Words of a file inside a sentence of ours, whose backticks mean code."""
     return visible(text).replace("`", "'")
+
+
+def _noise(runs: Sequence[RunFacts]) -> list[Assumption]:
+    """What the noise of these runs rests on, by what their ledgers say drew it."""
+    drawn = {sampler for run in runs for sampler in run.noise_samplers or ()}
+    if any(run.plan is not None and run.plan.adaptive is not None for run in runs) and drawn:
+        drawn.add(NoiseSampler.HOST)  # draws the count of adaptive clipping everywhere
+    samplers = [sampler.in_words for sampler in NoiseSampler if sampler in drawn]
+    words = f"The noise was drawn {'; and '.join(samplers)}. " if samplers else ""
+    unsaid = (
+        "The ledger of a run here does not say what drew its noise; nothing is claimed for it. "
+        if any(run.noise_samplers is None for run in runs)
+        else ""
+    )
+    blocks = "; ".join(sampler.seeding for sampler in NoiseSampler if sampler in drawn)
+    return [
+        Assumption(
+            key="floating-point",
+            title="Noise in floating point",
+            grade=Grade.THEORETICAL,
+            statement=words + unsaid + FLOATING_POINT_ASSUMPTION,
+            otherwise="The low-order bits of a noisy update might tell more than ε allows.",
+            ensured=(
+                "Rounding leaves every release on one grid, and each of two added draws hides the "
+                "lattice of the other. No attack on it is known to us (Mironov 2012 shows what "
+                "naive sampling leaks); none is ruled out."
+            ),
+        ),
+        Assumption(
+            key="randomness",
+            title="The operating system's randomness",
+            grade=Grade.THEORETICAL,
+            statement=(
+                "Seeds from the operating system are unpredictable, and the generators they start "
+                "behave like true randomness."
+            ),
+            otherwise="Predictable noise can be subtracted.",
+            ensured=(
+                "256 fresh bits from the system for each draw of cohorts"
+                + (
+                    f"; for each block of noise and each of its two draws {blocks}."
+                    if blocks
+                    else "."
+                )
+            ),
+        ),
+    ]
 
 
 def _owners(assumption: str) -> Assumption:
@@ -232,29 +280,6 @@ _ALWAYS = (
             "Steps are written before they are applied and chained by hashes, which shows "
             "accidents and careless edits. It is no proof against a dishonest operator."
         ),
-    ),
-    Assumption(
-        key="floating-point",
-        title="Noise in floating point",
-        grade=Grade.THEORETICAL,
-        statement=(
-            "The Gaussian noise is drawn in double precision and rounded to a public grid; its "
-            "probabilities are taken to be those of an exact Gaussian (Mironov 2012 shows what "
-            "naive sampling leaks)."
-        ),
-        otherwise="The low-order bits of a single noisy update might tell more than ε allows.",
-        ensured="Rounding removes those bits. No attack on it is known to us; none is ruled out.",
-    ),
-    Assumption(
-        key="randomness",
-        title="The operating system's randomness",
-        grade=Grade.THEORETICAL,
-        statement=(
-            "Seeds from the operating system are unpredictable, and the generator they start "
-            "behaves like true randomness."
-        ),
-        otherwise="Predictable noise can be subtracted.",
-        ensured="256 fresh bits from the system for each draw of cohorts and each block of noise.",
     ),
     Assumption(
         key="timing",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from userdp.accounting.accountants import epsilon_by
 from userdp.accounting.mechanisms import FixedGraphExamples, PoissonExamples
 from userdp.guarantees import Sampling, round_up
 from userdp.plan.small_delta import DeltaSize, rule_of, size_of
@@ -71,13 +70,8 @@ def _epsilon(run: RunFacts, held: int) -> str:
         return "–"
     if held == plan.group_size:
         return round_up(run.guarantee.epsilon)
-    mechanism = plan.mechanism.with_steps(run.claim.steps)
-    assert isinstance(mechanism, PoissonExamples | FixedGraphExamples)
-    as_seen = replace(mechanism, group_size=held)
-    delta = run.guarantee.delta
-    if isinstance(as_seen, FixedGraphExamples):
-        return round_up(as_seen.epsilon(delta).upper)
-    return round_up(epsilon_by(plan.accountant, as_seen, delta).upper)
+    as_seen = replace(plan, group_size=held)
+    return round_up(as_seen.guarantee(run.claim.steps, delta=run.guarantee.delta).epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

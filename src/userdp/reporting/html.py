@@ -127,6 +127,8 @@ def why_no_claim(run: RunFacts) -> str:
         return "it was trained without privacy"
     if run.unsafe_seeds:
         return "its randomness was fixed by a known seed, which anybody could repeat"
+    if run.noise_samplers is None:
+        return "its ledger does not say what drew its noise, which may have been float32"
     if run.plan.unsafe_shuffle:
         return "it drew shuffled batches, which no accountant here covers"
     if run.claim.is_of_trial:

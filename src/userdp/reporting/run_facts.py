@@ -18,7 +18,8 @@ from userdp.errors import UseError
 from userdp.guarantees import Guarantee, Sampling
 from userdp.ledger import Claim, claim
 from userdp.ledger.journal import read_entries
-from userdp.ledger.run import plan_of
+from userdp.ledger.run import plan_of, samplers_of
+from userdp.noise_law import NoiseSampler
 from userdp.plan import Plan
 from userdp.reporting.releases import ReleasedLoss, read_releases
 
@@ -90,6 +91,8 @@ class RunFacts:
         run_id: random.
         finished: the ledger notes the run's end.
         unsafe_seeds: sampling or noise had a known seed, so that nothing is claimed.
+        noise_samplers: what drew the noise of the attempted steps, by the ledger's lines; None if a
+            line does not say, so that nothing is claimed.
         store: the random name of the user store, or None if the ledger has none.
         version: of userdp when the run began.
         settings: public constants of the training, by name, of `_ALLOWED` alone, as text.
@@ -105,6 +108,7 @@ class RunFacts:
     run_id: str
     finished: bool
     unsafe_seeds: bool
+    noise_samplers: tuple[NoiseSampler, ...] | None
     store: str | None
     version: str
     settings: Mapping[str, str]
@@ -196,6 +200,7 @@ def read_run(path: Path) -> RunFacts:
         run_id=str(entries[0].get("run_id", "")),
         finished=entries[-1]["kind"] == "finish",
         unsafe_seeds=unsafe,
+        noise_samplers=samplers_of(entries),
         store=facts.get("store"),
         version=str(facts.get("userdp", "unknown")),
         settings=_settings(config),

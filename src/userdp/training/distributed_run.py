@@ -34,9 +34,10 @@ from torch import Tensor, nn
 from userdp.cohorts import Cohort
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
-from userdp.gradients.noise import Noise
+from userdp.gradients.noise import Noise, usual_sampler
 from userdp.gradients.shards import ShardNoise
 from userdp.ledger import RunLedger
+from userdp.noise_law import NoiseSampler
 from userdp.plan import StepRecord
 from userdp.training.distributed import World
 from userdp.training.runs import OpenRun, RunFolder
@@ -164,6 +165,10 @@ class LeaderNoise:
         """Whether the noise comes from a known seed, so that no privacy may be claimed."""
         return self._unsafe
 
+    def sampler_on(self, device: torch.device) -> NoiseSampler:
+        """What the leader draws with; all processes compute on one kind of device."""
+        return usual_sampler(device)
+
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """The leader's ``value`` with noise, on every process."""
         if self._source is not None:
@@ -190,6 +195,10 @@ class ScatteredNoise:
     def unsafe(self) -> bool:
         """Whether the noise comes from a known seed, so that no privacy may be claimed."""
         return self._leader.unsafe
+
+    def sampler_on(self, device: torch.device) -> NoiseSampler:
+        """What each process draws with; all compute on one kind of device."""
+        return self._parts.sampler_on(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Noise for this process's parts, or the leader's for all."""

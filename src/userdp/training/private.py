@@ -18,6 +18,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -309,10 +310,13 @@ class PrivateRun:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()
         number = self._run.ledger.attempt(
-            self._sampler.record(
-                noise_std=self._noise_std,
-                l2_clip_norm=self._l2_clip_norm,
-                count_noise_std=self._count_noise_std,
+            replace(
+                self._sampler.record(
+                    noise_std=self._noise_std,
+                    l2_clip_norm=self._l2_clip_norm,
+                    count_noise_std=self._count_noise_std,
+                ),
+                noise_sampler=self._noise.sampler_on(_device(self._model)),
             )
         )
         cohort = self._sampler.draw()

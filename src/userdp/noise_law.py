@@ -1,0 +1,92 @@
+r"""The noise as it is drawn: which sampler, where it ends, and how far from a Gaussian that is.
+
+No torch and no NumPy: the samplers of `userdp.gradients.gaussian`, the price of a plan
+(`userdp.accounting.implemented`), the ledger and the report all read these constants.
+
+A coordinate's noise is σ(X₁ + X₂)/√2 with two independent draws of a standard Gaussian, which is
+again a standard Gaussian times σ. Each sampler returns a draw X' of |X'| at most some end r, and
+
+.. math:: P(|X| > r) = 2Q(r) \le e^{-r^2/2} \le 2^{-190} \text{ for a Gaussian } X.
+
+**How far from a Gaussian.** Take X' to have the law of X given |X| <= r (what is assumed beside
+this says `FLOATING_POINT_ASSUMPTION`). Then X' and X can be drawn together such that they are equal
+except with probability P(|X| > r). Do so one draw after the other, over 2 draws for each of at most
+`MOST_COORDINATES` coordinates of each of T steps: everything that a run releases is a function of
+its data, its cohorts and these draws, so the real run and the ideal one are equal except with
+probability
+
+.. math:: τ = T \cdot 2 \cdot 2^{40} \cdot 2^{-190} = T \cdot 2^{-149},
+
+whatever the data and however later steps depend on earlier ones. τ bounds the total variation
+distance of the two; it is a function of T alone.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+DRAWS = 2
+"""Independent draws that are added up for the noise of one coordinate."""
+
+TAIL_BITS = 190
+"""An exact Gaussian passes a sampler's end with probability at most 2^-TAIL_BITS."""
+
+MOST_COORDINATES = 2**40
+"""A public bound on the numbers that one step releases with noise; `NoiseSource` refuses more.
+
+One user may move all of them. Float64 sums of so many numbers take 8 TiB.
+"""
+
+
+class NoiseSampler(StrEnum):
+    """What drew a step's noise, as its line in the ledger says.
+
+    ``HOST``: NumPy's ziggurat on a CPU. ``DEVICE``: a Box-Muller transform of 64-bit integers, on
+    the accelerator that holds the sum. Both are float64, two draws to a number.
+    """
+
+    HOST = "host-float64-pair"
+    DEVICE = "device-float64-pair"
+
+    @property
+    def in_words(self) -> str:
+        """Where and by what the noise was drawn, for a report."""
+        if self is NoiseSampler.HOST:
+            return "in float64 on a CPU by NumPy (a ziggurat over PCG64DXSM)"
+        return (
+            "in float64 on an accelerator by a Box-Muller transform of 63-bit integers from "
+            "torch's generator there"
+        )
+
+    @property
+    def seeding(self) -> str:
+        """How many fresh bits of seed each of the two draws of a block has, for a report."""
+        if self is NoiseSampler.HOST:
+            return "256 on a CPU"
+        return "64 on an accelerator"
+
+
+KNOWN_SAMPLERS = frozenset(str(sampler) for sampler in NoiseSampler)
+"""What a ledger's line must name for a claim: the samplers that `distance` speaks of."""
+
+FLOATING_POINT_ASSUMPTION = (
+    "Noise is the sum of two float64 draws over the square root of 2, scaled and added in float64 "
+    "and rounded once, last, to a public grid of at most 2^-20 standard deviations. Proven: every "
+    "release lies on that grid whatever the data, and the chance of a draw beyond a sampler's end "
+    "is part of delta. Assumed, and measured for known attacks only: that within the ends the "
+    "grid's cells have a Gaussian's probabilities, and that the generators behave like true "
+    "randomness (grade: theoretical)."
+)
+
+
+def distance(steps: float) -> float:
+    """τ: the total variation distance of ``steps`` noisy steps from those with Gaussian noise.
+
+    Args:
+        steps: T, >= 0; an expectation where the number of steps is random and independent of the
+            data and of the noise (the coupling is then taken given that number).
+
+    >>> distance(1) == 2.0**-149
+    True
+    """
+    return steps * DRAWS * MOST_COORDINATES * 2.0**-TAIL_BITS

@@ -1,0 +1,277 @@
+"""What runs draws noise that ends somewhere; its distance from a Gaussian is part of every δ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.federated.plans import constants
+from tests.federated.plans import plan as federation
+from tests.plans import els_plan, uls_plan
+from userdp.accounting import Accountant, FullParticipation, PoissonExamples, PoissonUsers
+from userdp.accounting import implemented as module
+from userdp.accounting.implemented import (
+    ideal_delta_for,
+    implemented_delta,
+    implemented_epsilon,
+)
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.errors import UseError
+from userdp.federated.accounting import Algorithm
+from userdp.federated.plan import FederationPlan
+from userdp.guarantees import Adjacency, round_up
+from userdp.ledger import RunLedger, StoreLedger, claim
+from userdp.noise_law import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
+from userdp.plan import FixedGrid, Plan, PrivateSelection, StepRecord
+from userdp.plan.tuning import divided, selected
+from userdp.planning.noise import NoiseTable
+
+GAUSS = FullParticipation(noise_multiplier=1.0, steps=1)
+
+
+def test_the_distance_is_the_chance_of_a_draw_beyond_the_end_over_all_draws() -> None:
+    for steps in (1, 1000, 10**9):
+        assert distance(steps) == steps * DRAWS * MOST_COORDINATES * 2.0**-TAIL_BITS
+    assert distance(0) == 0
+
+
+# The addition is enough, and without it the claim would be false.
+
+
+def exact_delta(end: float, epsilon: float) -> float:
+    """δ of N(0,1) against N(1,1), both cut off at ``end`` deviations, by quadrature."""
+    x = np.linspace(-end, end + 1, 400_001)
+    mass = 1 - 2 * stats.norm.sf(end)
+    here = np.where(np.abs(x) <= end, stats.norm.pdf(x), 0) / mass
+    there = np.where(np.abs(x - 1) <= end, stats.norm.pdf(x - 1), 0) / mass
+    step = x[1] - x[0]
+    return float(
+        max(
+            np.maximum(a - math.exp(epsilon) * b, 0).sum() * step
+            for a, b in ((here, there), (there, here))
+        )
+    )
+
+
+@pytest.mark.parametrize("end", [2.0, 3.0, 4.0])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 4.0, 6.0])
+def test_noise_that_ends_is_covered_by_the_addition(
+    end: float, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beyond = 2 * float(stats.norm.sf(end))
+    monkeypatch.setattr(module, "distance", lambda steps: steps * beyond)
+    bound = implemented_delta(GAUSS.delta(epsilon).upper, epsilon, steps=1)
+    assert exact_delta(end, epsilon) <= bound + 1e-9
+
+
+def test_twin_the_ideal_mechanisms_delta_is_exceeded_by_noise_that_ends() -> None:
+    assert exact_delta(3.0, 4.0) > 20 * GAUSS.delta(4.0).upper
+
+
+@pytest.mark.parametrize(("end", "delta"), [(3.0, 0.3), (4.0, 0.3), (4.0, 0.05)])
+def test_the_epsilon_of_what_runs_holds_for_noise_that_ends(
+    end: float, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beyond = 2 * float(stats.norm.sf(end))
+    monkeypatch.setattr(module, "distance", lambda steps: steps * beyond)
+    found = implemented_epsilon(GAUSS.epsilon, delta, steps=1).upper
+    assert GAUSS.epsilon(delta).upper <= found < 3
+    assert exact_delta(end, found) <= delta + 1e-9
+
+
+# Every claim and every calibration goes through it.
+
+LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
+FAR = {"noise_multiplier": None, "target_epsilon": 2.0}
+
+
+def run_claim(folder, plan):
+    ledger = RunLedger.create(folder / "run.jsonl", plan=plan, run_id="r")
+    for _ in range(plan.steps):
+        ledger.attempt(StepRecord.of_plan(plan))
+    ledger.close()
+    return claim(folder / "run.jsonl").guarantee.epsilon
+
+
+def store_claim(folder, plan):
+    store = StoreLedger(folder)
+    store.reserve("one", plan)
+    store.reserve("two", plan)
+    store.reserve_selection("s", selection(plan))
+    return claim(folder).guarantee.epsilon
+
+
+def selection(plan):
+    return PrivateSelection(plans=(plan,), score_epsilon=0.1, repetitions=LAW)
+
+
+def graph():
+    return els_plan(adjacency=Adjacency.FIXED_GRAPH)
+
+
+CLAIMS = {
+    "ULS": lambda folder: uls_plan().guarantee().epsilon,
+    "ELS": lambda folder: els_plan().guarantee().epsilon,
+    "ELS at another δ": lambda folder: els_plan().guarantee(3, delta=1e-4).epsilon,
+    "group privacy": lambda folder: (
+        els_plan(accountant=Accountant.GROUP_PRIVACY).guarantee().epsilon
+    ),
+    "fixed graph": lambda folder: graph().guarantee().epsilon,
+    "run ledger": lambda folder: run_claim(folder, uls_plan()),
+    "store ledger": lambda folder: store_claim(folder, uls_plan()),
+    "fixed grid": lambda folder: (
+        FixedGrid(plans=(uls_plan(),) * 2, score_epsilon=0.1).guarantee().epsilon
+    ),
+    "private selection": lambda folder: selection(uls_plan()).guarantee().epsilon,
+    **{
+        f"federation: {algorithm}, claim {number}": (
+            lambda folder, algorithm=algorithm, number=number: (
+                federation(3.0, algorithm=algorithm).guarantees()[number].epsilon
+            )
+        )
+        for algorithm in Algorithm
+        if algorithm.private
+        for number in range(2 if algorithm in (Algorithm.LOCAL_ITEM, Algorithm.USER_LDP) else 1)
+    },
+}
+NOISES = {
+    "ULS": lambda: uls_plan(**FAR).noise_multiplier,
+    "ELS": lambda: els_plan(**FAR).noise_multiplier,
+    "group privacy": lambda: els_plan(**FAR, accountant=Accountant.GROUP_PRIVACY).noise_multiplier,
+    "fixed graph": lambda: els_plan(**FAR, adjacency=Adjacency.FIXED_GRAPH).noise_multiplier,
+    "fixed grid": lambda: (
+        divided((uls_plan(),) * 2, epsilon=2.0, delta=1e-5, score_epsilon=0.1)
+        .plans[0]
+        .noise_multiplier
+    ),
+    "private selection": lambda: (
+        selected((uls_plan(),), epsilon=3.0, delta=1e-5, score_epsilon=0.1, repetitions=LAW)
+        .plans[0]
+        .noise_multiplier
+    ),
+    "planner": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).users(0.1, 5),
+    "planner, ELS": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).examples(0.05, 4, 5),
+    "federation": lambda: (
+        FederationPlan.calibrated(target_epsilon=2.0, **constants()).noise_multiplier
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(CLAIMS))
+def test_every_claim_pays_for_the_noises_distance(
+    what: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made visible by noise that ends early: a fortieth of δ for each step."""
+    folders = [tmp_path / name for name in ("now", "far")]
+    for folder in folders:
+        folder.mkdir()
+    now = CLAIMS[what](folders[0])
+    monkeypatch.setattr(module, "distance", lambda steps: steps * 1e-9)
+    far = CLAIMS[what](folders[1])
+    assert now * (1 + 1e-6) < far
+
+
+SLOW = ("group privacy", "fixed graph", "private selection")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in NOISES],
+)
+def test_every_calibration_pays_for_the_noises_distance(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = NOISES[what]()
+    monkeypatch.setattr(module, "distance", lambda steps: steps * 1e-8)
+    assert now * (1 + 1e-4) < NOISES[what]()
+
+
+@pytest.mark.parametrize("per_step", [distance(1), 1e-20, 1e-10, 4e-8])
+@pytest.mark.parametrize("make", [uls_plan, els_plan])
+def test_a_calibrated_plan_is_within_its_budget(
+    make, per_step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "distance", lambda steps: steps * per_step)
+    plan = make(**FAR)
+    assert plan.guarantee().epsilon <= 2.0
+    assert replace(plan, noise_multiplier=plan.noise_multiplier * 0.8).guarantee().epsilon > 2.0
+
+
+# It moves no printed digit, is monotone, and refuses what cannot be claimed.
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 1000), (8.0, 10_000), (20.0, 10)])
+def test_the_addition_moves_no_printed_digit_of_an_ordinary_plan(
+    epsilon: float, steps: int
+) -> None:
+    plan = Plan.for_users(
+        population=10**6,
+        cohort_size=10**4,
+        group_size=4,
+        steps=steps,
+        l2_clip_norm=1.0,
+        target_delta=1e-8,
+        target_epsilon=epsilon,
+    )
+    ideal = plan.mechanism.epsilon(1e-8).upper
+    real = plan.guarantee().epsilon
+    assert ideal <= real <= ideal * (1 + 1e-12)
+    assert round_up(ideal, 6) == round_up(real, 6)
+
+
+def test_epsilon_falls_as_delta_or_the_noise_grows() -> None:
+    deltas = [10.0**-k for k in (30, 25, 20, 10, 5, 2)]
+    by_delta = [
+        implemented_epsilon(
+            PoissonUsers(sampling_probability=0.5, noise_multiplier=0.4, steps=20).epsilon,
+            delta,
+            steps=20,
+        ).upper
+        for delta in deltas
+    ]
+    assert by_delta == sorted(by_delta, reverse=True)
+    by_noise = [
+        implemented_epsilon(
+            PoissonExamples(
+                sampling_probability=0.3, group_size=4, noise_multiplier=noise, steps=20
+            ).epsilon,
+            1e-10,
+            steps=20,
+        ).upper
+        for noise in (0.3, 0.5, 1.0, 2.0)
+    ]
+    assert by_noise == sorted(by_noise, reverse=True)
+    assert math.isinf(by_noise[0])  # hundreds of ε: the distance times e^ε is more than any δ
+
+
+@pytest.mark.parametrize("delta", [1e-44, 1e-60, 5e-324])
+def test_a_delta_below_the_distance_is_refused_and_never_claimed(delta: float) -> None:
+    with pytest.raises(UseError, match="too small"):
+        ideal_delta_for(1.0, delta, steps=5)
+    with pytest.raises(UseError, match="too small"):
+        uls_plan(**FAR, target_delta=delta)
+    assert uls_plan().guarantee(delta=delta).epsilon == math.inf
+
+
+@pytest.mark.parametrize("epsilon", [100.0, 1e3, 1e308])
+def test_an_epsilon_whose_exponential_overflows_is_refused_and_never_claimed(
+    epsilon: float,
+) -> None:
+    with pytest.raises(UseError, match="too small"):
+        ideal_delta_for(epsilon, 1e-5, steps=5)
+    assert implemented_delta(0.0, epsilon, steps=5) == 1 or epsilon < 700
+    assert uls_plan(noise_multiplier=1e-3).guarantee().epsilon == math.inf
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1.0, -1e-5, math.nan])
+def test_values_out_of_range_are_refused(wrong: float) -> None:
+    with pytest.raises(UseError):
+        ideal_delta_for(1.0, wrong, steps=5)
+    with pytest.raises(UseError):
+        implemented_epsilon(GAUSS.epsilon, wrong, steps=5)
+    with pytest.raises(UseError):
+        ideal_delta_for(math.nan, 1e-5, steps=5)

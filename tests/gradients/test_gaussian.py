@@ -1,0 +1,178 @@
+"""The samplers of standard Gaussian draws: their law, their independence and their ends.
+
+A Kolmogorov-Smirnov test of numbers with fixed seeds accepts at p > 1e-3; a broken twin must be
+rejected at p < 1e-9. Both were fixed before any of these tests had run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from userdp.gradients import gaussian
+from userdp.gradients.gaussian import draw_on_device, draw_on_host, redraw_far
+from userdp.noise_law import TAIL_BITS
+
+ACCEPT, REJECT = 1e-3, 1e-9
+COUNT = 100_000
+END = math.sqrt(2 * TAIL_BITS * math.log(2))
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def device_draws(seed: int, count: int = COUNT) -> Floats:
+    drawn: Floats = draw_on_device(torch.Generator().manual_seed(seed), count).numpy()
+    return drawn
+
+
+def host_draws(seed: int, count: int = COUNT) -> Floats:
+    found = np.empty(count)
+    draw_on_host(np.random.default_rng(seed), found)
+    return found
+
+
+WAYS = pytest.mark.parametrize("draws", [host_draws, device_draws])
+
+
+@WAYS
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_draws_are_standard_gaussian(draws: Callable[..., Floats], seed: int) -> None:
+    found = draws(seed)
+    assert found.dtype == np.float64
+    assert stats.kstest(found, "norm").pvalue > ACCEPT
+    low, high = stats.chi2.ppf([ACCEPT / 2, 1 - ACCEPT / 2], COUNT)
+    assert low < np.square(found).sum() < high
+
+
+@WAYS
+def test_twins_of_another_variance_are_rejected(draws: Callable[..., Floats]) -> None:
+    for factor in (0.98, 1.02):
+        assert stats.kstest(factor * draws(1, 20 * COUNT), "norm").pvalue < REJECT
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8])
+def test_any_number_of_draws_can_be_asked_for(count: int) -> None:
+    assert device_draws(1, count).shape == host_draws(1, count).shape == (count,)
+
+
+def test_the_two_halves_of_a_pair_are_independent() -> None:
+    """They share a radius and an angle: neither they nor their squares may go together."""
+    first, second = device_draws(4, 2 * COUNT).reshape(2, COUNT)
+    bound = 4 / math.sqrt(COUNT)
+    for power in (1, 2):
+        assert abs(np.corrcoef(first**power, second**power)[0, 1]) < bound
+    assert stats.kstest(np.arctan2(second, first) / (2 * math.pi) + 0.5, "uniform").pvalue > ACCEPT
+    radius = np.hypot(first, second)
+    assert abs(np.corrcoef(radius[1:], radius[:-1])[0, 1]) < bound
+    same = np.abs(first) * np.sign(second)  # twin: one half made from the other
+    assert abs(np.corrcoef(first**2, same**2)[0, 1]) > bound
+
+
+def words(monkeypatch: pytest.MonkeyPatch, filled: Callable[[int, Any], Any]) -> None:
+    """Make the integers of a device sampler what ``filled`` makes of the k-th call's tensor."""
+    honest, calls = torch.Tensor.random_, iter(range(100))
+
+    def random_(self: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+        found: torch.Tensor = filled(next(calls), honest(self, generator=generator))
+        return found
+
+    monkeypatch.setattr(torch.Tensor, "random_", random_)
+
+
+def test_a_word_is_63_independent_bits() -> None:
+    word = torch.empty(COUNT, dtype=torch.int64).random_(generator=torch.Generator().manual_seed(1))
+    assert int(word.min()) >= 0
+    bits = np.array([(word.numpy() >> k) & 1 for k in range(63)])
+    assert (abs(bits.mean(1) - 0.5) < 3 / math.sqrt(COUNT)).all()
+    apart = np.corrcoef(bits) - np.eye(63)
+    assert abs(apart).max() < 6 / math.sqrt(COUNT)
+
+
+def test_the_device_samplers_end_is_the_one_that_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All bits zero are its largest value; no exact Gaussian's tail there is above 2^-190."""
+    words(monkeypatch, lambda call, word: word.zero_())
+    assert device_draws(1, 2)[0] == pytest.approx(END, rel=1e-14)
+    assert 2 * stats.norm.sf(END) < 2.0**-TAIL_BITS
+    # twin: the uniforms of 53 bits behind torch's own float64 numbers on CUDA
+    assert 2 * stats.norm.sf(math.sqrt(2 * 53 * math.log(2))) > 2.0**-TAIL_BITS
+
+
+def test_the_device_samplers_least_radius_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    words(monkeypatch, lambda call, word: word.fill_(2**63 - 1))
+    assert (device_draws(1, 4) == 0).all()
+
+
+@pytest.mark.parametrize("zeros", [1, 2])
+def test_the_device_samplers_tail_goes_on_word_after_word(
+    monkeypatch: pytest.MonkeyPatch, zeros: int
+) -> None:
+    """Given that the leading words are 0, the rest of the radius has the law it should have.
+
+    -log U is exponential, and given U < 2^-63k it is that plus 63k log 2.
+    """
+    leading = [2, 1][:zeros]  # the first word is the last one drawn; the angle's is the fourth
+    words(monkeypatch, lambda call, word: word.zero_() if call in leading else word)
+    radius = np.hypot(*device_draws(3, 2 * 20_000).reshape(2, -1))
+    excess = radius**2 / 2 - zeros * 63 * math.log(2)
+    assert stats.kstest(excess, "expon").pvalue > ACCEPT
+    assert len(np.unique(radius)) > 0.99 * len(radius)
+
+
+@pytest.mark.parametrize("beyond", [0.5, 1.0, 2.5])
+def test_redrawing_far_values_leaves_their_law(beyond: float) -> None:
+    values = np.random.default_rng(5).standard_normal(50_000)
+    before = values.copy()
+    redraw_far(np.random.default_rng(6), values, beyond=beyond)
+    far = np.abs(before) > beyond
+    assert (values[~far] == before[~far]).all()
+    assert (values[far] != before[far]).all()
+    assert (np.sign(values) == np.sign(before)).all()
+    assert (np.abs(values[far]) > beyond).all()
+    assert stats.kstest(values, "norm").pvalue > ACCEPT
+
+
+def test_twin_a_tail_without_its_acceptance_step_is_rejected() -> None:
+    class Accepting:
+        def __init__(self) -> None:
+            self._honest = np.random.default_rng(6)
+
+        def integers(self, high: int, *, size: int) -> Any:
+            return self._honest.integers(high, size=size)
+
+        def random(self) -> float:
+            return 0.0
+
+    values = np.random.default_rng(5).standard_normal(50_000)
+    redraw_far(Accepting(), values, beyond=1.0)
+    assert stats.kstest(values, "norm").pvalue < REJECT
+
+
+def test_draws_on_the_host_beyond_six_deviations_are_redrawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NumPy's own tail, of 53-bit uniforms, is not what is released there."""
+
+    class Far:
+        def __init__(self) -> None:
+            self._honest = np.random.default_rng(1)
+
+        def standard_normal(self, *, out: Floats) -> None:
+            out[:] = [0.5, -6.5, 6.0, 12.2]
+
+        def integers(self, high: int, *, size: int) -> Any:
+            return np.zeros(size, dtype=np.int64)
+
+        def random(self) -> float:
+            return 0.0
+
+    found = np.empty(4)
+    draw_on_host(Far(), found)
+    end = math.sqrt(36 + 2 * TAIL_BITS * math.log(2))
+    assert found == pytest.approx([0.5, -end, 6.0, end], rel=1e-14)
+    assert gaussian._FAR == 6.0
+    assert 2 * stats.norm.sf(end) < 2.0**-TAIL_BITS

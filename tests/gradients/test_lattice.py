@@ -1,0 +1,131 @@
+"""Invariant 5: no release tells the clean sum by a lattice that its noise lies on.
+
+The attack of `benchmarks.lattice` counts float32 values per cell of the public grid. Its gain must
+stay within 4 standard errors of 0 for every way in which noise is drawn; seeds are fixed, so that
+the outcome is. Noise in float32 gains dozens of standard errors. Several processes:
+`tests/training/test_distributed.py`; a silo: `tests/federated/test_silo.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import userdp
+from benchmarks.lattice import STDS, Gain, candidates, float32_release, grid_of, lattice_gain
+from userdp.gradients import NoiseSource
+from userdp.gradients import noise as noise_module
+from userdp.gradients.counts import noisy_count
+
+COUNT = 200_000
+ENOUGH = 4.0
+Floats = NDArray[np.float64]
+
+WAYS = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+
+
+def gain_of(release: Floats, std: float, truth: Floats, other: Floats) -> Gain:
+    assert np.array_equal(release / grid_of(std), np.rint(release / grid_of(std)))
+    return lattice_gain(release, truth=truth, other=other, std=std)
+
+
+def noised(std: float, *, on_device: bool, from_moved: bool = False) -> Gain:
+    """The gain from one release of a noise source; from either candidate."""
+    truth, other = candidates(COUNT, std)
+    if from_moved:
+        truth, other = other, truth
+    value = {"w": torch.from_numpy(truth.copy())}
+    NoiseSource(unsafe_noise_seed=3, on_device=on_device).add_(value, std)
+    return gain_of(value["w"].numpy(), std, truth, other)
+
+
+@WAYS
+@pytest.mark.parametrize("std", STDS)
+@pytest.mark.parametrize("from_moved", [False, True], ids=["from 0", "from elsewhere"])
+def test_invariant_5_a_release_tells_nothing_by_its_lattice(
+    std: float, on_device: bool, from_moved: bool
+) -> None:
+    assert abs(noised(std, on_device=on_device, from_moved=from_moved).errors) < ENOUGH
+
+
+@pytest.mark.parametrize("std", STDS)
+def test_invariant_5_twin_float32_noise_tells_the_clean_sum(std: float) -> None:
+    truth, other = candidates(COUNT, std)
+    gain = gain_of(float32_release(truth, std, seed=3), std, truth, other)
+    assert gain.errors > 3 * ENOUGH
+    assert gain.nats > 400  # where a Gaussian allows (C/σ)²/2, at most 1
+
+
+@WAYS
+def test_invariant_5_twin_noise_that_passes_through_float32_is_caught(
+    on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two draws in float64 whose sum is kept in float32 before it is scaled."""
+    host, device = noise_module.draw_on_host, noise_module.draw_on_device
+    std, kept = STDS[2], []
+
+    def host_narrow(generator: np.random.Generator, out: Floats) -> None:
+        host(generator, out)
+        if len(kept) % 2:  # the second of a pair brings the first along, and leaves it as zeros
+            out += kept[-1]
+            out[:] = (out / np.sqrt(2)).astype(np.float32) * np.sqrt(2)
+        kept.append(out.copy())
+        if len(kept) % 2:
+            out[:] = 0.0
+
+    def device_narrow(generator: torch.Generator, count: int) -> torch.Tensor:
+        out = np.empty(count)
+        out[:] = device(generator, count).numpy()
+        kept.append(out)
+        if len(kept) % 2:
+            return torch.zeros(count, dtype=torch.float64)
+        total = (kept[-2] + kept[-1]) / np.sqrt(2)
+        return torch.from_numpy(total.astype(np.float32) * np.sqrt(2))
+
+    monkeypatch.setattr(noise_module, "draw_on_host", host_narrow)
+    monkeypatch.setattr(noise_module, "draw_on_device", device_narrow)
+    truth, other = candidates(COUNT, std)
+    value = {"w": torch.from_numpy(truth.copy())}
+    NoiseSource(unsafe_noise_seed=3, threads=1, on_device=on_device).add_(value, std)
+    assert gain_of(value["w"].numpy(), std, truth, other).errors > 3 * ENOUGH
+
+
+def test_invariant_5_a_released_count_has_the_noise_of_a_source_and_no_other() -> None:
+    """So what is found above of a source's releases holds for counts, number by number."""
+    std, norms = 13.37, torch.zeros(7)
+    source, same = (NoiseSource(unsafe_noise_seed=3, threads=1) for _ in range(2))
+    found, expected = [], []
+    for _ in range(200):
+        found.append(noisy_count(norms, l2_clip_norm=1.0, count_noise_std=std, noise=source))
+        value = {"anything": torch.tensor([3.5], dtype=torch.float64)}
+        same.add_(value, std)
+        expected.append(float(value["anything"]))
+    assert found == expected
+    assert len(set(found)) == len(found)
+    truth = np.full(len(found), 3.5)
+    gain = gain_of(np.array(found), std, truth, truth + 0.5)
+    assert abs(gain.errors) < ENOUGH
+
+
+SIMULATIONS = {"studies/mean_estimation.py", "federated/data.py", "federated/figures.py"}
+"""Made-up data, from seeds; nothing of it is noise on anybody's."""
+ELSEWHERE = {"training/selftest.py"}
+"""Made-up weights of the self-test."""
+
+
+def test_invariant_5_gaussian_noise_is_drawn_in_one_module_only() -> None:
+    """Queries draw theirs by OpenDP, over whole numbers, where there is no lattice to see."""
+    root = Path(userdp.__file__).parent
+    drawing = re.compile(r"\b(standard_normal|randn(_like)?|(log)?normal(_|variate)?|gauss)\(")
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if drawing.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"gradients/gaussian.py"} | SIMULATIONS | ELSEWHERE
+    assert drawing.search("noise = torch.randn(3)")  # twin: this is what a second way looks like
