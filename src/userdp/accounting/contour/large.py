@@ -18,7 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfc, log_ndtr
 
-from userdp.accounting.contour.line import ALIAS_MARGIN, EPS, UnsoundStrip, is_sound, strip_height
+from userdp.accounting.contour.line import (
+    ALIAS_MARGIN,
+    EPS,
+    UnsoundStrip,
+    is_sound,
+    strip_height,
+    sums_agree,
+)
 from userdp.accounting.contour.losses import Complexes, Floats, losses
 from userdp.accounting.contour.precise import departures, log1p, sums
 from userdp.accounting.contour.rounding import rounding, widened
@@ -162,8 +169,8 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
         h = (high - low) / (n - 1)
         x: Floats = low + h * np.arange(n, dtype=np.float64)
         heights = np.concatenate([[y], height * _FRACTIONS])
-        ell, _, bend = losses(step.law, x, heights, 0.5 * h)
-        if is_sound(step.law, x, heights, ell, bend, height):
+        ell, slope, bend = losses(step.law, x, heights, 0.5 * h)
+        if is_sound(step.law, x, heights, ell, slope, bend, height):
             break
         height *= 0.8
     z = x[None, :] + 1j * heights[:, None]
@@ -188,6 +195,11 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
         edge = float(ends.sum()) / h * (height + h)
         return alias * float(size[1].sum() + size[-1].sum()) + edge
 
+    exponent = b * float(np.abs(ell[0]).max()) + 0.5 * float((x * x).max())
+    defect_small, defect_large = defect(small) + 1e-18, defect(large)
+    for parts, missed in ((small, defect_small), (large, defect_large)):
+        if not sums_agree(parts[0], parts[1], exponent, missed):
+            raise UnsoundStrip
     noise = float(np.abs(f[0]) @ np.abs(ell[0]))
     return LargeLine(
         step.count,
@@ -195,8 +207,8 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
         small[0],
         large[0],
         log_m,
-        defect(small) + 1e-18,
-        defect(large),
+        defect_small,
+        defect_large,
         noise,
         log_size[1:],
         log_size_small[1:],

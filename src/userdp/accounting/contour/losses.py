@@ -17,8 +17,34 @@ from userdp.accounting.contour.precise import log1p
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 
+_TURN = 2 * np.pi
+
 _DROP = 46.0  # terms below e^-46 < 2^-66 of the sum; rounding level even for thousands of them
 _CHUNK = 256
+
+
+def on_branch(value: Complexes, y: Floats, slope: Floats) -> Complexes:
+    """``value`` moved by the multiple of 2 pi i that puts Im l next to y l' (docs, eq. 9a).
+
+    Any logarithm of e^l differs from l by a multiple of 2 pi i. Where y^2 l'' < 2,
+    |Im l - y l'| < pi/2 < pi, so exactly one multiple fits and rounding finds it. A double holds
+    y l' to much better than pi/2 as long as it stays below 1e15.
+
+    Args:
+        value: some logarithm of e^{l(x + iy)}, (m, n).
+        y: (m,), >= 0.
+        slope: l'(x), (n,).
+    """
+    out: Complexes = value + 1j * _TURN * np.round((np.outer(y, slope) - value.imag) / _TURN)
+    return out
+
+
+def is_on_branch(ell: Complexes, y: Floats, slope: Floats) -> bool:
+    """Whether |Im l - y l'| < pi/2 for all: true of l, false of l + 2 pi i k, k != 0 (eq. 9a).
+
+    Legitimate only where y^2 l'' < 2.
+    """
+    return bool((np.abs(ell.imag - np.outer(y, slope)) < 0.5 * np.pi * (1 + 1e-9)).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +125,6 @@ def losses(law: Law, x: Floats, y: Floats, reach: float = 0.0) -> tuple[Complexe
         second[part] = spread.sum(axis=1) / total
         turn = np.exp(1j * np.outer(a, y))  # (K, m)
         big = np.log(q @ turn).T + top[None, :]
-        # the branch: |Im l - y l'| < pi/2
-        big += 2j * np.pi * np.round((np.outer(y, mean) - big.imag) / (2 * np.pi))
         small = np.abs(top + np.log(total)) < 0.3
         if small.any():
             ts = t[small]
@@ -115,8 +139,8 @@ def losses(law: Law, x: Floats, y: Floats, reach: float = 0.0) -> tuple[Complexe
             d -= (law.missing + outside) + np.where(large, np.exp(w)[None, :], 0.0).sum(axis=1)[
                 :, None
             ]
-            precise = log1p(d).T
             near = np.abs(d.T) < 0.5
-            big[:, small] = np.where(near, precise, big[:, small])
-        ell[:, part] = big
+            big[:, small] = np.where(near, log1p(d).T, big[:, small])
+        # only now, so that no way of taking the logarithm escapes it
+        ell[:, part] = on_branch(big, y, mean)
     return ell, first, second
