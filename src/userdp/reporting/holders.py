@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from userdp.accounting.accountants import epsilon_by
 from userdp.accounting.mechanisms import FixedGraphExamples, PoissonExamples
-from userdp.guarantees import Sampling, round_up
+from userdp.guarantees import Sampling, delta_up, round_up
 from userdp.reporting.run_facts import RunFacts
 
 _MOST_COLUMNS = 7
@@ -133,11 +133,11 @@ def delta_facts(run: RunFacts) -> DeltaFacts | None:
         )
     return DeltaFacts(
         name=run.name,
-        delta=f"{delta:g}",
+        delta=delta_up(delta),
         population=f"{n:,} {'users' if by_user else 'examples'}",
         inverse=f"{1 / n:.2g}",
         rule=f"{rule:.2g}",
-        times=f"{delta * n:.2g}",
+        times=delta_up(delta * n, 2),
         verdict=verdict,
         careful=delta * n >= 1,
     )
