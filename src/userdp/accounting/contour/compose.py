@@ -38,9 +38,10 @@ def delta_at(nodes: Nodes, epsilon: float) -> Bounds:
     upper, lower = 1.0, 0.0
     if not isinstance(nodes.rest, Nodes):
         upper = nodes.bounds.most_delta(epsilon)
-    if piece.log_scale < 690.0:
+    if piece.log_scale < 690.0 and piece.upper < math.inf:
         scale = math.exp(piece.log_scale)
-        lower = piece.lower * scale * (1 - 1e-15)
+        # a lower bound of -infinity times a scale of 0 is not a number, and no bound either
+        lower = piece.lower * scale * (1 - 1e-15) if piece.lower > 0 else 0.0
         upper = min(upper, piece.upper * scale * (1 + 1e-15))
     upper = min(upper + nodes.side.dropped + left_out(nodes, epsilon), 1.0)
     return Bounds(min(max(lower, 0.0), upper), upper)
@@ -205,9 +206,13 @@ def _epsilon_mixed(phases: tuple[Phase, ...], delta: float, remove: bool) -> Bou
         best = best.meet(found)
         if best.upper - best.lower <= WIDTH * max(best.upper, 1e-3):
             return best
+    best = best.meet(Bounds(0.0, gaussian_epsilon(dominating_mu(phases), delta).upper))
     bounds, dropped = plain_chernoff(phases, remove, delta)
-    cheap = float(((bounds.value - math.log(delta - dropped - bounds.beyond)) / bounds.a).min())
-    return best.meet(Bounds(0.0, max(cheap, 0.0) * (1 + 1e-12)))
+    left = delta - dropped - bounds.beyond
+    if left > 0:
+        cheap = float(((bounds.value - math.log(left)) / bounds.a).min())
+        best = best.meet(Bounds(0.0, max(cheap, 0.0) * (1 + 1e-12)))
+    return best
 
 
 def _solve(nodes: Nodes, delta: float) -> Bounds:

@@ -86,6 +86,7 @@ def strip_height(step: Step, domain: slice) -> float:
     return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
 
 
+MOST_POINTS = 20_000  # of a line; beyond, one line costs most of a second
 ALIAS_MARGIN = 4.0  # on sums of |f| that stand for integrals, where only their size matters
 _LEAST_HEIGHT = 1e-3
 
@@ -169,6 +170,8 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
         height *= 0.75
     h = 2 * math.pi * y / (40.0 + growth)
     n = math.ceil((high - low) / h) + 1
+    if n > MOST_POINTS:
+        raise UnsoundStrip
     h = (high - low) / (n - 1)
     x: Floats = low + h * np.arange(n, dtype=np.float64)
     heights = np.concatenate([[y], height * _FRACTIONS])

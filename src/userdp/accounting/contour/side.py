@@ -83,6 +83,7 @@ def _grid_step(a: Floats) -> float:
 
 def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> Step:
     """``budget``: numerator mass that one step may drop (on each of two occasions)."""
+    budget = max(budget, UNDERFLOW)  # it is counted as dropped, so more of it is only wider
     a = np.asarray(phase.shifts) / phase.noise_multiplier
     w = np.asarray(phase.log_probabilities)
     p = np.exp(w)

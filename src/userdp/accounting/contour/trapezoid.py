@@ -229,6 +229,11 @@ def estimate(nodes: Nodes, epsilon: float) -> tuple[float, float, float]:
     return total, slope, log_scale
 
 
+def _grown(exponent: float) -> float:
+    """e^exponent as an upper bound: infinite where no double holds it."""
+    return math.exp(exponent) if exponent < 700.0 else math.inf
+
+
 def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     """The certified sum at ``epsilon`` (docs, eq. 14), scaled by exp(log_scale)."""
     c, h = nodes.c, nodes.h
@@ -246,9 +251,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     error += abs(total) * EPS * (8 * (abs(nodes.log_m) + c * abs(epsilon) + 8) + count)
     last = n * h
     # docs, eq. 13
-    error += math.exp(nodes.log_tail) * (1 / last + h / last**2) / math.pi
+    error += _grown(nodes.log_tail) * (1 / last + h / last**2) / math.pi
     log_excess = nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))
-    excess = math.exp(min(float(log_excess[0]) - log_scale, 700.0))
+    excess = _grown(float(log_excess[0]) - log_scale)
     lower, upper = total - error - excess, total + error
     if nodes.smoothing > 0:
         v = nodes.smoothing
@@ -258,9 +263,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
         slop = nodes.slop + np.abs(kernel) * (EPS * (8 * u * abs(epsilon) + 16))
         density_error = (
             2 * scale * float(slop.sum())
-            + math.exp(nodes.log_tail) * (1 / (v * last) + h) / math.pi
+            + _grown(nodes.log_tail) * (1 / (v * last) + h) / math.pi
         )
-        lower -= v * math.exp(v / 8) * (max(density, 0.0) + density_error)
+        lower -= v * _grown(v / 8) * (max(density, 0.0) + density_error)
     if isinstance(nodes.rest, Nodes):
         other = evaluate(nodes.rest, epsilon)
         factor = math.exp(min(other.log_scale - log_scale, 600.0))
