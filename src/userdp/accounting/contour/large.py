@@ -38,6 +38,7 @@ _TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the stri
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
 _BACK = 5.0
 _LEAST_EPSILON = 1e-9  # orders are in units of 1/epsilon
+_MOST_NODES = 8e5  # about a second
 _EXTENSIONS = (1.5, 3.0, 5.0, 8.0)
 _MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
 _SHARES_OF_EPSILON = (0.8, 0.45, 0.3, 0.2, 0.12, 0.07, 0.04, 0.02)
@@ -343,7 +344,9 @@ def _nodes(
         if tail - math.log(math.pi * u) <= wanted:
             break
         u *= 1.15
-        if u / h * width > 8e8 or u / h > 2e6:
+        if u / h * width > 8e8 or u / h > _MOST_NODES:
+            if tail - math.log(math.pi * u) > wanted - _LOG_SHARE - 2.0:
+                return None  # what lies beyond could be a tenth of delta: not worth its second
             break
     n = math.ceil(u / h) + 1
     tail = _log_tail(lines, side.mu2, n * h)

@@ -64,9 +64,26 @@ class Law:
 
 
 def _relevant(law: Law, x: Floats) -> slice:
-    """The components above e^-46 of the sum at one of the points ``x`` at least."""
-    e = law.w[None, :] + law.a[None, :] * (x[:, None] - 0.5 * law.a[None, :])
-    good = (e > e.max(axis=1)[:, None] - _DROP).any(axis=0)
+    """Components that may be above e^-46 of the largest anywhere between the ends of ``x``.
+
+    e_k(x) = log of the k-th term is linear in x, and their maximum is convex, so e_k - max lies
+    below its tangents at both ends; the higher of the two tangents' least value is what counts.
+    """
+    low, high = float(x[0]), float(x[-1])
+    lines = []
+    for at in (low, high):
+        e = law.w + law.a * (at - 0.5 * law.a)
+        top = int(e.argmax())
+        lines.append((e - e[top], law.a - law.a[top]))
+    (first, rise), (last, late) = lines
+    width = high - low
+    steeper = rise - late
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cross = np.where(steeper != 0, (last - late * width - first) / steeper, 0.0)
+    most = np.full(law.a.size, -np.inf)
+    for t in (0.0, width, np.clip(cross, 0.0, width)):
+        most = np.maximum(most, np.minimum(first + rise * t, last - late * (width - t)))
+    good = most > -_DROP
     return slice(int(good.argmax()), int(good.size - good[::-1].argmax()))
 
 

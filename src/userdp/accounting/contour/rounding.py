@@ -22,7 +22,9 @@ def rounding(weights: Complexes, ell: Complexes, c: float, u: Floats) -> Floats:
 
 
 def widened(log_size: Floats, growth: Floats) -> Floats:
-    """e^log_size (e^growth - 1), without loss; infinite where no double holds it: the error of a product of many factors.
+    """e^log_size (e^growth - 1): the error of a product of many factors, without loss.
+
+    Infinite where no double holds it: a number that was cut off would be no bound.
 
     A factor m with error e and power T contributes T log(1 + e/|m|) to ``growth`` (docs, eq. 14).
     """

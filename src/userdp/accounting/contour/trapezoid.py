@@ -111,7 +111,10 @@ def _mass_beyond(step: Step, domain: slice, *, remove: bool) -> float:
     e^-41 e^{-c l}, which can be more than all of a tiny delta. Each end counts as a whole point.
     """
     total = 0.0
-    for part in (slice(step.inner.start, domain.start + 1), slice(domain.stop - 1, step.inner.stop)):
+    for part in (
+        slice(step.inner.start, domain.start + 1),
+        slice(domain.stop - 1, step.inner.stop),
+    ):
         if part.stop - part.start > 1:
             x = step.x[part]
             level = -0.5 * x * x + (step.ell[part] if remove else 0.0)
@@ -262,8 +265,7 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
         density = scale * (2 * float(kernel.real.sum()) - float(kernel[0].real))
         slop = nodes.slop + np.abs(kernel) * (EPS * (8 * u * abs(epsilon) + 16))
         density_error = (
-            2 * scale * float(slop.sum())
-            + _grown(nodes.log_tail) * (1 / (v * last) + h) / math.pi
+            2 * scale * float(slop.sum()) + _grown(nodes.log_tail) * (1 / (v * last) + h) / math.pi
         )
         lower -= v * _grown(v / 8) * (max(density, 0.0) + density_error)
     if isinstance(nodes.rest, Nodes):
