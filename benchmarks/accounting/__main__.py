@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import benchmarks.accounting
+from benchmarks.accounting import corners, lines
 from benchmarks.accounting.bench import Bench, Journal
 from benchmarks.accounting.compare import compare, compare_calibration
 from benchmarks.accounting.libraries import Row
@@ -20,6 +21,9 @@ from benchmarks.accounting.worker import serve
 
 
 def main() -> int:
+    campaigns = {"lines": lines.main, "corners": corners.main}
+    if sys.argv[1:2] and sys.argv[1] in campaigns:
+        return campaigns[sys.argv[1]](sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.accounting", description=benchmarks.accounting.__doc__
     )

@@ -115,7 +115,7 @@ class Guarantee:
 
     def __str__(self) -> str:
         return (
-            f"({round_up(self.epsilon)}, {self.delta:g})-DP per {self.unit}, "
+            f"({round_up(self.epsilon)}, {delta_up(self.delta)})-DP per {self.unit}, "
             f"{self.adjacency} adjacency, sampling {self.sampling}, accountant {self.accountant}"
         )
 
@@ -136,6 +136,31 @@ def round_up(epsilon: float, digits: int = 4) -> str:
         return "inf"
     step = Decimal(1).scaleb(-digits)
     return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))
+
+
+def delta_up(delta: float, digits: int = 6) -> str:
+    """δ as text, rounded towards +∞ at ``digits`` significant digits; what is short stays as it is.
+
+    Guarantee: ``float(delta_up(delta, digits)) >= delta``, for every finite delta >= 0. What is
+    rounded is the shortest decimal that means this double (its ``repr``), so that 1e-05, which as
+    a double is a little more than 10^-5, is not printed as 1.00001e-05. Every δ that is shown to a
+    person goes through here; JSON holds all digits.
+
+    Args:
+        delta: finite, >= 0.
+        digits: significant ones, from 1 to 17.
+
+    >>> delta_up(1e-05), delta_up(1.00000049e-6), delta_up(0.25)
+    ('1e-05', '1.00001e-06', '0.25')
+    """
+    exact = Decimal(repr(float(delta)))
+    if not exact:
+        return "0"
+    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    above = exact.quantize(last, rounding=ROUND_CEILING)
+    # `above` has at most ``digits`` digits, so this writes it out and rounds nothing
+    text = f"{float(above):.{digits}g}"
+    return text if float(text) >= delta else repr(float(delta))  # below 1e-307 doubles are coarse
 
 
 # Validators write the accepted range, so that NaN fails (it compares false with everything).

@@ -19,7 +19,7 @@ from userdp.accounting.mechanisms import (
     SampledMechanism,
 )
 from userdp.errors import UseError
-from userdp.guarantees import require_delta, require_positive
+from userdp.guarantees import delta_up, require_delta, require_positive
 
 
 class Accountant(StrEnum):
@@ -114,7 +114,7 @@ def calibrate_by(
     if noise is None:
         raise UseError(
             f"the accountant {accountant} finds no noise multiplier up to 1e6 within epsilon = "
-            f"{target_epsilon:g} at delta = {target_delta:g}",
+            f"{target_epsilon:g} at delta = {delta_up(target_delta)}",
             hint="use the accountant contour, or raise the target epsilon",
         )
     return mechanism.with_noise_multiplier(noise)

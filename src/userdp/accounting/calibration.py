@@ -8,7 +8,7 @@ from userdp.accounting import group_privacy
 from userdp.accounting.contour import calibrate_noise
 from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
 from userdp.errors import UseError
-from userdp.guarantees import require_delta, require_positive
+from userdp.guarantees import delta_up, require_delta, require_positive
 
 _LARGEST_NOISE = 1e6
 
@@ -42,7 +42,7 @@ def calibrate(
     if not least.delta(target_epsilon).upper <= target_delta:
         raise UseError(
             f"no noise multiplier up to {_LARGEST_NOISE:g} reaches epsilon = {target_epsilon:g} "
-            f"at delta = {target_delta:g}, so no plan can promise it",
+            f"at delta = {delta_up(target_delta)}, so no plan can promise it",
             hint="raise the target epsilon, or lower the steps or the sampling probability",
         )
     noise = calibrate_noise(
@@ -80,7 +80,7 @@ def calibrate_fixed_graph(
     half = group_privacy.example_target(target_epsilon, target_delta, 2)
     if half.delta == 0:
         raise UseError(
-            f"delta = {target_delta:g} is too small for epsilon = {target_epsilon:g} under "
+            f"delta = {delta_up(target_delta)} is too small for epsilon = {target_epsilon:g} under "
             "fixed-graph adjacency: half of it is below the smallest number",
             hint="lower the target epsilon",
         )

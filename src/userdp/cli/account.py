@@ -19,7 +19,7 @@ from userdp.cli.mechanism_options import (
 )
 from userdp.cli.output import emit
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.ledger import Claim
@@ -165,6 +165,8 @@ def print_table(console: Console, result: dict[str, Any]) -> None:
             continue
         if key == "epsilon":
             value = f"[bold]{round_up(float(value), 6)}[/]"
+        elif key == "delta":
+            value = delta_up(float(value), 8)
         elif isinstance(value, float):
             value = f"{value:.8g}"
         table.add_row(key.replace("_", " "), str(value))
@@ -175,7 +177,7 @@ def print_table(console: Console, result: dict[str, Any]) -> None:
     if "curve" in result:
         shown = result["curve"]
         pairs = zip(shown["epsilon"], shown["delta"], strict=True)
-        rows = [(f"{e:.6g}", f"{d:.4g}") for e, d in list(pairs)[::8]]
+        rows = [(round_up(e, 6), delta_up(d, 4)) for e, d in list(pairs)[::8]]
         _print_columns(console, ("epsilon", "delta"), rows)
         rates = zip(shown["false_positive_rate"], shown["largest_true_positive_rate"], strict=True)
         _print_columns(

@@ -12,7 +12,7 @@ from rich.table import Table
 from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 from userdp.reporting.figures.drawing import panels, require_drawing_place, save
 
 
@@ -135,8 +135,9 @@ def _print_extra(console: Console, say: Any, result: dict[str, Any], again: dict
     claimed = result["claimed_epsilon"]
     say(
         f"Canaries: epsilon is at least {bound['epsilon_lower']:.3f} at {bound['confidence']:.0%} "
-        f"confidence; claimed at most {claimed:.4g} (delta {result['delta']:g}). The largest that "
-        f"{again['canaries']} canaries could have proved is {bound['most_detectable']:.3f}"
+        f"confidence; claimed at most {round_up(claimed)} (delta {delta_up(result['delta'])}). "
+        f"The largest that {again['canaries']} canaries could have proved is "
+        f"{bound['most_detectable']:.3f}"
         + (": they cannot contradict this claim." if bound["most_detectable"] <= claimed else ".")
     )
     estimates = ", ".join(

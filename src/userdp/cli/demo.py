@@ -18,7 +18,7 @@ from userdp.cli.demo_recipe import DEMO, Recipe
 from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.data.store import UserStore
@@ -200,7 +200,7 @@ def print_result(console: Console, result: dict[str, Any]) -> None:
             f"{run['users']:,}",
             f"{run['examples']:,}",
             f"[bold]{round_up(run['epsilon'], 6)}[/]",
-            f"{run['delta']:g}",
+            delta_up(run["delta"]),
             run["unit"],
             run["adjacency"],
             f"{run['loss_before']:.4f}",
@@ -213,8 +213,8 @@ def print_result(console: Console, result: dict[str, Any]) -> None:
     )
     together = result["together"]
     console.print(
-        f"Together:   ε ≤ {round_up(together['epsilon'], 6)} at δ = {together['delta']:g}, for "
-        "who sees both models",
+        f"Together:   ε ≤ {round_up(together['epsilon'], 6)} at δ = {delta_up(together['delta'])}, "
+        "for who sees both models",
         soft_wrap=True,
     )
     for words, place in (("Report", "report"), ("To hand on", "public_report")):

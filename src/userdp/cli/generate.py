@@ -12,7 +12,7 @@ from rich.console import Console
 from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.training.generation import GeneratedText
@@ -165,6 +165,7 @@ def _claim(result: dict[str, Any]) -> str:
     if epsilon == float("inf"):
         return "No epsilon is claimed for this run, so none for its texts: they may repeat people."
     return (
-        f"Post-processing of the run: together with it ({round_up(epsilon)}, {result['delta']:g})-"
-        f"DP per {result['unit']}, {result['adjacency']}; nothing more was charged."
+        f"Post-processing of the run: together with it ({round_up(epsilon)}, "
+        f"{delta_up(result['delta'])})-DP per {result['unit']}, {result['adjacency']}; "
+        "nothing more was charged."
     )

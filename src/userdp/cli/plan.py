@@ -11,7 +11,7 @@ from rich.table import Table
 
 from userdp.cli.output import emit, print_warning, stderr
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 from userdp.reporting.figures.drawing import require_drawing_place
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _print(console: Console, proposal: Proposal, out: Path) -> None:
     elif budget.query_share:
         total += f", {budget.query_share * budget.epsilon:g} set aside for DP answers"
     console.print(
-        f"{total}: {budget.epsilon:g} in all, delta {budget.delta:.3g}, per user, "
+        f"{total}: {budget.epsilon:g} in all, delta {delta_up(budget.delta, 3)}, per user, "
         f"add-or-remove\nclip norm {plan.l2_clip_norm:.4g}, sampling probability "
         f"{plan.sampling_probability:.4g} of {plan.population:,} declared "
         f"{'users' if plan.algorithm == 'ULS' else 'examples'}, noise {plan.noise_std:.4g} on the "

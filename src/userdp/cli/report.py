@@ -11,7 +11,7 @@ from rich.table import Table
 
 from userdp.cli.output import emit
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 
 
 def report(
@@ -107,7 +107,7 @@ def _print(console: Console, result: dict[str, Any]) -> None:
         table.add_row(
             escape(run["run"]),
             f"[bold]{round_up(run['epsilon'], 6)}[/]",
-            f"{run['delta']:g}",
+            delta_up(run["delta"]),
             run["unit"],
             run["adjacency"],
             run["sampling"],

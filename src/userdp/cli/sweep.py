@@ -15,7 +15,7 @@ from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
 from userdp.cli.train import warn_of_delta
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 from userdp.training.config import OptimizerName, TrainConfig
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _print(console: Console, result: dict[str, Any]) -> None:
             if value is not None:
                 table.add_row(name.replace("_", " "), str(value))
         table.add_row("epsilon", f"[bold]{shown}[/]")
-        table.add_row("delta", f"{result['delta']:g}")
+        table.add_row("delta", delta_up(result["delta"]))
         for name in ("unit", "adjacency", "accountant", "composition"):
             table.add_row(name, str(result[name]))
     everything = float(result["store_epsilon"])

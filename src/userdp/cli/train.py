@@ -14,7 +14,7 @@ from userdp.cli.output import emit, print_warning, stderr
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 from userdp.training.config import PlainPlan, TrainConfig
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _print(console: Console, result: dict[str, Any]) -> None:
     table.add_row(
         "epsilon", "[bold]none[/]" if math.isinf(epsilon) else f"[bold]{round_up(epsilon)}[/]"
     )
-    table.add_row("delta", f"{result['delta']:g}")
+    table.add_row("delta", delta_up(result["delta"]))
     for name in ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps"):
         if result[name] is not None:
             table.add_row(name, str(result[name]))

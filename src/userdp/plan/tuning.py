@@ -24,6 +24,7 @@ from userdp.guarantees import (
     Guarantee,
     PrivacyUnit,
     Sampling,
+    delta_up,
     require_delta,
     require_positive,
 )
@@ -273,8 +274,8 @@ def selected(
     if not within([with_noise(plan, _LARGEST_NOISE) for plan in plain]):
         raise UseError(
             f"choosing among about {repetitions.mean:.3g} candidates by scores at epsilon = "
-            f"{score_epsilon:g} costs more than epsilon = {epsilon:g} at delta = {delta:g}, "
-            "whatever the noise in training",
+            f"{score_epsilon:g} costs more than epsilon = {epsilon:g} at delta = "
+            f"{delta_up(delta)}, whatever the noise in training",
             hint="lower --score-epsilon or --mean-trials, or raise --epsilon",
         )
     noise: dict[PoissonUsers | PoissonExamples, float] = {}

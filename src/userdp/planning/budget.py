@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.guarantees import require_count, require_delta, require_positive
+from userdp.guarantees import delta_up, require_count, require_delta, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +82,8 @@ class PrivacyBudget:
         if not self.training_epsilon > 0 or not self.training_delta > 0:
             raise UseError(
                 f"the DP statistics used cost epsilon = {spent:g} and delta = "
-                f"{self.query_delta:g}, the whole budget is ({self.epsilon:g}, {self.delta:g}): "
-                "nothing is left for training",
+                f"{delta_up(self.query_delta)}, the whole budget is ({self.epsilon:g}, "
+                f"{delta_up(self.delta)}): nothing is left for training",
                 hint="raise --epsilon, or declare the numbers with --population and "
                 "--median-examples",
             )
@@ -136,8 +136,8 @@ def delta_for(count: int) -> float:
     """
     if require_count("n", count, at_least=2) < 100:
         raise UseError(
-            f"delta = n^-1.1 of n = {count} is {count**-1.1:.2g}: with so few people a promise "
-            "with that delta says little",
+            f"delta = n^-1.1 of n = {count} is {delta_up(count**-1.1, 2)}: with so few people "
+            "a promise with that delta says little",
             hint="give --delta",
         )
     return float(count**-1.1)

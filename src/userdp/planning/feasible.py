@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from userdp.accounting import PoissonUsers
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.errors import UseError
+from userdp.guarantees import delta_up
 from userdp.planning.uls import UlsCell, UlsProblem
 
 MOST_NOISE = 0.1
@@ -66,7 +67,7 @@ def refusal(problem: UlsProblem, *, least: UlsCell | None, limit: float) -> UseE
     """
     epsilon, delta = problem.table.target_epsilon, problem.table.target_delta
     asked = (
-        f"epsilon = {epsilon:g} for training (delta = {delta:g}) at B = {problem.budget:g} "
+        f"epsilon = {epsilon:g} for training (delta = {delta_up(delta)}) at B = {problem.budget:g} "
         f"gradients a step and T = {problem.steps} steps"
     )
     if least is None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from userdp.guarantees import round_up
+from userdp.guarantees import delta_up, round_up
 from userdp.reporting.run_facts import RunFacts
 
 
@@ -84,7 +84,7 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
         )
     deltas = {run.guarantee.delta for run in runs if run.private}
     if len(deltas) > 1:
-        listed = ", ".join(f"{delta:g}" for delta in sorted(deltas))
+        listed = ", ".join(f"{delta_up(delta)}" for delta in sorted(deltas))
         warnings.append(
             f"δ differs between these runs ({listed}): compare ε at one δ, with "
             "userdp account --ledger RUN --delta DELTA."
@@ -107,7 +107,7 @@ def _together(groups: Iterable[Sequence[RunFacts]]) -> tuple[Together, ...]:
             Together(
                 names=tuple(run.name for run in same),
                 epsilon=round_up(math.fsum(run.guarantee.epsilon for run in same)),
-                delta=f"{math.fsum(run.guarantee.delta for run in same):.4g}",
+                delta=delta_up(math.fsum(run.guarantee.delta for run in same), 4),
             )
             for same in stores.values()
             if len(same) > 1

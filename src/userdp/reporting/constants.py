@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from userdp.guarantees import Sampling
+from userdp.guarantees import Sampling, delta_up
 from userdp.plan import Plan
 from userdp.reporting.run_facts import RunFacts
 
@@ -64,6 +64,8 @@ def _plan_value(plan: Plan | None, read: str) -> str:
         return _MISSING
     if isinstance(value, int):
         return f"{value:,}"
+    if read == "target_delta":
+        return delta_up(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

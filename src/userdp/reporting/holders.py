@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from userdp.accounting.mechanisms import FixedGraphExamples, PoissonExamples
-from userdp.guarantees import Sampling, round_up
+from userdp.guarantees import Sampling, delta_up, round_up
 from userdp.plan.small_delta import DeltaSize, rule_of, size_of
 from userdp.reporting.run_facts import RunFacts
 
@@ -126,11 +126,11 @@ def delta_facts(run: RunFacts) -> DeltaFacts | None:
         )
     return DeltaFacts(
         name=run.name,
-        delta=f"{delta:g}",
+        delta=delta_up(delta),
         population=f"{n:,} {'users' if by_user else 'examples'}",
         inverse=f"{1 / n:.2g}",
         rule=f"{rule_of(n):.2g}",
-        times=f"{delta * n:.2g}",
+        times=delta_up(delta * n, 2),
         verdict=verdict,
         careful=size is DeltaSize.TOO_LARGE,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from userdp.accounting import Accountant
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, Guarantee, Sampling, round_up
+from userdp.guarantees import Adjacency, Guarantee, Sampling, delta_up, round_up
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
@@ -115,7 +115,7 @@ def claim_sentence(run: RunFacts) -> str:
         return f"No ε is claimed for {run.name}: {why_no_claim(run)}."
     return (
         f"The model that {run.name} released is (ε ≤ {round_up(guarantee.epsilon)}, "
-        f"δ = {guarantee.delta:g})-differentially private per {guarantee.unit}, under "
+        f"δ = {delta_up(guarantee.delta)})-differentially private per {guarantee.unit}, under "
         f"{guarantee.adjacency} adjacency, with {sampler_in_words(run)}, "
         f"as bounded by the accountant {guarantee.accountant}."
     )
@@ -147,7 +147,7 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "unclaimed": [(row, why_no_claim(row.facts)) for row in rows if not row.facts.private],
         "title": rows[0].name if len(rows) == 1 else f"{len(rows)} runs",
         "most_epsilon": round_up(max((r.facts.guarantee.epsilon for r in private), default=0.0)),
-        "most_delta": f"{max((r.facts.guarantee.delta for r in private), default=0.0):g}",
+        "most_delta": delta_up(max((r.facts.guarantee.delta for r in private), default=0.0)),
         "kinds": _kinds(private),
         "comparison": comparison,
         "assumptions": assumptions,
@@ -220,7 +220,7 @@ def public_row(run: RunFacts) -> PublicRow:
         facts=run,
         name=run.name,
         epsilon=round_up(guarantee.epsilon) if run.private else "not claimed",
-        delta=f"{guarantee.delta:g}" if run.private else "–",
+        delta=delta_up(guarantee.delta) if run.private else "–",
         unit=str(guarantee.unit) if run.private else "–",
         adjacency=str(guarantee.adjacency) if run.private else "–",
         sampler=sampler_in_words(run),

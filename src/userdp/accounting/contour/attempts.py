@@ -103,16 +103,16 @@ def single_steps(side: Side, target: Target) -> tuple[float, float] | None:
 
 
 def _cut(
-    phases: tuple[Phase, ...], target: Target, remove: bool, share: float, most: int
+    phases: tuple[Phase, ...], target: Target, remove: bool, most: int, seen: set[Saddle]
 ) -> Iterator[Nodes]:
-    side = make_side(phases, remove=remove, mass_budget=share * target.reference)
+    side = make_side(phases, remove=remove, mass_budget=_FIRST_SHARE * target.reference)
     saddle = _locate(side, target, 1.0)
     if saddle is None:
         return
-    yield from _planned(side, saddle, target, most)
+    yield from _planned(side, saddle, target, most, seen)
     gentle = _gentle(side, saddle)
     if gentle is not saddle:
-        yield from _planned(side, gentle, target, most)
+        yield from _planned(side, gentle, target, most, seen)
 
 
 def _gentle(side: Side, saddle: Saddle) -> Saddle:
@@ -130,11 +130,19 @@ def _gentle(side: Side, saddle: Saddle) -> Saddle:
     return saddle if c == saddle.c else Saddle(c, saddle.epsilon, saddle.log_delta, 2 / (c * c))
 
 
-def _planned(side: Side, saddle: Saddle, target: Target, most: int) -> Iterator[Nodes]:
-    """Nodes for the saddle; then, if asked again, nodes for where the answer really lies."""
+def _planned(
+    side: Side, saddle: Saddle, target: Target, most: int, seen: set[Saddle]
+) -> Iterator[Nodes]:
+    """Nodes for the saddle; then, if asked again, nodes for where the answer really lies.
+
+    ``seen``: saddles whose nodes fitted within an earlier, lower limit; they would come out again.
+    """
+    if saddle in seen:
+        return
     nodes = plan_nodes(side, saddle, most)
     if nodes is None:
         return
+    seen.add(saddle)
     yield nodes
     epsilon, log_delta = max(saddle.epsilon, 0.0), saddle.log_delta
     for _ in range(2):
@@ -179,7 +187,9 @@ def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return near and abs(one[1] - other[1]) <= 0.02
 
 
-def _far(phases: tuple[Phase, ...], target: Target, most: int) -> Iterator[Nodes]:
+def _far(
+    phases: tuple[Phase, ...], target: Target, most: int, seen: set[Saddle]
+) -> Iterator[Nodes]:
     budget = _SHARE * target.reference
     side = make_side(phases, remove=True, mass_budget=budget)
     saddle = _locate(side, target, 1.0)
@@ -193,18 +203,19 @@ def _far(phases: tuple[Phase, ...], target: Target, most: int) -> Iterator[Nodes
             return
         saddle = _locate(side, target, reach)
         if saddle is not None and saddle.c <= 1.02 * reach:
-            yield from _planned(side, saddle, target, most)
+            yield from _planned(side, saddle, target, most, seen)
             return
 
 
 def attempts(phases: tuple[Phase, ...], target: Target, *, remove: bool) -> Iterator[Nodes]:
     """Certified nodes, one way after the other; the caller stops when the bracket is narrow."""
-    ways = [_cut(phases, target, remove, _FIRST_SHARE, _FEW)]
+    cut, far = set[Saddle](), set[Saddle]()  # each way has domains of its own
+    ways = [_cut(phases, target, remove, _FEW, cut)]
     if remove:
-        ways += [_large(phases, target), _far(phases, target, _SOME)]
-    ways.append(_cut(phases, target, remove, _FIRST_SHARE, MOST_NODES))
+        ways += [_large(phases, target), _far(phases, target, _SOME, far)]
+    ways.append(_cut(phases, target, remove, MOST_NODES, cut))
     if remove:
-        ways.append(_far(phases, target, MOST_NODES))
+        ways.append(_far(phases, target, MOST_NODES, far))
     for way in ways:
         with suppress(UnsoundStrip):  # then the next way answers
             yield from way

@@ -18,6 +18,7 @@ from userdp.accounting.contour.phases import Phase
 
 _SPECIAL = 4e-15  # stated relative error of erfcx and of exp(log_ndtr) in the ranges used
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+LEAST_DELTA = 1e-289  # below, delta(eps) is only said to be below it (docs, Section 8)
 
 
 def _log_mills(z: float) -> float:
@@ -79,6 +80,8 @@ def gaussian_epsilon(mu: float, delta: float) -> Bounds:
     """The epsilon of N(mu, 1) against N(0, 1) at ``delta``: bisection on certified bounds."""
     if gaussian_delta(mu, 0.0).upper <= delta:
         return Bounds(0.0, 0.0)
+    if delta < LEAST_DELTA:  # delta(eps) <= Phi_c(z) <= e^{-z^2/2}/2, z = eps/mu - mu/2 >= 0
+        return Bounds(0.0, (0.5 * mu * mu + mu * math.sqrt(-2 * math.log(delta))) * (1 + 1e-12))
     high = 0.5 * mu * mu + mu * math.sqrt(2 * math.log(1 / delta)) + mu
     return Bounds(
         _crossing(lambda e: gaussian_delta(mu, e).lower >= delta, high)[0],

@@ -23,17 +23,13 @@ _REMEMBERED = 8  # sets of nodes
 WIDTH = 8e-7  # an attempt this narrow (relative) ends the search
 
 
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 1.0 else math.e
-
-
 def left_out(nodes: Nodes, epsilon: float) -> float:
     """An upper bound of the delta of the paths that the nodes do not sum (docs, eq. 19)."""
     if nodes.rest is None:
         return nodes.leak
     if isinstance(nodes.rest, Nodes):
         return nodes.leak + left_out(nodes.rest, epsilon)
-    return nodes.leak + _exp(nodes.rest.log_delta(epsilon)) * (1 + 1e-12)
+    return nodes.leak + nodes.rest.most_delta(epsilon)
 
 
 def delta_at(nodes: Nodes, epsilon: float) -> Bounds:
@@ -41,10 +37,11 @@ def delta_at(nodes: Nodes, epsilon: float) -> Bounds:
     piece = evaluate(nodes, epsilon)
     upper, lower = 1.0, 0.0
     if not isinstance(nodes.rest, Nodes):
-        upper = _exp(nodes.bounds.log_delta(epsilon)) * (1 + 1e-12)
-    if piece.log_scale < 690.0:
+        upper = nodes.bounds.most_delta(epsilon)
+    if piece.log_scale < 690.0 and piece.upper < math.inf:
         scale = math.exp(piece.log_scale)
-        lower = piece.lower * scale * (1 - 1e-15)
+        # a lower bound of -infinity times a scale of 0 is not a number, and no bound either
+        lower = piece.lower * scale * (1 - 1e-15) if piece.lower > 0 else 0.0
         upper = min(upper, piece.upper * scale * (1 + 1e-15))
     upper = min(upper + nodes.side.dropped + left_out(nodes, epsilon), 1.0)
     return Bounds(min(max(lower, 0.0), upper), upper)
@@ -100,7 +97,7 @@ class Curve:
             if whole <= enough:
                 return Bounds(0.0, whole)
             bounds, dropped = plain_chernoff(phases, remove, enough)
-            cheap = _exp(bounds.log_delta(epsilon)) + dropped
+            cheap = bounds.most_delta(epsilon) + dropped
             if cheap <= enough:
                 return Bounds(0.0, cheap)
         reference = reference_delta(phases, remove=remove, epsilon=epsilon)
@@ -111,7 +108,7 @@ class Curve:
                 self._known = [nodes, *self._known[: _REMEMBERED - 1]]
                 return best
         bounds, dropped = plain_chernoff(phases, remove, target.reference)
-        return best.meet(Bounds(0.0, min(_exp(bounds.log_delta(epsilon)) + dropped, 1.0)))
+        return best.meet(Bounds(0.0, min(bounds.most_delta(epsilon) + dropped, 1.0)))
 
 
 def participation(phases: tuple[Phase, ...]) -> float:
@@ -209,9 +206,13 @@ def _epsilon_mixed(phases: tuple[Phase, ...], delta: float, remove: bool) -> Bou
         best = best.meet(found)
         if best.upper - best.lower <= WIDTH * max(best.upper, 1e-3):
             return best
+    best = best.meet(Bounds(0.0, gaussian_epsilon(dominating_mu(phases), delta).upper))
     bounds, dropped = plain_chernoff(phases, remove, delta)
-    cheap = float(((bounds.value - math.log(delta - dropped)) / bounds.a).min())
-    return best.meet(Bounds(0.0, max(cheap, 0.0) * (1 + 1e-12)))
+    left = delta - dropped - bounds.beyond
+    if left > 0:
+        cheap = float(((bounds.value - math.log(left)) / bounds.a).min())
+        best = best.meet(Bounds(0.0, max(cheap, 0.0) * (1 + 1e-12)))
+    return best
 
 
 def _solve(nodes: Nodes, delta: float) -> Bounds:

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfc, log_ndtr
 
-from userdp.accounting.contour.line import ALIAS_MARGIN, EPS, UnsoundStrip, is_sound, strip_height
+from userdp.accounting.contour.line import (
+    ALIAS_MARGIN,
+    EPS,
+    MOST_POINTS,
+    UnsoundStrip,
+    is_sound,
+    strip_height,
+    sums_agree,
+)
 from userdp.accounting.contour.losses import Complexes, Floats, losses
 from userdp.accounting.contour.precise import departures, log1p, sums
 from userdp.accounting.contour.rounding import rounding, widened
@@ -30,7 +38,7 @@ _TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the stri
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
 _BACK = 5.0
 _LEAST_EPSILON = 1e-9  # orders are in units of 1/epsilon
-_MOST_POINTS = 60_000  # of a line
+_MOST_NODES = 8e5  # about a second
 _EXTENSIONS = (1.5, 3.0, 5.0, 8.0)
 _MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
 _SHARES_OF_EPSILON = (0.8, 0.45, 0.3, 0.2, 0.12, 0.07, 0.04, 0.02)
@@ -157,13 +165,13 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
         y = 0.5 * height
         h = 2 * math.pi * y / (42.5 + 0.5 * height**2 + (height * split.rate) ** 2)
         n = math.ceil((high - low) / h) + 1
-        if n > _MOST_POINTS:
+        if n > MOST_POINTS:
             raise UnsoundStrip
         h = (high - low) / (n - 1)
         x: Floats = low + h * np.arange(n, dtype=np.float64)
         heights = np.concatenate([[y], height * _FRACTIONS])
-        ell, _, bend = losses(step.law, x, heights, 0.5 * h)
-        if is_sound(step.law, x, heights, ell, bend, height):
+        ell, slope, bend = losses(step.law, x, heights, 0.5 * h)
+        if is_sound(step.law, x, heights, ell, slope, bend, height):
             break
         height *= 0.8
     z = x[None, :] + 1j * heights[:, None]
@@ -188,6 +196,11 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
         edge = float(ends.sum()) / h * (height + h)
         return alias * float(size[1].sum() + size[-1].sum()) + edge
 
+    exponent = b * float(np.abs(ell[0]).max()) + 0.5 * float((x * x).max())
+    defect_small, defect_large = defect(small) + 1e-18, defect(large)
+    for parts, missed in ((small, defect_small), (large, defect_large)):
+        if not sums_agree(parts[0], parts[1], exponent, missed):
+            raise UnsoundStrip
     noise = float(np.abs(f[0]) @ np.abs(ell[0]))
     return LargeLine(
         step.count,
@@ -195,8 +208,8 @@ def make_large_line(step: Step, split: Split, b: float, *, of_small: bool = Fals
         small[0],
         large[0],
         log_m,
-        defect(small) + 1e-18,
-        defect(large),
+        defect_small,
+        defect_large,
         noise,
         log_size[1:],
         log_size_small[1:],
@@ -290,8 +303,17 @@ def _abscissa(
 
 
 def _log_tail(lines: tuple[LargeLine, ...], mu2: float, u: float) -> float:
-    total = math.fsum(math.exp(line.log_bound_large(u)) * line.count for line in lines)
-    return math.log(total) - 0.5 * mu2 * u * u
+    """log of a bound of |prod M^T - prod M_0^T| / prod M(c)^T for all u' >= u (docs, Section 5).
+
+    The difference is at most sum T |M_1| / B times prod B^T with B >= |M|, |M_0| at each step.
+    """
+    shares, product = [], -0.5 * mu2 * u * u
+    for line in lines:
+        large = line.log_bound_large(u)
+        both = min(0.0, float(np.logaddexp(line.log_bound_small(u), large)))
+        shares.append(math.log(line.count) + min(large - both, 0.0))
+        product += line.count * both
+    return float(np.logaddexp.reduce(shares)) + product
 
 
 def _nodes(
@@ -322,7 +344,9 @@ def _nodes(
         if tail - math.log(math.pi * u) <= wanted:
             break
         u *= 1.15
-        if u / h * width > 8e8 or u / h > 2e6:
+        if u / h * width > 8e8 or u / h > _MOST_NODES:
+            if tail - math.log(math.pi * u) > wanted - _LOG_SHARE - 2.0:
+                return None  # what lies beyond could be a tenth of delta: not worth its second
             break
     n = math.ceil(u / h) + 1
     tail = _log_tail(lines, side.mu2, n * h)
@@ -330,6 +354,7 @@ def _nodes(
     log_small = np.zeros(n, dtype=np.complex128)
     hits = np.zeros(n, dtype=np.complex128)
     growth, growth_hits = np.zeros(n), np.zeros(n)
+    log_most, log_most_small = np.zeros(n), np.zeros(n)  # of |M^T|, |M_0^T| with all allowances
     noise = 0.0
     for line in lines:
         start = float(line.small.sum().real)
@@ -349,6 +374,8 @@ def _nodes(
         # relative error of 1 + m1/m0; its logarithm errs by at most -log(1 - x), x < 1
         x = (error1 + np.abs(ratio) * error0) / size0 / np.maximum(np.abs(1 + ratio), 1e-300)
         growth_hits += line.count * -np.log1p(-np.minimum(2 * x, 1 - 1e-16))
+        log_most += line.count * np.log(np.abs(m0 + m1) + error0 + error1)
+        log_most_small += line.count * np.log(np.abs(m0) + error0)
         noise += line.count * line.noise
     log_small += side.mu2 * (-0.5 * grid**2 + 1j * grid * (c + 0.5))
     if not float(hits.real.max()) < 600.0 or not float(log_small.real.max()) < 600.0:
@@ -360,7 +387,14 @@ def _nodes(
     with np.errstate(divide="ignore"):
         log_size = np.log(np.abs(value_nodes))
     slop = widened(log_size, growth)
-    slop += np.exp(growth) * widened(log_small.real + hits.real, growth_hits)
+    with np.errstate(over="ignore", invalid="ignore"):
+        slop += np.exp(growth) * widened(log_small.real + hits.real, growth_hits)
+        # where a step's M is lost in its allowances, the sizes themselves are the better bound
+        decay = -0.5 * side.mu2 * grid**2 + 1e-9
+        most = np.exp(log_most + decay) + np.exp(log_most_small + decay) + np.exp(log_size)
+    slop = np.fmin(slop, most)
+    if not bool(np.isfinite(slop).all()):
+        return None  # the allowances say nothing here
     return Nodes(
         side, c, h, value_nodes, slop, log_m, noise, bounds, tail, 0.0, rest, leak, epsilon
     )

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.contour.losses import Complexes, Floats, Law, losses, turns_upwards
+from userdp.accounting.contour.losses import (
+    Complexes,
+    Floats,
+    Law,
+    is_on_branch,
+    losses,
+    turns_upwards,
+)
 from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
 
 _FRACTIONS = np.array([0.0, 0.008, 0.016, 0.03, 0.06, 0.12, 0.25, 0.5, 0.75, 1.0])
@@ -79,19 +86,30 @@ def strip_height(step: Step, domain: slice) -> float:
     return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
 
 
+MOST_POINTS = 20_000  # of a line; beyond, one line costs most of a second
 ALIAS_MARGIN = 4.0  # on sums of |f| that stand for integrals, where only their size matters
 _LEAST_HEIGHT = 1e-3
 
 
 def is_sound(
-    law: Law, x: Floats, heights: Floats, ell: Complexes, bend: Floats, height: float
+    law: Law,
+    x: Floats,
+    heights: Floats,
+    ell: Complexes,
+    slope: Floats,
+    bend: Floats,
+    height: float,
 ) -> bool:
     """Whether l is analytic up to Im z = ``height`` and Im l >= 0 on the lines and at the ends.
 
     Proven for all x between the ends, not only at the grid points (docs, eq. 9-11): ``bend``
     bounds l'' half a step around each point, and |d/dx Im l(x+iy)| <= y l''/(1 - y^2 l''/2).
+    It also asks that every value lies on the branch that is continuous from the real axis (docs,
+    eq. 9a), which Im l >= 0 does not: a value that has lost a multiple of 2 pi i can be positive.
     """
     if not float(bend.max()) * height * height < 1.95:
+        return False
+    if not is_on_branch(ell, heights, slope):
         return False
     room = 1 - 0.5 * np.outer(heights**2, bend)
     fall = 0.5 * (x[1] - x[0]) * np.outer(heights, bend) / room
@@ -99,6 +117,25 @@ def is_sound(
     if not bool((ell.imag + rounding >= fall).all()):
         return False
     return all(turns_upwards(law, float(end), height) for end in (x[0], x[-1]))
+
+
+def sums_agree(shifted: Complexes, real: Complexes, exponent: float, defect: float) -> bool:
+    """Whether the sums over the shifted line and over the real axis are one number (docs, eq. 10a).
+
+    Both rules compute F(b), which does not depend on the line (Cauchy), and each misses it by at
+    most ``defect``; rounding adds at most 8 ulps of (1 + ``exponent``) of each term. A loss on a
+    wrong branch turns its terms by e^{2 pi i k b}, so this check sees it without knowing where
+    the branch should be.
+
+    Args:
+        shifted: the terms f_0(x + iy) h.
+        real: the terms f_0(x) h.
+        exponent: the largest modulus of their logarithms.
+        defect: on the scale of the terms.
+    """
+    apart = abs(complex(shifted.sum()) - complex(real.sum()))
+    size = float(np.abs(shifted).sum()) + float(np.abs(real).sum())
+    return apart <= 2 * defect + 8 * EPS * (1 + exponent) * size
 
 
 def make_line(step: Step, b: float, height: float | None = None) -> Line:
@@ -133,11 +170,13 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
         height *= 0.75
     h = 2 * math.pi * y / (40.0 + growth)
     n = math.ceil((high - low) / h) + 1
+    if n > MOST_POINTS:
+        raise UnsoundStrip
     h = (high - low) / (n - 1)
     x: Floats = low + h * np.arange(n, dtype=np.float64)
     heights = np.concatenate([[y], height * _FRACTIONS])
-    ell, _, bend = losses(step.law, x, heights, 0.5 * h)
-    if not is_sound(step.law, x, heights, ell, bend, height):
+    ell, slope, bend = losses(step.law, x, heights, 0.5 * h)
+    if not is_sound(step.law, x, heights, ell, slope, bend, height):
         if height < _LEAST_HEIGHT:
             raise UnsoundStrip
         return make_line(step, b, 0.8 * height)
@@ -158,6 +197,10 @@ def make_line(step: Step, b: float, height: float | None = None) -> Line:
     kept = b * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2 - log_m
     beyond = (step.x[step.inner] < low) | (step.x[step.inner] > high)
     edge += float(np.exp(kept[beyond]).sum()) * step.h + 1e-18
+    exponent = abs(b) * float(np.abs(ell[0]).max()) + 0.5 * float((x * x).max())
+    on_axis = np.exp(log_size[1]).astype(np.complex128)
+    if not sums_agree(weights, on_axis, exponent, strip + edge):
+        raise UnsoundStrip
     noise = float(np.abs(weights) @ np.abs(ell[0]))
     imag = np.maximum(ell.imag[1:], 0.0)
     made = Line(step.count, ell[0], weights, log_m, strip + edge, noise, inside, log_size[1:], imag)

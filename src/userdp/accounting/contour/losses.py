@@ -17,8 +17,34 @@ from userdp.accounting.contour.precise import log1p
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 
+_TURN = 2 * np.pi
+
 _DROP = 46.0  # terms below e^-46 < 2^-66 of the sum; rounding level even for thousands of them
 _CHUNK = 256
+
+
+def on_branch(value: Complexes, y: Floats, slope: Floats) -> Complexes:
+    """``value`` moved by the multiple of 2 pi i that puts Im l next to y l' (docs, eq. 9a).
+
+    Any logarithm of e^l differs from l by a multiple of 2 pi i. Where y^2 l'' < 2,
+    |Im l - y l'| < pi/2 < pi, so exactly one multiple fits and rounding finds it. A double holds
+    y l' to much better than pi/2 as long as it stays below 1e15.
+
+    Args:
+        value: some logarithm of e^{l(x + iy)}, (m, n).
+        y: (m,), >= 0.
+        slope: l'(x), (n,).
+    """
+    out: Complexes = value + 1j * _TURN * np.round((np.outer(y, slope) - value.imag) / _TURN)
+    return out
+
+
+def is_on_branch(ell: Complexes, y: Floats, slope: Floats) -> bool:
+    """Whether |Im l - y l'| < pi/2 for all: true of l, false of l + 2 pi i k, k != 0 (eq. 9a).
+
+    Legitimate only where y^2 l'' < 2.
+    """
+    return bool((np.abs(ell.imag - np.outer(y, slope)) < 0.5 * np.pi * (1 + 1e-9)).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +64,26 @@ class Law:
 
 
 def _relevant(law: Law, x: Floats) -> slice:
-    """The components above e^-46 of the sum at one of the points ``x`` at least."""
-    e = law.w[None, :] + law.a[None, :] * (x[:, None] - 0.5 * law.a[None, :])
-    good = (e > e.max(axis=1)[:, None] - _DROP).any(axis=0)
+    """Components that may be above e^-46 of the largest anywhere between the ends of ``x``.
+
+    e_k(x) = log of the k-th term is linear in x, and their maximum is convex, so e_k - max lies
+    below its tangents at both ends; the higher of the two tangents' least value is what counts.
+    """
+    low, high = float(x[0]), float(x[-1])
+    lines = []
+    for at in (low, high):
+        e = law.w + law.a * (at - 0.5 * law.a)
+        top = int(e.argmax())
+        lines.append((e - e[top], law.a - law.a[top]))
+    (first, rise), (last, late) = lines
+    width = high - low
+    steeper = rise - late
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cross = np.where(steeper != 0, (last - late * width - first) / steeper, 0.0)
+    most = np.full(law.a.size, -np.inf)
+    for t in (0.0, width, np.clip(cross, 0.0, width)):
+        most = np.maximum(most, np.minimum(first + rise * t, last - late * (width - t)))
+    good = most > -_DROP
     return slice(int(good.argmax()), int(good.size - good[::-1].argmax()))
 
 
@@ -99,8 +142,6 @@ def losses(law: Law, x: Floats, y: Floats, reach: float = 0.0) -> tuple[Complexe
         second[part] = spread.sum(axis=1) / total
         turn = np.exp(1j * np.outer(a, y))  # (K, m)
         big = np.log(q @ turn).T + top[None, :]
-        # the branch: |Im l - y l'| < pi/2
-        big += 2j * np.pi * np.round((np.outer(y, mean) - big.imag) / (2 * np.pi))
         small = np.abs(top + np.log(total)) < 0.3
         if small.any():
             ts = t[small]
@@ -115,8 +156,8 @@ def losses(law: Law, x: Floats, y: Floats, reach: float = 0.0) -> tuple[Complexe
             d -= (law.missing + outside) + np.where(large, np.exp(w)[None, :], 0.0).sum(axis=1)[
                 :, None
             ]
-            precise = log1p(d).T
             near = np.abs(d.T) < 0.5
-            big[:, small] = np.where(near, precise, big[:, small])
-        ell[:, part] = big
+            big[:, small] = np.where(near, log1p(d).T, big[:, small])
+        # only now, so that no way of taking the logarithm escapes it
+        ell[:, part] = on_branch(big, y, mean)
     return ell, first, second

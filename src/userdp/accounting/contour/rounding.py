@@ -22,9 +22,12 @@ def rounding(weights: Complexes, ell: Complexes, c: float, u: Floats) -> Floats:
 
 
 def widened(log_size: Floats, growth: Floats) -> Floats:
-    """e^log_size (e^growth - 1), without overflow or loss: the error of a product of many factors.
+    """e^log_size (e^growth - 1): the error of a product of many factors, without loss.
+
+    Infinite where no double holds it: a number that was cut off would be no bound.
 
     A factor m with error e and power T contributes T log(1 + e/|m|) to ``growth`` (docs, eq. 14).
     """
-    out: Floats = np.exp(np.minimum(log_size + growth, 700.0)) * -np.expm1(-growth)
+    with np.errstate(over="ignore"):  # infinity is the right bound: a cut-off number would be none
+        out: Floats = np.exp(log_size + growth) * -np.expm1(-growth)
     return out

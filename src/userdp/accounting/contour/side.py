@@ -23,6 +23,7 @@ _LEFT = 9.2  # Phi(-9.2) < 2e-20
 # and whatever else underflows. No upper bound goes below it.
 UNDERFLOW = 1e-300
 _MOST_POINTS = 60_000
+_MOST_TERMS = 4e7  # points times components: about two seconds
 
 
 class GridTooLarge(Exception):
@@ -83,6 +84,7 @@ def _grid_step(a: Floats) -> float:
 
 def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> Step:
     """``budget``: numerator mass that one step may drop (on each of two occasions)."""
+    budget = max(budget, UNDERFLOW)  # it is counted as dropped, so more of it is only wider
     a = np.asarray(phase.shifts) / phase.noise_multiplier
     w = np.asarray(phase.log_probabilities)
     p = np.exp(w)
@@ -110,7 +112,8 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
         dropped = budget
         ends = (must - 9.0, _LEFT)
     h = _grid_step(law.a)
-    if (ends[1] - ends[0]) / h > _MOST_POINTS:
+    points = (ends[1] - ends[0]) / h
+    if points > _MOST_POINTS or points * law.a.size > _MOST_TERMS:
         raise GridTooLarge
     x = np.arange(ends[0], ends[1] + h, h)
     ell, slope, curvature = losses(law, x, np.zeros(1))

@@ -22,15 +22,25 @@ RATIOS = np.concatenate([np.linspace(0.02, 0.98, 33), 1 + np.geomspace(0.01, 60.
 
 @dataclass(frozen=True, slots=True)
 class Chernoff:
-    """log kappa(a) + K(a) at several a: delta(eps) <= exp(value - a eps) for each (docs, eq. 7)."""
+    """log kappa(a) + K(a) at several a: delta(eps) <= exp(value - a eps) for each (docs, eq. 7).
+
+    K is that of the measure on certain domains of x. What was kept may reach further: ``beyond`` is
+    the numerator's mass there, all steps together, so that delta(eps) of all that was kept is at
+    most exp(value - a eps) + ``beyond`` (docs, eq. 4).
+    """
 
     a: Floats
     value: Floats
     log_mass: float = 0.0  # of the numerator measure: delta <= exp(log_mass)
+    beyond: float = 0.0
 
     def log_delta(self, epsilon: float) -> float:
-        """log of an upper bound of delta(epsilon), also for negative epsilon."""
+        """log of an upper bound of delta(epsilon) on the domains, also for negative epsilon."""
         return min(self.log_mass, float((self.value - self.a * epsilon).min()))
+
+    def most_delta(self, epsilon: float) -> float:
+        """An upper bound of delta(epsilon) of all that was kept; may exceed 1."""
+        return math.exp(min(self.log_delta(epsilon), 1.0)) * (1 + 1e-12) + self.beyond
 
     def log_excess(self, c: float, epsilon: float, period: Floats) -> Floats:
         """log of sum_{m != 0} delta(eps + m period) e^{c m period}, bounded; elementwise."""
@@ -79,6 +89,10 @@ def chernoff(side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float
     """
     k = 0.5 * (side.mu2 + smoothing) * a * (a + 1)
     b = 1.0 + a if side.remove else -a
+    beyond = math.fsum(
+        step.count * _mass_beyond(step, domain, remove=side.remove)
+        for step, domain in zip(side.steps, domains, strict=True)
+    )
     for step, domain in zip(side.steps, domains, strict=True):
         ell, x = step.ell[domain], step.x[domain]
         g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
@@ -87,7 +101,25 @@ def chernoff(side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float
         total = (e.sum(axis=1) + e[:, 0] + e[:, -1]) * step.h
         slack = np.maximum(quadrature_slack(step, domain, b, e), 1e-6)
         k = k + step.count * (top + np.log(total) - LOG_SQRT_2PI + slack)
-    return Chernoff(a, k + 1e-9 * np.abs(k) + log_kappa(a))
+    return Chernoff(a, k + 1e-9 * np.abs(k) + log_kappa(a), beyond=beyond)
+
+
+def _mass_beyond(step: Step, domain: slice, *, remove: bool) -> float:
+    """An upper sum of the numerator's mass on ``step.inner`` outside ``domain``, one step.
+
+    A tilted integrand may end long before the mass does: f_0 e^-41 below its top still is a mass of
+    e^-41 e^{-c l}, which can be more than all of a tiny delta. Each end counts as a whole point.
+    """
+    total = 0.0
+    for part in (
+        slice(step.inner.start, domain.start + 1),
+        slice(domain.stop - 1, step.inner.stop),
+    ):
+        if part.stop - part.start > 1:
+            x = step.x[part]
+            level = -0.5 * x * x + (step.ell[part] if remove else 0.0)
+            total += float(np.exp(level).sum())
+    return total * step.h * math.exp(-LOG_SQRT_2PI) * 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +232,11 @@ def estimate(nodes: Nodes, epsilon: float) -> tuple[float, float, float]:
     return total, slope, log_scale
 
 
+def _grown(exponent: float) -> float:
+    """e^exponent as an upper bound: infinite where no double holds it."""
+    return math.exp(exponent) if exponent < 700.0 else math.inf
+
+
 def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     """The certified sum at ``epsilon`` (docs, eq. 14), scaled by exp(log_scale)."""
     c, h = nodes.c, nodes.h
@@ -217,9 +254,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     error += abs(total) * EPS * (8 * (abs(nodes.log_m) + c * abs(epsilon) + 8) + count)
     last = n * h
     # docs, eq. 13
-    error += math.exp(nodes.log_tail) * (1 / last + h / last**2) / math.pi
+    error += _grown(nodes.log_tail) * (1 / last + h / last**2) / math.pi
     log_excess = nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))
-    excess = math.exp(min(float(log_excess[0]) - log_scale, 700.0))
+    excess = _grown(float(log_excess[0]) - log_scale)
     lower, upper = total - error - excess, total + error
     if nodes.smoothing > 0:
         v = nodes.smoothing
@@ -228,10 +265,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
         density = scale * (2 * float(kernel.real.sum()) - float(kernel[0].real))
         slop = nodes.slop + np.abs(kernel) * (EPS * (8 * u * abs(epsilon) + 16))
         density_error = (
-            2 * scale * float(slop.sum())
-            + math.exp(nodes.log_tail) * (1 / (v * last) + h) / math.pi
+            2 * scale * float(slop.sum()) + _grown(nodes.log_tail) * (1 / (v * last) + h) / math.pi
         )
-        lower -= v * math.exp(v / 8) * (max(density, 0.0) + density_error)
+        lower -= v * _grown(v / 8) * (max(density, 0.0) + density_error)
     if isinstance(nodes.rest, Nodes):
         other = evaluate(nodes.rest, epsilon)
         factor = math.exp(min(other.log_scale - log_scale, 600.0))

@@ -12,7 +12,7 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms.base import Mechanism
 from userdp.accounting.mechanisms.poisson import PoissonExamples, PoissonUsers
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, require_count, require_delta, require_epsilon
+from userdp.guarantees import Adjacency, delta_up, require_count, require_delta, require_epsilon
 
 _ROUNDING = 1 + 1e-9  # betainc is good to about 1e-13 relative where it does not underflow
 
@@ -76,7 +76,7 @@ class TruncatedPoisson(Mechanism):
         if self._added(0.0) >= delta:
             raise UseError(
                 f"a cap of {self.cap} overflows with probability {self.overflow:.3g}, more than "
-                f"delta = {delta:g} leaves room for: no epsilon holds",
+                f"delta = {delta_up(delta)} leaves room for: no epsilon holds",
                 hint="raise the cap, or sample less",
             )
         # δ(ε) + (1 + e^ε)τ <= δ: reserve the second term at a guess of ε and iterate upwards.
@@ -93,7 +93,7 @@ class TruncatedPoisson(Mechanism):
             reserved = self._added(epsilon) * (1 + 1e-6)
         raise UseError(
             f"a cap of {self.cap} overflows too often: (1 + e^epsilon) times {self.overflow:.3g} "
-            f"exceeds delta = {delta:g} at every epsilon that the noise allows",
+            f"exceeds delta = {delta_up(delta)} at every epsilon that the noise allows",
             hint="raise the cap, or sample less",
         )
 

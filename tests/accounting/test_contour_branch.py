@@ -1,0 +1,127 @@
+"""The loss stays on the branch that is continuous from the real axis, and lines are checked for it.
+
+The broken twin everywhere is the principal logarithm near e^l = 1, which the accountant once used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from benchmarks.accounting import lines
+from tests.accounting import oracle
+from userdp.accounting import rdp
+from userdp.accounting.contour import large, line, losses
+from userdp.accounting.contour.bounds import Bounds
+from userdp.accounting.contour.losses import Complexes, Floats
+from userdp.accounting.mechanisms import PoissonExamples
+from userdp.errors import FailureError
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+P, GROUP, SIGMA, STEPS = 0.9733493053471883, 46, 10.168792074699509, 17023
+DELTA = 3.588470814622538e-17
+MECHANISM = PoissonExamples(
+    sampling_probability=P, group_size=GROUP, noise_multiplier=SIGMA, steps=STEPS
+)
+TRUTH = 169834.8857011  # its own test asks the oracle
+
+
+@cache
+def scanned() -> lines.Count:
+    return lines.scan(150, (1,))
+
+
+def use_the_principal_logarithm(patch: pytest.MonkeyPatch) -> None:
+    right = losses.on_branch
+
+    def broken(value: Complexes, y: Floats, slope: Floats) -> Complexes:
+        ell = right(value, y, slope)
+        return lines.principal_near_one(ell, ell[0].real)
+
+    patch.setattr(losses, "on_branch", broken)
+
+
+def drop_the_check_of_the_branch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(line, "is_on_branch", lambda *_: True)
+
+
+def drop_the_check_of_the_sums(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(line, "sums_agree", lambda *_: True)
+    patch.setattr(large, "sums_agree", lambda *_: True)
+
+
+def test_the_oracle_finds_the_delta_of_the_case_that_lost_a_turn() -> None:
+    answer = oracle.delta(
+        "remove", TRUTH, steps=STEPS, p=P, sigma=SIGMA, group_size=GROUP, at_least=1e-18
+    )
+    assert answer.agreement < 1e-15
+    assert float(answer.value) == pytest.approx(DELTA, rel=1e-8)
+
+
+def test_a_loss_that_turns_round_while_it_is_small_keeps_its_branch() -> None:
+    found = MECHANISM.epsilon(DELTA)
+    assert found.lower <= TRUTH + 1e-6
+    assert found.upper >= TRUTH - 1e-6
+    assert found.width <= 1e-6 * found.upper
+    assert found.note == ""
+
+
+def test_the_principal_logarithm_alone_misses_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_the_principal_logarithm(monkeypatch)
+    drop_the_check_of_the_branch(monkeypatch)
+    drop_the_check_of_the_sums(monkeypatch)
+    found = MECHANISM.epsilon(DELTA)
+    assert found.upper < TRUTH - 500  # a "certified" epsilon that is too small
+
+
+@pytest.mark.parametrize("drop", [drop_the_check_of_the_branch, drop_the_check_of_the_sums])
+def test_either_check_alone_keeps_a_lost_turn_out_of_the_bracket(
+    monkeypatch: pytest.MonkeyPatch, drop: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    use_the_principal_logarithm(monkeypatch)
+    drop(monkeypatch)
+    found = MECHANISM.epsilon(DELTA)
+    assert found.lower <= TRUTH <= found.upper
+
+
+def test_lines_from_the_corners_agree_with_a_loss_unwrapped_along_y() -> None:
+    count = scanned()
+    assert count.turned >= 30  # the scan looks where a branch can be lost
+    assert count.lost == count.inexact == 0
+    assert count.largest < 1e-12
+
+
+def test_the_scan_catches_the_principal_logarithm() -> None:
+    assert scanned().lost_by_principal >= 30
+
+
+def test_a_value_next_to_y_times_the_slope_is_left_alone() -> None:
+    y, slope = np.array([0.0, 1.0, 2.0]), np.array([0.0, 5.0])
+    ell = np.outer(y, slope) * 1j + 0.7j + np.array([-0.2, 3.0])
+    for turns in (-3, 0, 1):
+        moved = losses.on_branch(ell + 2j * np.pi * turns, y, slope)
+        np.testing.assert_allclose(moved, ell, rtol=0, atol=1e-13)
+        assert losses.is_on_branch(ell + 2j * np.pi * turns, y, slope) == (turns == 0)
+
+
+def test_the_renyi_bound_is_above_the_contour_bracket() -> None:
+    upper = rdp.epsilon(
+        DELTA,
+        sampling_probability=P,
+        noise_multiplier=SIGMA,
+        group_size=GROUP,
+        steps=STEPS,
+        orders=(1.01, 1.02, 1.05),
+    ).upper
+    assert upper < 2 * TRUTH
+    assert upper >= MECHANISM.epsilon(DELTA).lower
+
+
+def test_brackets_that_exclude_each_other_are_refused_not_joined() -> None:
+    assert Bounds(1.0, 2.0).meet(Bounds(1.5, 3.0)) == Bounds(1.5, 2.0)
+    with pytest.raises(FailureError, match="exclude each other"):
+        Bounds(1.0, 2.0).meet(Bounds(2.1, 3.0))

@@ -1,0 +1,117 @@
+"""δ is never printed rounded down: one function writes it, and nothing else in the package does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import userdp
+from tests.plans import uls_plan
+from userdp.cli.account import print_table
+from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, delta_up
+from userdp.reporting.constants import _plan_value
+
+SOURCE = Path(userdp.__file__).parent
+AWKWARD = 1.00000049e-6  # to six digits, the nearest is 1e-06, which is less
+_SAID = re.compile(r"(δ|delta)\W*$")
+
+
+def rounded_deltas(source: str) -> Iterator[str]:
+    """Formatted values in ``source`` that are a δ by name or by the words before, with a spec."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            before = ""
+            for part in node.values:
+                if isinstance(part, ast.Constant):
+                    before = str(part.value)
+                elif isinstance(part, ast.FormattedValue):
+                    is_delta = "delta" in ast.unparse(part.value).lower() or _SAID.search(before)
+                    if is_delta and part.format_spec is not None:
+                        yield f"line {part.lineno}: {ast.unparse(part)}"
+                    before = ""
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("round", "format") and "delta" in ast.unparse(node.args[0]).lower():
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+@given(st.floats(0, 1e308), st.integers(1, 17))
+@example(AWKWARD, 6)
+@example(5e-324, 6)
+@example(0.99999999, 3)
+@example(1e-5, 6)
+def test_a_printed_delta_is_never_below_the_delta(delta: float, digits: int) -> None:
+    text = delta_up(delta, digits)
+    assert float(text) >= delta
+    if delta > 1e-300:
+        assert float(text) <= delta * (1 + 1.0001 * 10.0 ** (1 - digits))
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [(1e-6, "1e-06"), (1e-5, "1e-05"), (0.0, "0"), (1.13e-9, "1.13e-09"), (0.05, "0.05")],
+)
+def test_a_short_delta_is_printed_as_it_was_written(delta: float, text: str) -> None:
+    assert delta_up(delta) == text
+
+
+def test_the_headline_rounds_delta_up() -> None:
+    claim = Guarantee(
+        epsilon=2.0,
+        delta=AWKWARD,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=Sampling.USERS,
+        accountant="contour",
+    )
+    assert "1.00001e-06)-DP per user" in str(claim)
+
+
+def test_broken_twin_the_nearest_six_digits_are_below_the_delta() -> None:
+    assert float(f"{AWKWARD:g}") < AWKWARD
+
+
+def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
+    out = StringIO()
+    print_table(Console(file=out), {"epsilon": 1.0, "delta": 1.0000000049e-6})
+    assert "1.0000001e-06" in out.getvalue()
+    assert _plan_value(uls_plan(target_delta=AWKWARD), "target_delta") == "1.00001e-06"
+
+
+def test_nothing_else_in_the_package_formats_a_delta() -> None:
+    found = [
+        f"{file.relative_to(SOURCE)}, {what}"
+        for file in sorted(SOURCE.rglob("*.py"))
+        for what in rounded_deltas(file.read_text())
+    ]
+    assert not found, "use delta_up"
+
+
+def test_no_template_formats_a_delta() -> None:
+    templates = sorted(SOURCE.rglob("*.j2"))
+    assert templates
+    for template in templates:
+        for inserted in re.findall(r"{{(.*?)}}", template.read_text()):
+            assert "delta" not in inserted or "|" not in inserted, f"{template.name}: {inserted}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['f"{delta:g}"', 'f"{run[\'delta\']:.4g}"', 'f"δ = {value:g}"', "round(delta, 6)",
+     'format(target_delta, "g")'],
+)  # fmt: skip
+def test_broken_twins_another_formatting_of_delta_is_found(source: str) -> None:
+    assert list(rounded_deltas(source))
+
+
+@pytest.mark.parametrize("source", ['f"{delta_up(delta)}"', 'f"{delta!r}"', 'f"{epsilon:g}"'])
+def test_what_is_allowed_is_not_found(source: str) -> None:
+    assert not list(rounded_deltas(source))
