@@ -53,7 +53,7 @@ class Enclosure:
 
 
 def enclose_delta(
-    phases: tuple[Steps, ...], epsilon: float, *, wanted: float = WANTED
+    phases: tuple[Steps, ...], epsilon: float, *, wanted: float = WANTED, size: float = 0.0
 ) -> Enclosure:
     """Enclose δ(ε) of a composition of steps, for add-or-remove adjacency.
 
@@ -65,6 +65,7 @@ def enclose_delta(
         phases: at least one.
         epsilon: ≥ 0, finite.
         wanted: relative width at which to stop.
+        size: about how large δ is, where that is known; else 0. It is not relied upon.
 
     Raises:
         UseError: python-flint is not installed.
@@ -93,7 +94,9 @@ def enclose_delta(
             if len(phases) == 1 and phases[0].count == 1:
                 found = single_step_delta(phases[0], epsilon, remove=remove)
             else:
-                found = sum_delta(mixed, variance, epsilon, remove=remove, wanted=wanted)
+                found = sum_delta(
+                    mixed, variance, epsilon, remove=remove, wanted=wanted, size=size
+                )
         except ArithmeticError as error:
             reasons.append(f"{'remove' if remove else 'add'}: {error}")
             found = OneWay(0.0, 1.0, "dominating bounds")

@@ -188,7 +188,7 @@ def make_plan(
     steps_in_all = sum(steps.count for steps in phases)
     guess = -5.0 if log_delta is None else log_delta
     best: Plan | None = None
-    for turn in range(8):
+    for turn in range(16):
         best = None
         for square in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0) if remove else (0.0,):
             plan = _try(
@@ -203,9 +203,10 @@ def make_plan(
         if best is None:
             raise ArithmeticError("no line was found along which this sum can be taken")
         found = best.log_at_c - 1.0
-        if log_delta is not None or found > guess - 3.0 or turn == 7:
+        if log_delta is not None or found > guess - 3.0 or turn == 15:
             break
-        guess = found - 3.0
+        # what the cut took is about e^(guess + log_tolerance): a smaller sum than that tells nothing
+        guess = max(found - 3.0, 1.5 * guess + log_tolerance)
     assert best is not None
     return best
 

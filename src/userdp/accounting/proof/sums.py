@@ -19,9 +19,10 @@ from userdp.accounting.proof.moment import Moment, TailLine, dropped_mass
 from userdp.accounting.proof.planning import Plan, make_plan
 
 LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
-MOST_PRODUCTS = 1.5e8  # nodes in u times nodes in x: about 15 s
-MOST_TERMS = 250_000
+MOST_PRODUCTS = 1.4e8  # nodes in u times nodes in x: some 10 s
+MOST_TERMS = 300_000
 _SMOOTHED = 1e-7  # relative error that smoothing may leave, where the sum needs it
+_LOG_SMOOTHED = math.log(1e-8)  # of the tail, where smoothing costs more than that anyway
 _LEAST_BITS = 128
 
 
@@ -50,7 +51,7 @@ class _Problem:
 
 
 def sum_delta(
-    phases: tuple[Steps, ...], variance: Ball, epsilon: float, *, remove: bool, wanted: float = 1e-9
+    phases: tuple[Steps, ...], variance: Ball, epsilon: float, *, remove: bool, wanted: float = 1e-9, size: float = 0.0
 ) -> OneWay:
     """Enclose δ(ε) of one direction.
 
@@ -62,13 +63,14 @@ def sum_delta(
         epsilon: ≥ 0, taken as the dyadic number that it is.
         remove: numerator with the user (else without).
         wanted: relative width at which to stop trying other plans.
+        size: about how large δ is, where that is known; else 0. It is not relied upon.
 
     Raises:
         ArithmeticError: no enclosure within the limits on nodes.
     """
     problem = _Problem(phases, variance, epsilon, remove)
     best = OneWay(0.0, 1.0, "trivial")
-    guess: float | None = None
+    guess = math.log(size) if size > 0 else None
     for turn in range(3):
         plan = make_plan(
             phases,
@@ -91,9 +93,12 @@ def sum_delta(
         best = OneWay(lower, upper, better.how, better.bits, better.terms)
         if best.relative_width <= wanted or best.upper <= 0:
             break
+        known = guess is not None and found.lower > 0 and abs(math.log(found.upper) - guess) < 1
+        if found.how == "smoothed sum" and (known or found.relative_width < 20 * _SMOOTHED):
+            break  # another plan would cost as much and end as wide
         # a second look, with the size of δ known
         middle = best.upper if best.lower <= 0 else best.lower
-        if guess is not None and math.log(middle) > guess - 0.5:
+        if turn and guess is not None and math.log(middle) > guess - 0.5:
             break
         guess = math.log(middle) if middle > 0 else (guess or -5.0) - 40.0
     return best
@@ -153,7 +158,7 @@ class _Sum:
 
     def _length(self, smoothing: float) -> float:
         """U at which the tail is small enough."""
-        goal = self.log_delta + LOG_TOLERANCE
+        goal = self.log_delta + (_LOG_SMOOTHED if smoothing else LOG_TOLERANCE)
         low, high = 0.0, self.float_h
         while self._log_tail(high, smoothing) > goal:
             low, high = high, high * 2
