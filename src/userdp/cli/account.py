@@ -9,6 +9,12 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from userdp.cli.account_proof import (
+    delta_at,
+    mechanism_of_ledger,
+    print_proof,
+    proof_of_epsilon,
+)
 from userdp.cli.mechanism_options import (
     AccountantName,
     MechanismOptions,
@@ -25,10 +31,12 @@ def account(
     options: Annotated[MechanismOptions | None, Parameter(name="*")] = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
+    epsilon: float | None = None,
     accountant: AccountantName = "contour",
     ledger: Path | None = None,
     by_examples: bool = False,
     curve: bool = False,
+    proof: bool = False,
     json: bool = False,
 ) -> None:
     """Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.
@@ -37,18 +45,33 @@ def account(
         options: see MechanismOptions.
         noise_multiplier: standard deviation of the noise divided by the clip norm.
         delta: in (0, 1); with --ledger, each run's own by default.
+        epsilon: in place of delta: the delta at this epsilon, by contour.
         accountant: contour (certified, exact), or a second opinion.
         ledger: a run or store ledger, or the folder that holds one; epsilon is recomputed from it.
         by_examples: also the epsilon of users who hold fewer examples than the cap.
         curve: also the whole delta(epsilon) curve, and the most that any attack can tell.
+        proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): encloses delta
+            there anew, and fails if the accountant is contradicted.
         json: print one JSON object on stdout.
     """
+    if epsilon is not None:
+        if delta is not None or ledger or by_examples or curve or accountant != "contour":
+            raise UseError("--epsilon goes with a mechanism, its noise and --proof only")
+        if noise_multiplier is None:
+            raise UseError("account needs --noise-multiplier: without it there is no delta")
+        priced = build_mechanism(options or MechanismOptions(), noise_multiplier=noise_multiplier)
+        result = {**delta_at(priced, epsilon, proof=proof), **describe(priced)}
+        emit(result, json=json, render=lambda console: print_table(console, result))
+        return
     if ledger is not None:
         if options is not None or noise_multiplier is not None:
             raise UseError("--ledger says it all: leave the options of a mechanism out")
         from userdp.ledger import claim
 
         result = claim(ledger, delta=delta).to_dict()
+        if proof:
+            priced = mechanism_of_ledger(ledger, result["composition"])
+            result["proof"] = proof_of_epsilon(priced, result)
         emit(result, json=json, render=lambda console: print_table(console, result))
         return
     if noise_multiplier is None or delta is None:
@@ -73,6 +96,8 @@ def account(
         result["epsilon_by_examples"] = _by_examples(mechanism, delta)
     if curve:
         result["curve"] = _curve(mechanism)
+    if proof:
+        result["proof"] = proof_of_epsilon(mechanism, result)
     emit(result, json=json, render=lambda console: print_table(console, result))
 
 
@@ -113,6 +138,8 @@ def print_table(console: Console, result: dict[str, Any]) -> None:
             value = f"{value:.8g}"
         table.add_row(key.replace("_", " "), str(value))
     console.print(table)
+    if "proof" in result:
+        print_proof(console, result["proof"])
     if "epsilon_by_examples" in result:
         rows = [(k, round_up(v)) for k, v in result["epsilon_by_examples"].items()]
         _print_columns(console, ("examples of the user", "epsilon"), rows)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
-from userdp.accounting.proof.law import Ratio, Steps
+from userdp.accounting.proof.law import Binomial, Ratio, Steps
 from userdp.accounting.proof.planning import FloatLaw
 from userdp.accounting.proof.sums import OneWay
 
@@ -44,7 +44,7 @@ def gaussian_delta(variance: Ball, epsilon: float) -> OneWay:
 
 
 def dominating_variance(phases: tuple[Steps, ...]) -> Ball:
-    """μ² of a Gaussian that is easier to tell apart than the phases: each step at its largest shift.
+    """μ² of a Gaussian that is easier to tell apart than the phases: steps at their largest shift.
 
     Q^T is a mixture over the sequences of shifts of Gaussians of at most this norm, and H is
     jointly convex; a Gaussian's grows with its norm.
@@ -175,7 +175,7 @@ def _mixture_tail(steps: Steps, law: FloatLaw, root: Ball, bits: int, *, above: 
 
 
 def _geometric(rho: Ball) -> Ball:
-    if not 2 * rho < 1:
+    if not rho < 1:
         raise ArithmeticError("the window of k is too narrow for this tail")
     return rho / (1 - rho)
 
@@ -183,3 +183,32 @@ def _geometric(rho: Ball) -> Ball:
 def _upto(bound: Ball) -> Ball:
     """The ball [0, bound] (as one around 0, which holds it)."""
     return flint_library().arb(0, bound.upper())
+
+
+def binomial_tail_added(
+    delta: float, epsilon: float, units: Binomial, *, cap: int, count: int
+) -> float:
+    """``delta`` + (1 + e^ε) τ with τ = ``count``·Pr[units > ``cap``], rounded up; at most 1.
+
+    A run whose batches are cut at ``cap`` differs from the uncut one with probability at most τ on
+    either data set, which costs at most (1 + e^ε) τ.
+    """
+    if cap >= units.trials:
+        return delta
+    flint = flint_library()
+    with flint.ctx.workprec(256):
+        weight, tail, k = units.weight(cap + 1), flint.arb(0), cap + 1
+        if units.probability == 1:
+            return 1.0
+        while k < units.trials:
+            ratio = units.ratio(k)  # falls with k
+            rest = weight / (1 - ratio) if ratio < 1 else None
+            if rest is not None and weight <= tail * flint.arb(2) ** -60:
+                break
+            tail += weight
+            weight *= ratio
+            k += 1
+            rest = None
+        tail += weight if k == units.trials else rest
+        overflow = count * tail
+        return min(1.0, float_above(flint.arb(delta) + (1 + flint.arb(epsilon).exp()) * overflow))

@@ -1,4 +1,4 @@
-"""δ(ε) of a composition, enclosed in both directions: the way to one proof, or why there is none."""
+"""δ(ε) of a composition, enclosed in both directions, or why it could not be."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def enclose_delta(
 ) -> Enclosure:
     """Enclose δ(ε) of a composition of steps, for add-or-remove adjacency.
 
-    Guarantee: the bounds hold for the laws and the ε given, as exact dyadic numbers; every operation
+    Guarantee: the bounds hold for the laws and the ε given, as exact dyadic numbers; each operation
     between them and the floats returned is one on balls (docs/proof.md). It says nothing about
     whether these laws dominate a training algorithm.
 
@@ -94,14 +94,10 @@ def enclose_delta(
             if len(phases) == 1 and phases[0].count == 1:
                 found = single_step_delta(phases[0], epsilon, remove=remove)
             else:
-                found = sum_delta(
-                    mixed, variance, epsilon, remove=remove, wanted=wanted, size=size
-                )
+                found = sum_delta(mixed, variance, epsilon, remove=remove, wanted=wanted, size=size)
         except ArithmeticError as error:
             reasons.append(f"{'remove' if remove else 'add'}: {error}")
             found = OneWay(0.0, 1.0, "dominating bounds")
         upper = min(found.upper, capped)
         ways.append(OneWay(found.lower, upper, found.how, found.bits, found.terms))
-    return Enclosure(
-        epsilon, ways[0], ways[1], time.process_time() - started, "; ".join(reasons)
-    )
+    return Enclosure(epsilon, ways[0], ways[1], time.process_time() - started, "; ".join(reasons))

@@ -109,9 +109,7 @@ class Ratio:
     Precision is that of the surrounding ``flint.ctx``.
     """
 
-    def __init__(
-        self, steps: Steps, window: tuple[int, int], reach: tuple[float, float]
-    ) -> None:
+    def __init__(self, steps: Steps, window: tuple[int, int], reach: tuple[float, float]) -> None:
         flint = flint_library()
         arb = flint.arb
         law, self.a = steps.law, steps.unit
@@ -174,8 +172,8 @@ class Ratio:
 
 
 def _geometric(rho: Ball) -> Ball:
-    """ρ/(1-ρ), for a ratio that must be below 1/2."""
-    if not 2 * rho < 1:
+    """ρ/(1-ρ), for a ratio that must be below 1."""
+    if not rho < 1:
         raise ArithmeticError("the window of k is too narrow for this range")
     return rho / (1 - rho)
 

@@ -1,4 +1,4 @@
-r"""One step's moment function F(b + iu) = ∫ φ(x) (1-χ(x)) e^{(b+iu)ℓ(x)} dx, enclosed for all u ≥ 0.
+r"""One step's moment function F(b + iu) = ∫ φ (1-χ) e^{(b+iu)ℓ} dx, enclosed for all u ≥ 0.
 
 The integral is taken along Im z = Y/2 by the trapezoid rule. ℓ is analytic for 0 ≤ Im z < π/a, and
 Im ℓ ≥ 0 there (docs/proof.md, Lemma 2), so that |f_u| ≤ |f_0| on the strip, and the error of the
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.proof.balls import Ball, float_above, flint_library, log_float
+from userdp.accounting.proof.balls import Ball, flint_library, float_above, log_float
 from userdp.accounting.proof.law import Ratio, Steps, continuous_log
 from userdp.accounting.proof.planning import Cut, View
 
@@ -40,14 +40,14 @@ def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
         return arb(0)
     with flint.ctx.workprec(bits):
         law = view.law
-        keep = np.flatnonzero(law.log_q > law.log_q.max() - 0.7 * bits - 60)
+        keep = np.flatnonzero(law.log_q > law.log_q.max() - 1500.0)
         low, high = int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least
         width = (2 + 1 / arb(cut.sharpness) ** 2).sqrt()
         weight, lost = steps.law.weight(low), arb(0)
         if low > steps.law.least:
             # the terms fall geometrically downwards, and lower k has less mass beyond the cut
             rho = 1 / steps.law.ratio(low - 1)
-            if not 2 * rho < 1:
+            if not rho < 1:
                 raise ArithmeticError("the window of k is too narrow for the dropped mass")
             start = (arb(cut.place) - steps.unit * low) / width
             lost += weight * rho / (1 - rho) * start.erfc() / 2
@@ -57,17 +57,17 @@ def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
                 weight *= steps.law.ratio(k)
         if high < steps.law.most:
             rho = steps.law.ratio(high)
-            if not 2 * rho < 1:
+            if not rho < 1:
                 raise ArithmeticError("the window of k is too narrow for the dropped mass")
             lost += weight * rho / (1 - rho)
         return lost.upper()
 
 
-def _widening(length: float, width: float) -> np.ndarray:
+def _widening(length: float, width: float, most: float) -> np.ndarray:
     """0 = d_0 < d_1 < … = ``length``: steps of ``width`` that grow where the integrand is dead."""
     distances = [0.0]
     while distances[-1] < length:
-        distances.append(distances[-1] + max(width, 0.015 * distances[-1]))
+        distances.append(distances[-1] + max(width, min(most, 0.015 * distances[-1])))
     distances[-1] = length
     return np.array(distances)
 
@@ -200,11 +200,17 @@ class Moment:
         (x1, x2), (low, high) = self.outer, self.inner
         width = min(0.04, (high - low) / 200)
         width = max(width, (high - low) / _MOST_CELLS)
+        # a cell's bound is too high by e^{slope × width}, which three nats may be
+        means = self.view.law.at(np.array([x1, x2]))[1]
+        slope = abs(self._float_b) * self.view.law.a * float(means[1]) + max(-x1, x2)
+        if self.view.cut is not None:
+            slope += 2 * self.view.cut.sharpness**2 * max(x2 - self.view.cut.place, 0.0)
+        most = 3.0 / slope
         edges = np.concatenate(
             [
-                low - _widening(low - x1, width)[:0:-1],
+                low - _widening(low - x1, width, most)[:0:-1],
                 np.linspace(low, high, math.ceil((high - low) / width) + 1)[:-1],
-                high + _widening(x2 - high, width),
+                high + _widening(x2 - high, width, most),
             ]
         )
         x1, x2 = float(edges[0]), float(edges[-1])  # after rounding
@@ -283,9 +289,7 @@ class Moment:
             )
         tangent = fall * (self.b * loss - x**2 / 2).exp()  # ℓ' ≤ a·most
         ways.append((tangent, x + 2 * square * beyond - self.b * self.a * self.steps.law.most))
-        found = [
-            ((value / rate).upper(), value.upper()) for value, rate in ways if rate > 0
-        ]
+        found = [((value / rate).upper(), value.upper()) for value, rate in ways if rate > 0]
         if not found or not beyond > 0:
             raise ArithmeticError("the right end lies on the wrong side of the integrand")
         integral, value = min(found, key=lambda way: log_float(way[0]))

@@ -19,7 +19,7 @@ from userdp.accounting.proof.law import Binomial, Steps
 Floats = NDArray[np.float64]
 
 _NEGLIGIBLE = 110.0  # log of what a window of k may leave out, beside the largest term
-_LINES = np.geomspace(1e-5, 1e6, 331)  # candidates for c and for the orders of Chernoff's bound
+_LINES = np.geomspace(1e-8, 1e6, 421)  # candidates for c and for the orders of Chernoff's bound
 
 
 class FloatLaw:
@@ -191,9 +191,7 @@ def make_plan(
     for turn in range(16):
         best = None
         for square in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0) if remove else (0.0,):
-            plan = _try(
-                phases, laws, epsilon, square, guess, log_tolerance, steps_in_all, variance
-            )
+            plan = _try(phases, laws, epsilon, square, guess, log_tolerance, steps_in_all, variance)
             if plan is None:
                 continue
             # a sharper cut costs nodes: it must gain something
@@ -205,7 +203,7 @@ def make_plan(
         found = best.log_at_c - 1.0
         if log_delta is not None or found > guess - 3.0 or turn == 15:
             break
-        # what the cut took is about e^(guess + log_tolerance): a smaller sum than that tells nothing
+        # the cut took about e^(guess + log_tolerance): a smaller sum than that tells nothing
         guess = max(found - 3.0, 1.5 * guess + log_tolerance)
     assert best is not None
     return best
@@ -235,7 +233,7 @@ def _try(
             views.append(_view(law, cut, min(furthest, 4e3), most))
         else:
             views.append(_view(law, None, 0.0, most))
-    orders = _LINES[_LINES <= most]
+    orders = _LINES[most >= _LINES]
     log_moments = 0.5 * variance * orders * (1 + orders)
     for steps, view in zip(phases, views, strict=True):
         b = 1 + orders if remove else -orders

@@ -23,7 +23,7 @@ MOST_PRODUCTS = 1.4e8  # nodes in u times nodes in x: some 10 s
 MOST_TERMS = 300_000
 _SMOOTHED = 1e-7  # relative error that smoothing may leave, where the sum needs it
 _LOG_SMOOTHED = math.log(1e-8)  # of the tail, where smoothing costs more than that anyway
-_LEAST_BITS = 128
+_LEAST_BITS, _MOST_BITS = 128, 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,13 @@ class _Problem:
 
 
 def sum_delta(
-    phases: tuple[Steps, ...], variance: Ball, epsilon: float, *, remove: bool, wanted: float = 1e-9, size: float = 0.0
+    phases: tuple[Steps, ...],
+    variance: Ball,
+    epsilon: float,
+    *,
+    remove: bool,
+    wanted: float = 1e-9,
+    size: float = 0.0,
 ) -> OneWay:
     """Enclose δ(ε) of one direction.
 
@@ -91,7 +97,7 @@ def sum_delta(
             raise AssertionError("two enclosures of one number do not meet")
         better = found if found.relative_width <= best.relative_width or turn == 0 else best
         best = OneWay(lower, upper, better.how, better.bits, better.terms)
-        if best.relative_width <= wanted or best.upper <= 0:
+        if best.relative_width <= wanted or best.upper <= 1e-300:
             break
         known = guess is not None and found.lower > 0 and abs(math.log(found.upper) - guess) < 1
         if found.how == "smoothed sum" and (known or found.relative_width < 20 * _SMOOTHED):
@@ -105,9 +111,7 @@ def sum_delta(
 
 
 def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
-    flint = flint_library()
-    arb = flint.arb
-    phases, remove = problem.phases, problem.remove
+    phases = problem.phases
     log_delta = plan.log_delta if guess is None else min(guess, plan.log_delta)
     # what one unit of relative error of M(c) does to δ, in logs
     per_unit = plan.log_at_c - log_delta + math.log(sum(s.count for s in phases)) - math.log(plan.c)
@@ -116,6 +120,20 @@ def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
     need = 60 + (per_unit - LOG_TOLERANCE) / math.log(2)
     while bits < need:
         bits += 32
+    while True:
+        found, blurred = _with_bits(problem, plan, per_unit, log_delta, bits)
+        if not blurred or bits > _MOST_BITS:
+            return found
+        bits += 96
+
+
+def _with_bits(
+    problem: _Problem, plan: Plan, per_unit: float, log_delta: float, bits: int
+) -> tuple[OneWay, bool]:
+    """The enclosure at one precision, and whether rounding is most of its width."""
+    flint = flint_library()
+    arb = flint.arb
+    phases, remove = problem.phases, problem.remove
     with flint.ctx.workprec(bits):
         moments = []
         for steps, view in zip(phases, plan.views, strict=True):
@@ -124,7 +142,7 @@ def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
             target = log_m + LOG_TOLERANCE - per_unit
             moments.append(Moment(steps, view, b, target, bits))
         chosen = _Sum(problem, plan, moments, log_delta)
-        return chosen.enclose(bits)
+        return chosen.enclose(bits), chosen.blurred
 
 
 def _kappa(a: Ball) -> Ball:
@@ -144,6 +162,7 @@ class _Sum:
         mantissa, exponent = math.frexp(2 * math.pi / plan.period)
         self.h = arb(math.ldexp(math.floor(mantissa * 2**20), exponent - 20))
         self.float_h = float(self.h)
+        self.blurred = False
         self.tails = [moment.tail_lines() for moment in moments]
 
     # ------------------------------------------------------------ how far (floats)
@@ -232,6 +251,8 @@ class _Sum:
         cap = chern_right if chern_right < upper else upper
         if not (upper.is_finite() and lower.is_finite()):
             raise ArithmeticError("the balls grew without bound")
+        # the trapezoid's own errors are in the balls too, near 1e-11: more than that is rounding
+        self.blurred = bool(sums.rad() > sums.mid() * arb(1e-9)) and float_above(cap) > 1e-300
         how = "smoothed sum" if smoothing else "sum"
         return OneWay(
             max(float_below(lower), 0.0),
