@@ -14,6 +14,8 @@ from benchmarks.accounting import corners, lines
 from benchmarks.accounting.bench import Bench, Journal
 from benchmarks.accounting.compare import compare, compare_calibration
 from benchmarks.accounting.libraries import Row
+from benchmarks.accounting.prove import FILE as PROOF_FILE
+from benchmarks.accounting.prove import prove
 from benchmarks.accounting.settings import TABLE, Setting, random_settings
 from benchmarks.accounting.summary import summarise
 from benchmarks.accounting.tables import show
@@ -42,7 +44,12 @@ def main() -> int:
     parser.add_argument("--cap", type=int, default=120, help="seconds for a call of either library")
     parser.add_argument("--calibration-cap", type=int, default=900, help="seconds, calibration")
     parser.add_argument("--worker", choices=["ours", "dp-accounting"], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "part", nargs="?", choices=["prove"], help="prove: enclose random settings by balls"
+    )
     options = parser.parse_args()
+    if options.part == "prove":
+        return prove(options.settings or 300, options.results or PROOF_FILE)
     if options.worker:
         serve(options.worker)
         return 0

@@ -56,3 +56,28 @@ def random_settings(count: int, seed: int) -> list[Setting]:
         )
         for _ in range(count)
     ]
+
+
+def proof_settings(count: int, seed: int) -> list[Setting]:
+    """Settings for the proof: of every five, three over wide ranges and two in a corner.
+
+    The corners take turns: little noise, large groups, tiny δ. The same for a seed.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(low: float, high: float) -> float:
+        return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.6g}")
+
+    settings = []
+    for i in range(count):
+        corner = (i // 5 * 2 + i % 5 - 3) % 3 if i % 5 >= 3 else None
+        settings.append(
+            Setting(
+                steps=round(draw(1, 1e6)),
+                sampling_probability=draw(1e-6, 1.0),
+                noise_multiplier=draw(0.15, 0.4) if corner == 0 else draw(0.3, 100.0),
+                group_size=round(draw(64, 3e4) if corner == 1 else draw(1, 512)),
+                delta=draw(1e-100, 1e-12) if corner == 2 else draw(1e-12, 1e-3),
+            )
+        )
+    return settings

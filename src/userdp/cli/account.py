@@ -10,6 +10,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from userdp.cli.account_proof import (
+    delta_at,
+    print_proof,
+    proof_of_epsilon,
+)
 from userdp.cli.mechanism_options import (
     AccountantName,
     MechanismOptions,
@@ -30,11 +35,13 @@ def account(
     options: Annotated[MechanismOptions | None, Parameter(name="*")] = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
+    epsilon: float | None = None,
     accountant: AccountantName | None = None,
     ledger: Path | None = None,
     allow_large_delta: bool = False,
     by_examples: bool = False,
     curve: bool = False,
+    proof: bool = False,
     json: bool = False,
 ) -> None:
     """Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.
@@ -46,6 +53,7 @@ def account(
         options: see MechanismOptions.
         noise_multiplier: standard deviation of the noise divided by the clip norm.
         delta: in (0, 1); with --ledger, each run's own by default.
+        epsilon: in place of delta: the delta at this epsilon, by contour.
         accountant: contour (certified, exact; the default), or a second opinion. With --ledger: of
             the steps that it charges, in place of the plan's own accountant.
         ledger: a run or store ledger, or the folder that holds one; epsilon is recomputed from it.
@@ -54,6 +62,8 @@ def account(
         by_examples: also the epsilon of users who hold fewer examples than the cap, by contour.
         curve: also the whole delta(epsilon) curve, and the most that any attack can tell, by
             contour. With --ledger: where one mechanism is all of the claim.
+        proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): encloses delta
+            there anew, and fails if the accountant is contradicted.
         json: print one JSON object on stdout.
     """
     from userdp.accounting.accountants import Accountant, epsilon_by
@@ -63,10 +73,19 @@ def account(
             f"--curve and --by-examples are computed by contour, not by --accountant {accountant}",
             hint="leave --accountant out, or ask for them by themselves",
         )
+    if epsilon is not None:
+        if delta is not None or ledger or by_examples or curve or accountant or allow_large_delta:
+            raise UseError("--epsilon goes with a mechanism, its noise and --proof only")
+        if noise_multiplier is None:
+            raise UseError("account needs --noise-multiplier: without it there is no delta")
+        given = build_mechanism(options or MechanismOptions(), noise_multiplier=noise_multiplier)
+        result = {**delta_at(given, epsilon, proof=proof), **describe(given)}
+        emit(result, json=json, render=lambda console: print_table(console, result))
+        return
     if ledger is not None:
         if options is not None or noise_multiplier is not None:
             raise UseError("--ledger says it all: leave the options of a mechanism out")
-        found = _of_ledger(ledger, delta, wanted=bool(accountant or curve or by_examples))
+        found = _of_ledger(ledger, delta, wanted=bool(accountant or curve or by_examples or proof))
         result, priced, population = found.to_dict(), found.mechanism, found.population
         # The ledger's own δ was judged when its run began: of that there is only a warning.
         allow_large_delta = allow_large_delta or delta is None
@@ -104,6 +123,8 @@ def account(
         result["epsilon_by_examples"] = _by_examples(priced, delta)
     if curve:
         result["curve"] = _curve(priced)
+    if proof:
+        result["proof"] = proof_of_epsilon(priced, result)
     emit(result, json=json, render=lambda console: print_table(console, result))
 
 
@@ -124,8 +145,8 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     if wanted and found.mechanism is None:
         why = "nothing" if math.isinf(found.guarantee.epsilon) else found.composition
         raise UseError(
-            "--accountant, --curve and --by-examples ask of one mechanism, and the claim of "
-            f"{path} is of {why}",
+            "--accountant, --curve, --by-examples and --proof ask of one mechanism, and the claim "
+            f"of {path} is of {why}",
             hint="leave them out, or name the ledger of a single private run",
         )
     return found
@@ -171,6 +192,8 @@ def print_table(console: Console, result: dict[str, Any]) -> None:
             value = f"{value:.8g}"
         table.add_row(key.replace("_", " "), str(value))
     console.print(table)
+    if "proof" in result:
+        print_proof(console, result["proof"])
     if "epsilon_by_examples" in result:
         rows = [(k, round_up(v)) for k, v in result["epsilon_by_examples"].items()]
         _print_columns(console, ("examples of the user", "epsilon"), rows)

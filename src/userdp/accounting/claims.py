@@ -1,0 +1,177 @@
+"""What the contour accountant says, proven or contradicted by ball arithmetic.
+
+The proof encloses δ at the two ends of the accountant's bracket of ε. It proves numbers for the
+dominating pair that the mechanism names; that this pair dominates is the cited theorems' part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from userdp.accounting.bracket import Bracket
+from userdp.accounting.mechanisms import (
+    Composition,
+    FixedBatchExamples,
+    FixedBatchUsers,
+    FullParticipation,
+    Mechanism,
+    PoissonExamples,
+    PoissonUsers,
+    TruncatedPoisson,
+)
+from userdp.accounting.proof import Binomial, Enclosure, Hypergeometric, Steps, enclose_delta
+from userdp.errors import FailureError, UseError
+
+SCOPE = "numbers of the dominating pair, not that it dominates the training run (docs/proof.md)"
+
+
+def steps_of(mechanism: Mechanism) -> tuple[Steps, ...]:
+    """The laws of a mechanism's dominating pair, from its own parameters.
+
+    Raises:
+        UseError: the mechanism is not a composition of mixtures of Gaussians on one grid.
+    """
+    match mechanism:
+        case PoissonUsers():
+            law: Binomial | Hypergeometric = Binomial(
+                trials=1, probability=mechanism.sampling_probability
+            )
+            scale = 1.0
+        case PoissonExamples():
+            law = Binomial(trials=mechanism.group_size, probability=mechanism.sampling_probability)
+            scale = 1.0
+        case FixedBatchExamples():
+            law = Hypergeometric(
+                draws=mechanism.batch_size,
+                population=mechanism.population + mechanism.group_size,
+                marked=mechanism.group_size,
+            )
+            scale = 2.0
+        case FixedBatchUsers():
+            law = Hypergeometric(
+                draws=mechanism.cohort_size, population=mechanism.population + 1, marked=1
+            )
+            scale = 2.0
+        case FullParticipation():
+            law, scale = Binomial(trials=1, probability=1.0), mechanism.shift
+        case Composition():
+            return tuple(steps for part in mechanism.parts for steps in steps_of(part))
+        case _:
+            raise UseError(
+                f"there is no proof for {type(mechanism).__name__}: its price is not that of a "
+                "composition of mixtures of Gaussians",
+                hint="leave --proof out",
+            )
+    return (
+        Steps(
+            law=law,
+            scale=scale,
+            noise_multiplier=mechanism.noise_multiplier,
+            count=mechanism.steps,
+        ),
+    )
+
+
+def prove_epsilon(mechanism: Mechanism, delta: float, found: Bracket) -> dict[str, Any]:
+    """Try to prove "δ(ε) ≤ ``delta`` at ε = ``found.upper``", and that a smaller ε would not do.
+
+    Guarantee: ``proven`` is true only where the enclosure says so.
+
+    Args:
+        mechanism: what was priced.
+        delta: the target.
+        found: the accountant's bracket of ε.
+
+    Raises:
+        FailureError: the enclosure contradicts the bracket: one of the two is wrong.
+        UseError: python-flint is missing.
+    """
+    result: dict[str, Any] = {"claim": f"delta({found.upper!r}) <= {delta!r}", "proven": False}
+    if found.upper == float("inf"):
+        return {**result, "why": "the accountant gives no finite epsilon"}
+    try:
+        phases, added = _priced(mechanism)
+    except UseError as error:
+        return {**result, "why": error.message}
+    at_upper = enclose_delta(phases, found.upper, size=delta)
+    upper = added(at_upper.upper, found.upper)
+    result |= {"proven": upper <= delta, **_numbers(at_upper, upper), "scope": SCOPE}
+    exact = not isinstance(mechanism, TruncatedPoisson)
+    if exact and at_upper.lower > delta:
+        raise _contradiction(f"delta({found.upper!r}) > {at_upper.lower!r}, over {delta!r}")
+    if not result["proven"]:
+        result["why"] = at_upper.why or (
+            f"delta is enclosed in [{at_upper.lower!r}, {upper!r}] only"
+        )
+    if exact and found.lower > 0:
+        at_lower = enclose_delta(phases, found.lower, size=delta)
+        if at_lower.upper < delta:
+            raise _contradiction(f"delta({found.lower!r}) < {at_lower.upper!r}, under {delta!r}")
+        result["epsilon_lower_bound"] = {
+            "claim": f"delta({found.lower!r}) >= {delta!r}",
+            "proven": at_lower.lower >= delta,
+            **_numbers(at_lower, at_lower.upper),
+        }
+    return result
+
+
+def prove_delta(mechanism: Mechanism, epsilon: float, found: Bracket) -> dict[str, Any]:
+    """Enclose δ at a given ε, beside the accountant's bracket of it.
+
+    Raises:
+        FailureError: the two brackets have no common point.
+        UseError: python-flint is missing, or the mechanism has no proof.
+    """
+    phases, added = _priced(mechanism)
+    enclosure = enclose_delta(phases, epsilon, size=found.upper)
+    upper = added(enclosure.upper, epsilon)
+    exact = not isinstance(mechanism, TruncatedPoisson)
+    if upper < found.lower or (exact and enclosure.lower > found.upper):
+        raise _contradiction(
+            f"delta({epsilon!r}) lies in [{enclosure.lower!r}, {upper!r}], "
+            f"not in [{found.lower!r}, {found.upper!r}]"
+        )
+    return {
+        "claim": f"delta({epsilon!r}) <= {found.upper!r}",
+        "proven": upper <= found.upper,
+        **_numbers(enclosure, upper),
+        "scope": SCOPE,
+        **({"why": enclosure.why} if enclosure.why else {}),
+    }
+
+
+def _priced(mechanism: Mechanism) -> tuple[tuple[Steps, ...], Any]:
+    """The laws, and what a cap on the batch adds to an upper bound of δ."""
+    if not isinstance(mechanism, TruncatedPoisson):
+        return steps_of(mechanism), lambda delta, epsilon: delta
+    from userdp.accounting.proof.closed import binomial_tail_added
+
+    untruncated = mechanism.untruncated
+    return steps_of(untruncated), lambda delta, epsilon: binomial_tail_added(
+        delta,
+        epsilon,
+        Binomial(trials=mechanism.most_units, probability=untruncated.sampling_probability),
+        cap=mechanism.cap,
+        count=untruncated.steps,
+    )
+
+
+def _numbers(enclosure: Enclosure, upper: float) -> dict[str, Any]:
+    return {
+        "epsilon": enclosure.epsilon,
+        "delta_lower": enclosure.lower,
+        "delta_upper": upper,
+        "remove": [enclosure.remove.lower, enclosure.remove.upper],
+        "add": [enclosure.add.lower, enclosure.add.upper],
+        "how": [enclosure.remove.how, enclosure.add.how],
+        "bits": enclosure.bits,
+        "seconds": round(enclosure.seconds, 3),
+    }
+
+
+def _contradiction(words: str) -> FailureError:
+    return FailureError(
+        f"the proof contradicts the accountant: ball arithmetic proves {words}. One of the two is "
+        "wrong, and this epsilon must not be used",
+        hint="please report these parameters",
+    )

@@ -1,0 +1,10 @@
+"""δ(ε) enclosed anew by ball arithmetic, without a line of the contour accountant.
+
+The derivation is docs/proof.md. It proves numbers, not that a pair of laws dominates an algorithm.
+"""
+
+from userdp.accounting.proof.enclosure import Enclosure, enclose_delta
+from userdp.accounting.proof.law import Binomial, Hypergeometric, Steps
+from userdp.accounting.proof.sums import OneWay
+
+__all__ = ["Binomial", "Enclosure", "Hypergeometric", "OneWay", "Steps", "enclose_delta"]

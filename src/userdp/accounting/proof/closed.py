@@ -1,0 +1,214 @@
+r"""Closed forms in balls: one step, pure Gaussians, and bounds that need no sum (docs/proof.md)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
+from userdp.accounting.proof.law import Binomial, Ratio, Steps
+from userdp.accounting.proof.planning import FloatLaw
+from userdp.accounting.proof.sums import OneWay
+
+_MOST_BITS = 4096
+_SMALL_ENOUGH = 1e-13
+
+
+def _tail(x: Ball) -> Ball:
+    """Pr[N(0, 1) ≥ x]."""
+    return (x / flint_library().arb(2).sqrt()).erfc() / 2
+
+
+def _as_result(value: Ball, how: str, bits: int) -> OneWay:
+    upper = min(float_above(value), 1.0)
+    return OneWay(max(min(float_below(value), upper), 0.0), max(upper, 0.0), how, bits)
+
+
+def gaussian_delta(variance: Ball, epsilon: float) -> OneWay:
+    r"""δ(ε) of one Gaussian mechanism with μ² = ``variance``, equal in both directions.
+
+    Source: Balle and Wang 2018, Theorem 8: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ).
+    """
+    flint = flint_library()
+    bits = 128
+    while True:
+        with flint.ctx.workprec(bits):
+            mu, at = variance.sqrt(), flint.arb(epsilon)
+            value = _tail(at / mu - mu / 2) - at.exp() * _tail(at / mu + mu / 2)
+            found = _as_result(value, "closed form", bits)
+        if found.relative_width < _SMALL_ENOUGH or bits >= _MOST_BITS:
+            return found
+        bits *= 2
+
+
+def dominating_variance(phases: tuple[Steps, ...]) -> Ball:
+    """μ² of a Gaussian that is easier to tell apart than the phases: steps at their largest shift.
+
+    Q^T is a mixture over the sequences of shifts of Gaussians of at most this norm, and H is
+    jointly convex; a Gaussian's grows with its norm.
+    """
+    value = flint_library().arb(0)
+    for steps in phases:
+        value += steps.count * (steps.unit * steps.law.most) ** 2
+    return value
+
+
+def participation(phases: tuple[Steps, ...]) -> Ball:
+    """Σ T (1 - q_0): δ is at most the chance that the user takes part at all."""
+    arb = flint_library().arb
+    value = arb(0)
+    for steps in phases:
+        absent = steps.law.weight(0) if steps.law.least == 0 else arb(0)
+        value += steps.count * (1 - absent)
+    return value
+
+
+def add_is_zero(phases: tuple[Steps, ...], epsilon: float) -> bool:
+    """Whether *add* is certainly 0: no loss -Σ ℓ exceeds -Σ T log q_0, as ℓ ≥ log q_0."""
+    flint = flint_library()
+    if any(steps.law.least > 0 for steps in phases):
+        return False
+    with flint.ctx.workprec(256):
+        most = flint.arb(0)
+        for steps in phases:
+            most -= steps.count * steps.law.weight(0).log()
+        return bool(flint.arb(epsilon) >= most)
+
+
+def single_step_delta(steps: Steps, epsilon: float, *, remove: bool) -> OneWay:
+    r"""δ(ε) of one step, by the Neyman-Pearson set where the loss exceeds ε.
+
+    ℓ increases on the axis, so the set is {x > r} with ℓ(r) = ε (*remove*), or {x < r} with
+    ℓ(r) = -ε (*add*). r is enclosed between two points where ℓ is certainly below and above.
+
+    Raises:
+        ArithmeticError: the root was not enclosed.
+    """
+    flint = flint_library()
+    law = FloatLaw(steps)
+    start = _float_root(law, epsilon if remove else -epsilon)
+    bits = 256
+    while True:
+        with flint.ctx.workprec(bits):
+            value = _one_step(steps, law, start, epsilon, remove, bits)
+            found = _as_result(value, "one step, closed form", bits)
+        if found.relative_width < _SMALL_ENOUGH or bits >= _MOST_BITS:
+            return found
+        bits *= 2
+
+
+def _float_root(law: FloatLaw, target: float) -> float:
+    low, high = -1.0, 1.0
+    while float(law.at(np.array([low]))[0][0]) > target:
+        low *= 2
+        if low < -1e9:
+            raise ArithmeticError("the loss nowhere comes down to epsilon")
+    while float(law.at(np.array([high]))[0][0]) < target:
+        high *= 2
+        if high > 1e12:
+            raise ArithmeticError("the loss nowhere comes up to epsilon")
+    while high - low > 1e-12 * max(abs(high), 1.0):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if float(law.at(np.array([middle]))[0][0]) > target:
+            high = middle
+        else:
+            low = middle
+    return 0.5 * (low + high)
+
+
+def _one_step(
+    steps: Steps, law: FloatLaw, start: float, epsilon: float, remove: bool, bits: int
+) -> Ball:
+    arb = flint_library().arb
+    least = steps.law.least
+    window = law.window(start - 0.5, start + 0.5, bits)
+    ratio = Ratio(steps, (window[0] + least, window[1] + least), (start - 0.5, start + 0.5))
+    target = arb(epsilon) if remove else -arb(epsilon)
+    r = arb(start)
+    for _ in range(14):
+        loss, mean, _ = ratio.at(r)
+        r = (r - (loss - target) / (ratio.a * mean)).mid()
+    width = arb(2) ** (-int(0.8 * bits))
+    for _ in range(40):
+        if ratio.at(r - width)[0] < target and ratio.at(r + width)[0] > target:
+            break
+        width *= 16
+    else:
+        raise ArithmeticError("the root of the loss was not enclosed")
+    root = r + arb(0, width)
+    if not abs(root - arb(start)) < arb(0.5):
+        raise ArithmeticError("the root of the loss left its window")
+    chance = _mixture_tail(steps, law, root, bits, above=remove)
+    if remove:
+        return chance - arb(epsilon).exp() * _tail(root)
+    return _tail(-root) - arb(epsilon).exp() * chance
+
+
+def _mixture_tail(steps: Steps, law: FloatLaw, root: Ball, bits: int, *, above: bool) -> Ball:
+    """Q(x > root), or Q(x < root); components far in both tails are bounded, not summed."""
+    arb = flint_library().arb
+    least, sign = steps.law.least, 1 if above else -1
+    at = float(root.mid())
+    size = law.log_q + log_ndtr(sign * (law.a * law.k - at))
+    keep = np.flatnonzero(size > size.max() - (bits * math.log(2) + 20))
+    low, high = int(keep[0]) + least, int(keep[-1]) + least
+    weight = steps.law.weight(low)
+    value = arb(0)
+    if low > least:
+        # the factor is at most 1, and at most the one at ``low`` where it falls downwards
+        rho = 1 / steps.law.ratio(low - 1)
+        edge = _tail(root - steps.unit * low) if above else arb(1)
+        value += _upto(weight * edge * _geometric(rho))
+    for k in range(low, high + 1):
+        value += weight * _tail(sign * (root - steps.unit * k))
+        if k < high:
+            weight = weight * steps.law.ratio(k)
+    if high < steps.law.most:
+        rho = steps.law.ratio(high)
+        edge = arb(1) if above else _tail(steps.unit * high - root)
+        value += _upto(weight * edge * _geometric(rho))
+    return value
+
+
+def _geometric(rho: Ball) -> Ball:
+    if not rho < 1:
+        raise ArithmeticError("the window of k is too narrow for this tail")
+    return rho / (1 - rho)
+
+
+def _upto(bound: Ball) -> Ball:
+    """The ball [0, bound] (as one around 0, which holds it)."""
+    return flint_library().arb(0, bound.upper())
+
+
+def binomial_tail_added(
+    delta: float, epsilon: float, units: Binomial, *, cap: int, count: int
+) -> float:
+    """``delta`` + (1 + e^ε) τ with τ = ``count``·Pr[units > ``cap``], rounded up; at most 1.
+
+    A run whose batches are cut at ``cap`` differs from the uncut one with probability at most τ on
+    either data set, which costs at most (1 + e^ε) τ.
+    """
+    if cap >= units.trials:
+        return delta
+    flint = flint_library()
+    with flint.ctx.workprec(256):
+        weight, tail, k = units.weight(cap + 1), flint.arb(0), cap + 1
+        if units.probability == 1:
+            return 1.0
+        while k < units.trials:
+            ratio = units.ratio(k)  # falls with k
+            rest = weight / (1 - ratio) if ratio < 1 else None
+            if rest is not None and weight <= tail * flint.arb(2) ** -60:
+                break
+            tail += weight
+            weight *= ratio
+            k += 1
+            rest = None
+        tail += weight if k == units.trials else rest
+        overflow = count * tail
+        return min(1.0, float_above(flint.arb(delta) + (1 + flint.arb(epsilon).exp()) * overflow))

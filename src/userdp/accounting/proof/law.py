@@ -1,0 +1,217 @@
+r"""The law of one step's shift, in balls: the likelihood ratio Z and its posterior moments.
+
+A step shifts the noise N(0, σ²) by ``scale``·k, where k is drawn from a binomial law (Charles et
+al. 2024, Theorems 1 to 3; Ganesh 2024, Theorem 3.1) or a hypergeometric one (Ganesh 2024,
+Theorem 3.3). In units of σ, with a = scale/σ and t = e^{az}, the likelihood ratio of the step is
+
+.. math:: Z(z) = \sum_k q_k e^{k a z - k² a²/2} = \sum_k c_k t^k, \qquad c_k = q_k e^{-k²a²/2}.
+
+As a polynomial in t it has real roots ≤ 0 only (docs/proof.md, Lemma 1): everything that the proof
+knows of Z in the complex plane comes from that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from userdp.accounting.proof.balls import Ball, flint_library
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Binomial:
+    """k ~ Binomial(``trials``, ``probability``); the float is taken as the dyadic that it is."""
+
+    trials: int
+    probability: float
+
+    @property
+    def least(self) -> int:
+        return self.trials if self.probability == 1 else 0
+
+    @property
+    def most(self) -> int:
+        return self.trials
+
+    def weight(self, k: int) -> Ball:
+        """q_k as a ball."""
+        arb = flint_library().arb
+        p = arb(self.probability)
+        return arb.bin_uiui(self.trials, k) * p**k * (1 - p) ** (self.trials - k)
+
+    def ratio(self, k: int) -> Ball:
+        """q_{k+1} / q_k as a ball."""
+        arb = flint_library().arb
+        p = arb(self.probability)
+        return arb(self.trials - k) / (k + 1) * (p / (1 - p))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hypergeometric:
+    """k marked units among ``draws`` of ``population``, ``marked`` of which are marked."""
+
+    draws: int
+    population: int
+    marked: int
+
+    @property
+    def least(self) -> int:
+        return max(0, self.draws + self.marked - self.population)
+
+    @property
+    def most(self) -> int:
+        return min(self.draws, self.marked)
+
+    def weight(self, k: int) -> Ball:
+        """q_k as a ball."""
+        arb = flint_library().arb
+        return (
+            arb.bin_uiui(self.marked, k)
+            * arb.bin_uiui(self.population - self.marked, self.draws - k)
+            / arb.bin_uiui(self.population, self.draws)
+        )
+
+    def ratio(self, k: int) -> Ball:
+        """q_{k+1} / q_k as a ball."""
+        arb = flint_library().arb
+        above = arb(self.marked - k) * (self.draws - k)
+        return above / (k + 1) / (self.population - self.marked - self.draws + k + 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """``count`` steps whose noise N(0, σ²) is shifted by ``scale``·k, k drawn from ``law``."""
+
+    law: Binomial | Hypergeometric
+    scale: float
+    noise_multiplier: float
+    count: int
+
+    @property
+    def is_gaussian(self) -> bool:
+        """One certain shift: a plain Gaussian mechanism."""
+        return self.law.least == self.law.most
+
+    @property
+    def unit(self) -> Ball:
+        """a = scale/σ, the shift of k = 1 in noise standard deviations."""
+        arb = flint_library().arb
+        return arb(self.scale) / arb(self.noise_multiplier)
+
+
+class Ratio:
+    """Z on a range of the real axis and above it, from a window of k.
+
+    The terms c_k t^k are log-concave in k (real-rootedness, or directly: q_k and e^{-k²a²/2} are),
+    so those outside the window sum to at most the edge term times ρ/(1-ρ), ρ the ratio of the two
+    terms at the edge; ρ is largest at the end of the range, where it is checked once.
+    Precision is that of the surrounding ``flint.ctx``.
+    """
+
+    def __init__(self, steps: Steps, window: tuple[int, int], reach: tuple[float, float]) -> None:
+        flint = flint_library()
+        arb = flint.arb
+        law, self.a = steps.law, steps.unit
+        low, high = window
+        self.low, self.high = low, high
+        self.trials = law.most - law.least
+        weights = [law.weight(low)]
+        for k in range(low, high):
+            weights.append(weights[-1] * law.ratio(k))
+        self.weights = weights
+        half = self.a**2 / 2
+        self.coefficients = [q * (-half * k * k).exp() for k, q in enumerate(weights, low)]
+        self._sums = [
+            flint.arb_poly([c * (k - low) ** r for k, c in enumerate(self.coefficients, low)])
+            for r in range(3)
+        ]
+        self._complex = flint.acb_poly(self.coefficients)
+        self._above = self._below = arb(0)
+        if high < law.most:
+            rho = law.ratio(high) * (-half * (2 * high + 1) + self.a * arb(reach[1])).exp()
+            self._above = _geometric(rho)
+        if low > law.least:
+            rho = (half * (2 * low - 1) - self.a * arb(reach[0])).exp() / law.ratio(low - 1)
+            self._below = _geometric(rho)
+        self.reach = reach
+
+    def _missing(self, t: Ball, power: int) -> Ball:
+        """At most this much is missing from Σ (k - low)^power c_k t^{k-low}, for real t > 0."""
+        many = max(self.trials, 1) ** power
+        above = self.coefficients[-1] * t ** (self.high - self.low) * self._above
+        return many * (above + self.coefficients[0] * self._below)
+
+    def sums(self, x: Ball) -> tuple[Ball, Ball, Ball]:
+        """Enclosures of Σ (k-low)^r c_k t^{k-low} at the real point x, r = 0, 1, 2."""
+        arb = flint_library().arb
+        t = (self.a * arb(x)).exp()
+        values = []
+        for power, polynomial in enumerate(self._sums):
+            slack = self._missing(t, power).upper()
+            values.append(polynomial(t) + arb(0, slack))
+        return values[0], values[1], values[2]
+
+    def at(self, x: Ball) -> tuple[Ball, Ball, Ball]:
+        """log Z(x), the posterior mean of k and its variance W(x), at the real point x."""
+        arb = flint_library().arb
+        zero, one, two = self.sums(x)
+        mean = one / zero
+        loss = zero.log() + self.low * self.a * arb(x)
+        variance = two / zero - mean**2
+        return loss, mean + self.low, variance
+
+    def above(self, x: float, y: Ball) -> tuple[Ball, Ball]:
+        """Z(x + iy)/t^low as a complex ball, and the log of t: z·a."""
+        flint = flint_library()
+        arb, acb = flint.arb, flint.acb
+        log_t = acb(self.a * arb(x), self.a * y)
+        t = log_t.exp()
+        slack = self._missing(log_t.real.exp(), 0).upper()
+        return self._complex(t) + acb(arb(0, slack), arb(0, slack)), log_t
+
+
+def _geometric(rho: Ball) -> Ball:
+    """ρ/(1-ρ), for a ratio that must be below 1."""
+    if not rho < 1:
+        raise ArithmeticError("the window of k is too narrow for this range")
+    return rho / (1 - rho)
+
+
+def continuous_log(ratio: Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
+    r"""ℓ(x + iy) on its continuous branch (ℓ real on the real axis), and W(x).
+
+    Z is a product of (t + r_j): with p_j = e^{ax}/(e^{ax} + r_j), θ = ay and
+    g_j(θ) = arg(1 - p_j + p_j e^{iθ}), Im ℓ = Σ g_j, m(x) = Σ p_j and W(x) = Σ p_j(1 - p_j).
+    |g_j' - p_j| ≤ 2 p_j(1-p_j) tan²(θ/2), so
+
+    .. math:: |Im ℓ(x+iy) - ay\, m(x)| ≤ W(x)\,(4\tan(ay/2) - 2ay)
+
+    (docs/proof.md, Lemma 3). Where the right side is below π - radius, it tells the multiple of 2π
+    that the principal logarithm lacks.
+
+    Raises:
+        ArithmeticError: the bound does not tell.
+    """
+    flint = flint_library()
+    arb, acb = flint.arb, flint.acb
+    _, mean, variance = ratio.at(x)
+    value, log_t = ratio.above(x, y)
+    principal = value.log() + ratio.low * log_t
+    theta = ratio.a * y
+    slack = (variance * (4 * (theta / 2).tan() - 2 * theta)).upper()
+    centre = theta * mean
+    turns = (centre - principal.imag) / (2 * arb.pi())
+    whole = math.floor(float(turns.mid()) + 0.5)
+    shifted = principal + acb(0, 2 * arb.pi() * whole)
+    if not abs(shifted.imag - centre) + slack < arb.pi():
+        raise ArithmeticError("the branch of the logarithm is not determined on this line")
+    return shifted, variance
+
+
+def total(terms: Sequence[Ball]) -> Ball:
+    """The sum of balls."""
+    result = flint_library().arb(0)
+    for term in terms:
+        result += term
+    return result

@@ -1,0 +1,480 @@
+r"""One step's moment function F(b + iu) = ∫ φ (1-χ) e^{(b+iu)ℓ} dx, enclosed for all u ≥ 0.
+
+The integral is taken along Im z = Y/2 by the trapezoid rule. ℓ is analytic for 0 ≤ Im z < π/a, and
+Im ℓ ≥ 0 there (docs/proof.md, Lemma 2), so that |f_u| ≤ |f_0| on the strip, and the error of the
+rule and the nodes left out are bounded by integrals that do not depend on u. Those are bounded by
+sums over cells of the real axis: Lemma 4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from userdp.accounting.proof.balls import Ball, flint_library, float_above, log_float
+from userdp.accounting.proof.law import Ratio, Steps, continuous_log
+from userdp.accounting.proof.planning import Cut, View
+
+MOST_NODES = 12_000
+_MOST_CELLS = 24_000
+_CELL_BITS = 64  # cells only bound: they need no accuracy
+# Lines for the tail stay this many 1/κ from the axis, where the majorant of |1-χ| has this factor.
+_CUT_LINES, _CUT_FACTOR = 1.8, 26.0
+
+
+def cut_weight(cut: Cut | None, z: Ball) -> Ball:
+    """1 - χ(z) = ½ erfc(κ(z - place)); 1 without a cut."""
+    flint = flint_library()
+    if cut is None:
+        return flint.arb(1)
+    return (flint.arb(cut.sharpness) * (z - flint.arb(cut.place))).erfc() / 2
+
+
+def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
+    """An upper bound of ∫ χ dQ = Σ q_k Pr[N(a_k, 1 + 1/(2κ²)) ≥ place], one step's cut mass."""
+    flint = flint_library()
+    arb, cut = flint.arb, view.cut
+    if cut is None:
+        return arb(0)
+    with flint.ctx.workprec(bits):
+        law = view.law
+        keep = np.flatnonzero(law.log_q > law.log_q.max() - 1500.0)
+        low, high = int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least
+        width = (2 + 1 / arb(cut.sharpness) ** 2).sqrt()
+        weight, lost = steps.law.weight(low), arb(0)
+        if low > steps.law.least:
+            # the terms fall geometrically downwards, and lower k has less mass beyond the cut
+            rho = 1 / steps.law.ratio(low - 1)
+            if not rho < 1:
+                raise ArithmeticError("the window of k is too narrow for the dropped mass")
+            start = (arb(cut.place) - steps.unit * low) / width
+            lost += weight * rho / (1 - rho) * start.erfc() / 2
+        for k in range(low, high + 1):
+            lost += weight * ((arb(cut.place) - steps.unit * k) / width).erfc() / 2
+            if k < high:
+                weight *= steps.law.ratio(k)
+        if high < steps.law.most:
+            rho = steps.law.ratio(high)
+            if not rho < 1:
+                raise ArithmeticError("the window of k is too narrow for the dropped mass")
+            lost += weight * rho / (1 - rho)
+        return lost.upper()
+
+
+def _widening(length: float, width: float, most: float) -> np.ndarray:
+    """0 = d_0 < d_1 < … = ``length``: steps of ``width`` that grow where the integrand is dead."""
+    distances = [0.0]
+    while distances[-1] < length:
+        distances.append(distances[-1] + max(width, min(most, 0.015 * distances[-1])))
+    distances[-1] = length
+    return np.array(distances)
+
+
+def _powers(base: Ball, count: int) -> list[Ball]:
+    """base^0, …, base^{count-1}, each from two of half its order.
+
+    A product of rectangles in the complex plane may be wider by √2 than the factors: along a chain
+    of hundreds that eats every bit, along log₂ of them a few.
+    """
+    powers = [flint_library().acb(1), base]
+    for j in range(2, count):
+        powers.append(powers[j // 2] * powers[j - j // 2])
+    return powers[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class TailLine:
+    """Σ beta e^{-U theta} + error bounds |F(b + iu)| for every u ≥ U."""
+
+    beta: list[Ball]
+    theta: list[Ball]
+    error: Ball
+    log_beta: np.ndarray
+    float_theta: np.ndarray
+
+    def bound(self, least: Ball) -> Ball:
+        """The bound at U = ``least``, as a ball whose upper end counts."""
+        value = self.error
+        for beta, theta in zip(self.beta, self.theta, strict=True):
+            value += beta * (-least * theta).exp()
+        return value.upper()
+
+
+class Moment:
+    """F(b + iu) of one step: nodes on a line, and what they miss.
+
+    Args:
+        steps: the step.
+        view: its grid and cut, from the plan (floats).
+        b: the real part of the exponent: 1 + c > 1 for *remove*, -c < 0 for *add*; exact.
+        log_target: log of the absolute error wanted, a float.
+        bits: working precision.
+        real: only u = 0 is asked for; then the line is the real axis itself.
+
+    ``error`` bounds |computed - F(b + iu)| for every u ≥ 0.
+    """
+
+    def __init__(
+        self, steps: Steps, view: View, b: Ball, log_target: float, bits: int, *, real: bool = False
+    ) -> None:
+        self.steps, self.view, self.b, self.bits = steps, view, b, bits
+        self._real = real
+        self._log_target = log_target
+        self._float_b = float(b.mid())
+        flint = flint_library()
+        self.a = steps.unit
+        self.raises = not b > 0  # negative exponent: |Z| must be bounded from below
+        self._spread()
+        with flint.ctx.workprec(_CELL_BITS):
+            self._cover()
+        self._choose_strip()
+        with flint.ctx.workprec(bits):
+            self._place_nodes()
+
+    # ---------------------------------------------------------------- where (floats)
+
+    def _spread(self) -> None:
+        """The part of the axis with nodes, and a wider one with cells."""
+        view, b, law = self.view, self._float_b, self.view.law
+        log_f = b * view.loss + view.log_weight - np.log(np.gradient(view.x))
+        margin = 12.0
+        keep = np.flatnonzero(log_f > self._log_target - margin)
+        if keep.size < 3 or keep[-1] >= view.x.size - 1 or keep[0] == 0:
+            raise ArithmeticError("the integrand does not fade within the range looked at")
+        self.inner = (float(view.x[keep[0] - 1]), float(view.x[keep[-1] + 1]))
+        peak = float(log_f.max())
+        self._scale = max(peak - self._log_target, 1.0)
+        _, _, variance = law.at(view.x[keep])
+        self._widest = float(variance.max())
+        spare = 8.0
+        if self.raises:
+            curve = 1 - b * law.a**2 * self._widest
+            y = min(0.9 * math.pi / law.a, 2 * math.sqrt(self._scale / curve))
+            spare += min(-b * self._trials() * -math.log(math.cos(law.a * y / 2)), 3e4)
+        goal = self._log_target - spare
+        self.outer = (self._left_end(goal), self._right_end(goal))
+
+    def _trials(self) -> int:
+        return self.steps.law.most - self.steps.law.least
+
+    def _left_end(self, goal: float) -> float:
+        law, b = self.view.law, self._float_b
+        x, step = min(self.inner[0] - 0.5, -1.0), 0.5
+        for _ in range(400):
+            loss = float(law.at(np.array([x]))[0][0])
+            if b * loss - 0.5 * x * x < goal:
+                return x
+            x, step = x - step, step * 1.05
+        raise ArithmeticError("no left end was found")
+
+    def _right_end(self, goal: float) -> float:
+        law, b, cut = self.view.law, self._float_b, self.view.cut
+        x, step = max(self.inner[1] + 0.5, 1.0), 0.5
+        if cut is not None:
+            x = max(x, cut.place + 0.5)
+        for _ in range(400):
+            loss = float(law.at(np.array([x]))[0][0])
+            if cut is None:
+                if b * loss - 0.5 * x * x < goal:
+                    return x
+            else:
+                square = cut.sharpness**2
+                fall = square * (x - cut.place) ** 2
+                quadratic = 0.5 * (b - 1) * x * x - fall + 4
+                tangent = b * loss - 0.5 * x * x - fall + 4
+                top = law.a * float(law.k[-1])
+                if quadratic < goal and (b - 1) * x < 2 * square * (x - cut.place) - 0.5:
+                    return x
+                if tangent < goal and b * top < x + 2 * square * (x - cut.place) - 0.5:
+                    return x
+            x, step = x + step, step * 1.05
+        raise ArithmeticError("no right end was found")
+
+    # ---------------------------------------------------------------- cells (balls)
+
+    def _cover(self) -> None:
+        """Upper bounds of φ·A·Z^b and of W on cells, and of the two infinite ends."""
+        arb = flint_library().arb
+        (x1, x2), (low, high) = self.outer, self.inner
+        width = min(0.04, (high - low) / 200)
+        width = max(width, (high - low) / _MOST_CELLS)
+        # a cell's bound is too high by e^{slope × width}, which three nats may be
+        means = self.view.law.at(np.array([x1, x2]))[1]
+        slope = abs(self._float_b) * self.view.law.a * float(means[1]) + max(-x1, x2)
+        if self.view.cut is not None:
+            slope += 2 * self.view.cut.sharpness**2 * max(x2 - self.view.cut.place, 0.0)
+        most = 3.0 / slope
+        edges = np.concatenate(
+            [
+                low - _widening(low - x1, width, most)[:0:-1],
+                np.linspace(low, high, math.ceil((high - low) / width) + 1)[:-1],
+                high + _widening(x2 - high, width, most),
+            ]
+        )
+        x1, x2 = float(edges[0]), float(edges[-1])  # after rounding
+        window = self.view.law.window(x1, x2)
+        least = self.steps.law.least
+        ratio = Ratio(self.steps, (window[0] + least, window[1] + least), (x1, x2))
+        at_edge = [ratio.at(float(x)) for x in edges]
+        cut = self.view.cut
+        kappa = arb(cut.sharpness) if cut else arb(0)
+        self._growth = kappa**2 + arb(0.5)
+        root = (2 * arb.pi()).sqrt()
+        erfc = [cut_weight(cut, arb(float(x))).upper() for x in edges]
+        squares = [(-(arb(float(x)) ** 2) / 2).exp().upper() for x in edges]
+        self._cells: list[tuple[Ball, Ball, Ball, bool]] = []
+        for i in range(edges.size - 1):
+            u, v = float(edges[i]), float(edges[i + 1])
+            loss = at_edge[i if self.raises else i + 1][0]
+            gauss = arb(1) if u < 0 < v else squares[i if u >= 0 else i + 1]
+            weight = erfc[i]
+            if cut:
+                gap = max(u - cut.place, cut.place - v, 0.0)
+                weight = weight + _CUT_FACTOR * (-((kappa * arb(gap) * (1 - 1e-9)) ** 2)).exp()
+            top = (gauss * weight * (self.b * loss).exp() / root).upper()
+            length = arb(v) - arb(u)
+            spread = (at_edge[i][2] * (ratio.a * length).exp()).upper()
+            spread = spread.min(arb(self._trials()) / 4)
+            self._cells.append((top, length, spread, low <= u and v <= high))
+        self._ends = (
+            self._left_bound(x1, at_edge[0], root),
+            self._right_bound(x2, at_edge[-1], root),
+        )
+        self._log_tops = np.array([log_float(cell[0] * cell[1]) for cell in self._cells])
+        self._spreads = np.array([float_above(cell[2]) for cell in self._cells])
+        self._inside = np.array([cell[3] for cell in self._cells])
+
+    def _left_bound(
+        self, x1: float, at: tuple[Ball, Ball, Ball], root: Ball
+    ) -> tuple[Ball, Ball, Ball]:
+        """(integral, largest value, W) of the bound on (-∞, x1]."""
+        arb = flint_library().arb
+        loss, mean, _ = at
+        x = arb(x1)
+        density = (-(x**2) / 2).exp() / root
+        few = (mean - self.steps.law.least).upper().min(arb(self._trials()) / 4)
+        if not self.raises:
+            # Z rises, A ≤ 1 + 26, φ rises on the left of 0
+            factor = (self.b * loss).exp() * (1 + _CUT_FACTOR)
+            return (factor * (-x / arb(2).sqrt()).erfc() / 2).upper(), factor * density, few
+        # log φ Z^b is concave: its tangent at x1 lies above it
+        slope = -x + self.b * self.a * mean
+        if not slope > 0:
+            raise ArithmeticError("the left end lies on the wrong side of the integrand")
+        value = density * (self.b * loss).exp()
+        return (value / slope).upper(), value.upper(), few
+
+    def _right_bound(
+        self, x2: float, at: tuple[Ball, Ball, Ball], root: Ball
+    ) -> tuple[Ball, Ball, Ball]:
+        """(integral, largest value, W) of the bound on [x2, ∞)."""
+        arb = flint_library().arb
+        loss, mean, _ = at
+        x = arb(x2)
+        density = (-(x**2) / 2).exp() / root
+        few = (self.steps.law.most - mean).upper().min(arb(self._trials()) / 4)
+        if self.raises:
+            factor = (self.b * loss).exp()  # Z rises, so Z^b falls
+            return (factor * (x / arb(2).sqrt()).erfc() / 2).upper(), factor * density, few
+        cut = self.view.cut
+        assert cut is not None
+        square, beyond = arb(cut.sharpness) ** 2, x - arb(cut.place)
+        fall = (arb(0.5) + _CUT_FACTOR) / root * (-square * beyond**2).exp()
+        ways = []
+        if 2 * square > self.b - 1:  # φ Z^b = q Z^{b-1} ≤ e^{(b-1)x²/2}/√(2π)
+            ways.append(
+                (fall * ((self.b - 1) * x**2 / 2).exp(), 2 * square * beyond - (self.b - 1) * x)
+            )
+        tangent = fall * (self.b * loss - x**2 / 2).exp()  # ℓ' ≤ a·most
+        ways.append((tangent, x + 2 * square * beyond - self.b * self.a * self.steps.law.most))
+        found = [((value / rate).upper(), value.upper()) for value, rate in ways if rate > 0]
+        if not found or not beyond > 0:
+            raise ArithmeticError("the right end lies on the wrong side of the integrand")
+        integral, value = min(found, key=lambda way: log_float(way[0]))
+        return integral, value, few
+
+    def _lean(self, y: Ball, spread: Ball) -> Ball:
+        """How much |Z(x + iy)|^b may exceed Z(x)^b: cos(ay/2)^{4bW} for b < 0 (Lemma 2), or 1."""
+        if not self.raises:
+            return flint_library().arb(1)
+        return (4 * self.b * spread * (self.a * y / 2).cos().log()).exp()
+
+    def _base(self, y: Ball) -> Ball:
+        """Bound of ∫ φ A |Z(x + iη)|^b for every 0 ≤ η ≤ y, without the Gaussians' growth."""
+        arb = flint_library().arb
+        value = arb(0)
+        for top, length, spread, _ in self._cells:
+            value += top * length * self._lean(y, spread)
+        for integral, _, spread in self._ends:
+            value += integral * self._lean(y, spread)
+        return value.upper()
+
+    def _omitted(self, y: Ball) -> Ball:
+        """The same for the nodes that are not summed: mesh times values there."""
+        arb = flint_library().arb
+        value, mesh = arb(0), arb(self.mesh)
+        for top, length, spread, inside in self._cells:
+            if not inside:
+                value += top * (length + mesh) * self._lean(y, spread)
+        for integral, most, spread in self._ends:
+            value += (integral + mesh * most) * self._lean(y, spread)
+        return value.upper()
+
+    # ---------------------------------------------------------------- the strip
+
+    def _choose_strip(self) -> None:
+        """Y and the mesh with the fewest nodes (floats); the errors follow in balls."""
+        law, cut = self.view.law, self.view.cut
+        growth = 0.5 + (cut.sharpness**2 if cut else 0.0)
+        best: tuple[float, float, float] | None = None
+        widest = float(self._spreads[self._inside].max())
+        ends = [(log_float(end[0] + end[1]), float_above(end[2])) for end in self._ends]
+        limit = 0.98 * math.pi / law.a
+        around = math.sqrt(self._scale / growth)
+        for y in [*np.geomspace(1e-3, 1, 60) * limit, *np.geomspace(0.05, 2, 30) * around]:
+            if y > limit:
+                continue
+            half = law.a * y / 4
+            if widest * (4 * math.tan(half) - 4 * half) > 2.5 and not self._real:
+                continue
+            lean = 4 * -self._float_b * -math.log(math.cos(law.a * y / 2)) if self.raises else 0.0
+            if any(log + lean * spread > self._log_target - 1.5 for log, spread in ends):
+                continue
+            logs = [*(self._log_tops + lean * self._spreads), *(g + lean * s for g, s in ends)]
+            most = float(np.max(logs))
+            log_bound = most + math.log(float(np.exp(np.array(logs) - most).sum()))
+            outside = self._log_tops[~self._inside] + lean * self._spreads[~self._inside]
+            if outside.size and float(outside.max()) > self._log_target:
+                continue
+            need = max(growth * y * y + log_bound - self._log_target + 2.0, 3.0)
+            mesh = (2 if self._real else 1) * math.pi * y / need
+            if best is None or mesh > best[0]:
+                best = (mesh, float(y), need)
+        if best is None:
+            raise ArithmeticError("no strip above the axis gives a usable rule")
+        mesh, y, _ = best
+        mantissa, exponent = math.frexp(mesh)
+        self.mesh = math.ldexp(math.floor(mantissa * 4096), exponent - 12)
+        self.strip = y
+        if (self.inner[1] - self.inner[0]) / self.mesh > MOST_NODES:
+            raise ArithmeticError(
+                f"the trapezoid rule needs {(self.inner[1] - self.inner[0]) / self.mesh:.0f} nodes"
+            )
+
+    def _place_nodes(self) -> None:
+        flint = flint_library()
+        arb, acb = flint.arb, flint.acb
+        low, high = self.inner
+        # outwards, so that no node within is missed; one that is bounded and summed does no harm
+        first, last = math.floor(low / self.mesh), math.ceil(high / self.mesh)
+        self.points = [i * self.mesh for i in range(first, last + 1)]  # exact: few bits
+        reach = (low - 2 * self.mesh, high + 2 * self.mesh)
+        window = self.view.law.window(*reach, self.bits)
+        least = self.steps.law.least
+        self.ratio = Ratio(self.steps, (window[0] + least, window[1] + least), reach)
+        y_top, mesh = arb(self.strip), arb(self.mesh)
+        base = self._base(y_top)
+        grown = (self._growth * y_top**2).exp()
+        if self._real:
+            line = arb(0)
+            self.error = 2 * grown * base / ((2 * arb.pi() * y_top / mesh).exp() - 1)
+            self.error += self._omitted(arb(0))
+        else:
+            line = y_top / 2
+            # B(0) + B(Y); both are below their base times the growth at their height
+            both = (1 + grown) * base
+            self.error = both / ((arb.pi() * y_top / mesh).exp() - 1)
+            self.error += (self._growth * line**2).exp() * self._omitted(line)
+        self.error = self.error.upper()
+        self._base_at_top = base
+        scale = mesh / (2 * arb.pi()).sqrt()
+        self.losses: list[Ball] = []
+        self.weights: list[Ball] = []
+        cut = self.view.cut
+        for x in self.points:
+            if self._real:
+                loss = self.ratio.at(x)[0]
+                z = arb(x)
+            else:
+                loss, _ = continuous_log(self.ratio, x, line)
+                z = acb(arb(x), line)
+            weight = scale * (-(z * z) / 2 + self.b * loss).exp() * cut_weight(cut, z)
+            self.losses.append(loss)
+            self.weights.append(weight)
+
+    # ---------------------------------------------------------------- values
+
+    def at_zero(self) -> Ball:
+        """F(b), a real ball."""
+        arb = flint_library().arb
+        value = arb(0)
+        for weight in self.weights:
+            value += weight if self._real else weight.real
+        return value + arb(0, self.error)
+
+    def values(self, step: Ball, count: int) -> list[Ball]:
+        """F(b + iju) for u = ``step`` and j = 0, …, ``count`` - 1, by one matrix product."""
+        flint = flint_library()
+        arb, acb, acb_mat = flint.arb, flint.acb, flint.acb_mat
+        columns = max(1, math.isqrt(count))
+        rows = -(-count // columns)
+        turn = acb(0, 1) * step
+        tall: list[list[Ball]] = []
+        wide: list[Ball] = []
+        for loss, weight in zip(self.losses, self.weights, strict=True):
+            wide.extend(_powers((turn * loss).exp(), columns))
+            leaps = _powers((turn * columns * loss).exp(), rows)
+            tall.append([weight * leap for leap in leaps])
+        nodes = len(self.losses)
+        left = acb_mat(rows, nodes, [tall[i][r] for r in range(rows) for i in range(nodes)])
+        right = acb_mat(nodes, columns, wide)
+        slack = acb(arb(0, self.error), arb(0, self.error))
+        return [value + slack for value in (left * right).entries()[:count]]
+
+    def tail_lines(self) -> list[TailLine]:
+        r"""Bounds of |F(b + iu)| for all u ≥ U, one for each of several heights y.
+
+        F is the integral over Im z = y, |e^{iuℓ}| = e^{-u Im ℓ} falls in u, and |f_0(x+iy)|
+        e^{-U Im ℓ(x+iy)} has a majorant that is analytic in x, so that the same rule with the
+        distance Y - y to the next bad line sums it (Lemma 5).
+        """
+        flint = flint_library()
+        arb = flint.arb
+        cut, lines = self.view.cut, []
+        # beyond Im z = π/2a the angle Im ℓ may fall again: the lines stay below half of that
+        safe = min(self.strip, 0.4999 * math.pi / self.view.law.a)
+        most = min(self.strip, safe) / 2
+        if cut is not None:
+            most = min(most, _CUT_LINES / cut.sharpness * (1 - 1e-9))
+        mesh = arb(self.mesh)
+        scale = mesh / (2 * arb.pi()).sqrt()
+        for fraction in (1.0, 0.6, 0.36, 0.2, 0.1, 0.05, 0.02, 0.01, 0.004):
+            y = arb(most * fraction)
+            rest = arb(safe) - y
+            grown = (y**2 / 2 + self._growth * rest**2).exp()
+            error = 2 * grown * self._base_at_top / ((2 * arb.pi() * rest / mesh).exp() - 1)
+            error += (y**2 / 2).exp() * self._omitted(y)
+            beta, theta = [], []
+            for x in self.points:
+                loss, _ = continuous_log(self.ratio, x, y)
+                weight = cut_weight(cut, arb(x))
+                if cut is not None:
+                    kappa = arb(cut.sharpness)
+                    height = kappa * y
+                    factor = height * (height**2).exp() / arb.pi().sqrt()
+                    weight += factor * (-((kappa * (arb(x) - arb(cut.place))) ** 2)).exp()
+                value = scale * ((y**2 - arb(x) ** 2) / 2 + self.b * loss.real).exp() * weight
+                beta.append(value.upper())
+                theta.append(loss.imag.lower())
+            lines.append(
+                TailLine(
+                    beta,
+                    theta,
+                    error.upper(),
+                    np.array([log_float(value) for value in beta]),
+                    np.array([float(value) for value in theta]),
+                )
+            )
+        return lines

@@ -1,0 +1,274 @@
+"""Where the proof looks: line, step and range, chosen in floats.
+
+Nothing here needs to be right. A poor choice makes an enclosure wide or stops it; the proof itself
+(`moment`, `sums`) trusts no float of this file beyond taking it as the dyadic number that it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp
+
+from userdp.accounting.proof.law import Binomial, Steps
+
+Floats = NDArray[np.float64]
+
+_NEGLIGIBLE = 110.0  # log of what a window of k may leave out, beside the largest term
+_LINES = np.geomspace(1e-8, 1e6, 421)  # candidates for c and for the orders of Chernoff's bound
+
+
+class FloatLaw:
+    """log q_k, ℓ and the posterior moments of one step in floats."""
+
+    def __init__(self, steps: Steps) -> None:
+        law = steps.law
+        self.a = steps.scale / steps.noise_multiplier
+        self.k = np.arange(law.least, law.most + 1, dtype=np.float64)
+        k = self.k
+        if isinstance(law, Binomial):
+            n, p = law.trials, law.probability
+            rest = (n - k) * math.log1p(-p) if p < 1 else 0.0
+            log_q = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + k * math.log(p) + rest
+        else:
+            n, m, b = law.population, law.marked, law.draws
+
+            def choose(top: Any, bottom: Any) -> Any:
+                return gammaln(top + 1) - gammaln(bottom + 1) - gammaln(top - bottom + 1)
+
+            log_q = choose(m, k) + choose(n - m, b - k) - choose(n, b)
+        self.log_q: Floats = log_q - logsumexp(log_q)
+        self.log_c: Floats = self.log_q - 0.5 * (self.a * k) ** 2
+
+    def window(self, x_low: float, x_high: float, bits: float = 0.0) -> tuple[int, int]:
+        """Indices of k that are felt anywhere in the range, to e^-110 or the given bits."""
+        least = max(_NEGLIGIBLE, bits * math.log(2) + 20.0)
+        ends = []
+        for x in (x_low, x_high):
+            terms = self.log_c + self.a * self.k * x
+            ends.append(np.flatnonzero(terms > terms.max() - least))
+        return int(ends[0][0]), int(ends[1][-1])
+
+    def at(self, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """ℓ, posterior mean and variance of k."""
+        losses, means, variances = [], [], []
+        for part in np.array_split(x, max(1, x.size // 256)):
+            low, high = self.window(float(part[0]), float(part[-1]))
+            k = self.k[low : high + 1]
+            terms = self.log_c[low : high + 1] + self.a * k * part[:, None]
+            top = terms.max(axis=1)
+            weights = np.exp(terms - top[:, None])
+            mass = weights.sum(axis=1)
+            mean = weights @ k / mass
+            means.append(mean)
+            variances.append((weights * (k - mean[:, None]) ** 2).sum(axis=1) / mass)
+            losses.append(top + np.log(mass))
+        return np.concatenate(losses), np.concatenate(means), np.concatenate(variances)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the numerator of *remove* is cut: weight ½ erfc(sharpness·(x - place))."""
+
+    place: float
+    sharpness: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One phase on a grid of x: ℓ and the log of the weight that multiplies e^{bℓ} dx."""
+
+    law: FloatLaw
+    cut: Cut | None
+    x: Floats
+    loss: Floats
+    log_weight: Floats
+
+    def log_moments(self, b: Floats) -> Floats:
+        """log ∫ e^{bℓ} φ (1-χ) dx for each b."""
+        found: Floats = logsumexp(b[:, None] * self.loss + self.log_weight, axis=1)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one direction is computed with.
+
+    ``log_delta`` is the guess at log δ, ``log_excess`` the log of Chernoff's value at c over it.
+    """
+
+    c: float
+    period: float
+    right: float
+    left: float
+    views: tuple[View, ...]
+    log_delta: float
+    log_at_c: float
+
+
+def _dyadic(value: float, bits: int = 12) -> float:
+    """``value`` with few bits, so that its multiples are exact in floats."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 2**bits), exponent - bits)
+
+
+def _view(law: FloatLaw, cut: Cut | None, furthest: float, most: float) -> View:
+    if cut is None:
+        # e^{-cℓ} tilts to the left, at most to where -x = c ℓ'(x)
+        left = 0.0
+        while left > -1e7:
+            _, mean, _ = law.at(np.array([left]))
+            if -left > most * law.a * float(mean[0]) + 1.0:
+                break
+            left = 2 * left - 1.0
+        x = np.concatenate([np.linspace(left - 18.0, -18.0, 2000)[:-1], np.linspace(-18, 18, 2000)])
+        x = np.unique(x) if left < 0 else np.linspace(-19.0, 18.0, 2500)
+        log_cut = np.zeros_like(x)
+    else:
+        x = np.linspace(-18.0, furthest, 4000)
+        log_cut = log_ndtr(-math.sqrt(2) * cut.sharpness * (x - cut.place))
+    loss, _, _ = law.at(x)
+    widths = np.gradient(x)
+    log_weight = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + log_cut + np.log(widths)
+    return View(law, cut, x, loss, log_weight)
+
+
+def _place(law: FloatLaw, sharpness: float, log_mass: float) -> float:
+    """The place of the cut beyond which Q has about the mass e^log_mass."""
+    width = math.sqrt(1 + 0.5 / sharpness**2)
+
+    def beyond(place: float) -> float:
+        return float(logsumexp(law.log_q + log_ndtr((law.a * law.k - place) / width)))
+
+    keep = law.log_q > log_mass - 5
+    low = -40.0
+    high = law.a * float(law.k[keep][-1]) + width * float(-ndtri_exp(min(log_mass, -1.0))) + 5
+    while high - low > 0.01:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if beyond(middle) > log_mass else (low, middle)
+    return _dyadic(high + 0.02)
+
+
+def _furthest(law: FloatLaw, cut: Cut, a: float) -> float:
+    """Beyond this x the integrand of order 1 + a is dead, for either of the bounds of its end."""
+    square = cut.sharpness**2
+    slope = ((1 + a) * law.a * float(law.k[-1]) + 2 * square * cut.place) / (1 + 2 * square)
+    far = slope + 15.0
+    if square > 0.51 * a:
+        # a x²/2 = κ²(x - place)² has its larger root here
+        root = cut.place / (1 - math.sqrt(a / 2 / square)) if a < 2 * square else math.inf
+        far = min(far, root + 6.0)
+    return far
+
+
+def make_plan(
+    phases: tuple[Steps, ...],
+    epsilon: float,
+    *,
+    remove: bool,
+    log_tolerance: float,
+    variance: float = 0.0,
+    log_delta: float | None = None,
+) -> Plan:
+    """The line, its step and the cuts for one direction.
+
+    Args:
+        phases: the steps, none of them Gaussian.
+        epsilon: where δ is wanted.
+        remove: the direction.
+        log_tolerance: log of the relative error that each source may leave.
+        variance: μ² of a Gaussian mechanism that is composed with the phases.
+        log_delta: a guess at log δ, when there is one.
+    """
+    laws = [FloatLaw(steps) for steps in phases]
+    steps_in_all = sum(steps.count for steps in phases)
+    guess = -5.0 if log_delta is None else log_delta
+    best: Plan | None = None
+    for turn in range(16):
+        best = None
+        for square in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0) if remove else (0.0,):
+            plan = _try(phases, laws, epsilon, square, guess, log_tolerance, steps_in_all, variance)
+            if plan is None:
+                continue
+            # a sharper cut costs nodes: it must gain something
+            if best is not None and plan.log_at_c > best.log_at_c - 2.0:
+                break
+            best = plan
+        if best is None:
+            raise ArithmeticError("no line was found along which this sum can be taken")
+        found = best.log_at_c - 1.0
+        if log_delta is not None or found > guess - 3.0 or turn == 15:
+            break
+        # the cut took about e^(guess + log_tolerance): a smaller sum than that tells nothing
+        guess = max(found - 3.0, 1.5 * guess + log_tolerance)
+    assert best is not None
+    return best
+
+
+def _try(
+    phases: tuple[Steps, ...],
+    laws: list[FloatLaw],
+    epsilon: float,
+    square: float,
+    guess: float,
+    log_tolerance: float,
+    steps_in_all: int,
+    variance: float,
+) -> Plan | None:
+    remove = square > 0
+    views = []
+    most = 1e4
+    for law in laws:
+        cut = None
+        if remove:
+            sharpness = math.sqrt(square)
+            place = _place(law, sharpness, guess + log_tolerance - math.log(2 * steps_in_all))
+            cut = Cut(place, sharpness)
+            most = min(most, 1.9 * square) if law.a * law.k[-1] > 30 else most
+            furthest = max(_furthest(law, cut, min(most, 1e3)), place + 10.0)
+            views.append(_view(law, cut, min(furthest, 4e3), most))
+        else:
+            views.append(_view(law, None, 0.0, most))
+    orders = _LINES[most >= _LINES]
+    log_moments = 0.5 * variance * orders * (1 + orders)
+    for steps, view in zip(phases, views, strict=True):
+        b = 1 + orders if remove else -orders
+        log_moments += steps.count * view.log_moments(b)
+    chern = log_moments - orders * epsilon
+    kappa = orders * np.log(orders) - (1 + orders) * np.log1p(orders)
+    saddle = int(np.argmin(chern - np.log(orders) - np.log1p(orders)))
+    log_delta = min(float((chern + kappa).min()), 0.0) - 1.0
+    want = min(guess, log_delta) + log_tolerance
+    best: tuple[float, int, int, int] | None = None
+    for at in range(max(1, saddle - 20), min(orders.size - 2, saddle + 12)):
+        c = orders[at]
+        need_right = np.maximum(chern[at + 1 :] + kappa[at + 1 :] - want, 0.1)
+        right = need_right / (orders[at + 1 :] - c)
+        need_left = np.maximum(chern[:at] + kappa[:at] - want, 0.1)
+        left = need_left / (c - orders[:at])
+        no_order = -want / c
+        r, q = int(np.argmin(right)), int(np.argmin(left))
+        period = max(float(right[r]), min(float(left[q]), no_order))
+        # nodes grow with the period; cancellation is paid in bits
+        cost = math.log(period) + 0.01 * max(float(chern[at] - chern[saddle]), 0.0)
+        if best is None or cost < best[0]:
+            best = (cost, at, at + 1 + r, -1 if no_order < left[q] else q)
+    if best is None:
+        return None
+    _, at, r, q = best
+    c = float(orders[at])
+    right = max(chern[r] + kappa[r] - want, 0.1) / (orders[r] - c)
+    left = -want / c if q < 0 else max(chern[q] + kappa[q] - want, 0.1) / (c - orders[q])
+    return Plan(
+        c=_dyadic(c),
+        period=float(max(right, left)) * 1.02,
+        right=_dyadic(float(orders[r])),
+        left=0.0 if q < 0 else _dyadic(float(orders[q])),
+        views=tuple(views),
+        log_delta=log_delta,
+        log_at_c=float(chern[at]),
+    )

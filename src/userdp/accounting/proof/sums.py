@@ -1,0 +1,287 @@
+r"""δ(ε) of one direction, enclosed by a sum along Re s = c.
+
+.. math:: S = \frac{h}{2π} \sum_j M(s_j)^T e^{-s_jε} / (s_j(s_j+1)), \qquad s_j = c + ijh,
+
+equals Σ_m δ(ε + mΛ) e^{cmΛ} with Λ = 2π/h (docs/proof.md, Theorem 1): δ ≤ S, and the terms m ≠ 0
+are bounded by Chernoff's inequality.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
+from userdp.accounting.proof.law import Steps
+from userdp.accounting.proof.moment import Moment, TailLine, dropped_mass
+from userdp.accounting.proof.planning import Plan, make_plan
+
+LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
+MOST_PRODUCTS = 1.4e8  # nodes in u times nodes in x: some 10 s
+MOST_TERMS = 300_000
+_SMOOTHED = 1e-7  # relative error that smoothing may leave, where the sum needs it
+_LOG_SMOOTHED = math.log(1e-8)  # of the tail, where smoothing costs more than that anyway
+_LEAST_BITS, _MOST_BITS = 128, 600
+
+
+@dataclass(frozen=True, slots=True)
+class OneWay:
+    """lower ≤ δ(ε) ≤ upper of one direction, and how it was found."""
+
+    lower: float
+    upper: float
+    how: str
+    bits: int = 0
+    terms: int = 0
+
+    @property
+    def relative_width(self) -> float:
+        """(upper - lower) / upper; 0 for an exact 0."""
+        return (self.upper - self.lower) / self.upper if self.upper > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    phases: tuple[Steps, ...]
+    variance: Ball  # μ² of the Gaussian phases
+    epsilon: float
+    remove: bool
+
+
+def sum_delta(
+    phases: tuple[Steps, ...],
+    variance: Ball,
+    epsilon: float,
+    *,
+    remove: bool,
+    wanted: float = 1e-9,
+    size: float = 0.0,
+) -> OneWay:
+    """Enclose δ(ε) of one direction.
+
+    Guarantee: ``lower`` ≤ δ(ε) ≤ ``upper`` for the pair of laws given, whatever was planned.
+
+    Args:
+        phases: steps that are not Gaussian; at least one.
+        variance: μ² of the Gaussian mechanisms that are composed with them, a ball.
+        epsilon: ≥ 0, taken as the dyadic number that it is.
+        remove: numerator with the user (else without).
+        wanted: relative width at which to stop trying other plans.
+        size: about how large δ is, where that is known; else 0. It is not relied upon.
+
+    Raises:
+        ArithmeticError: no enclosure within the limits on nodes.
+    """
+    problem = _Problem(phases, variance, epsilon, remove)
+    best = OneWay(0.0, 1.0, "trivial")
+    guess = math.log(size) if size > 0 else None
+    for turn in range(3):
+        plan = make_plan(
+            phases,
+            epsilon,
+            remove=remove,
+            log_tolerance=LOG_TOLERANCE,
+            variance=float(variance.mid()),
+            log_delta=guess,
+        )
+        try:
+            found = _along(problem, plan, guess)
+        except ArithmeticError:
+            if turn == 0:
+                raise
+            break
+        lower, upper = max(best.lower, found.lower), min(best.upper, found.upper)
+        if lower > upper:
+            raise AssertionError("two enclosures of one number do not meet")
+        better = found if found.relative_width <= best.relative_width or turn == 0 else best
+        best = OneWay(lower, upper, better.how, better.bits, better.terms)
+        if best.relative_width <= wanted or best.upper <= 1e-300:
+            break
+        known = guess is not None and found.lower > 0 and abs(math.log(found.upper) - guess) < 1
+        if found.how == "smoothed sum" and (known or found.relative_width < 20 * _SMOOTHED):
+            break  # another plan would cost as much and end as wide
+        # a second look, with the size of δ known
+        middle = best.upper if best.lower <= 0 else best.lower
+        if turn and guess is not None and math.log(middle) > guess - 0.5:
+            break
+        guess = math.log(middle) if middle > 0 else (guess or -5.0) - 40.0
+    return best
+
+
+def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
+    phases = problem.phases
+    log_delta = plan.log_delta if guess is None else min(guess, plan.log_delta)
+    # what one unit of relative error of M(c) does to δ, in logs
+    per_unit = plan.log_at_c - log_delta + math.log(sum(s.count for s in phases)) - math.log(plan.c)
+    per_unit = max(per_unit, 0.0)
+    bits = _LEAST_BITS
+    need = 60 + (per_unit - LOG_TOLERANCE) / math.log(2)
+    while bits < need:
+        bits += 32
+    while True:
+        found, blurred = _with_bits(problem, plan, per_unit, log_delta, bits)
+        if not blurred or bits > _MOST_BITS:
+            return found
+        bits += 96
+
+
+def _with_bits(
+    problem: _Problem, plan: Plan, per_unit: float, log_delta: float, bits: int
+) -> tuple[OneWay, bool]:
+    """The enclosure at one precision, and whether rounding is most of its width."""
+    flint = flint_library()
+    arb = flint.arb
+    phases, remove = problem.phases, problem.remove
+    with flint.ctx.workprec(bits):
+        moments = []
+        for steps, view in zip(phases, plan.views, strict=True):
+            b = 1 + arb(plan.c) if remove else -arb(plan.c)
+            log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
+            target = log_m + LOG_TOLERANCE - per_unit
+            moments.append(Moment(steps, view, b, target, bits))
+        chosen = _Sum(problem, plan, moments, log_delta)
+        return chosen.enclose(bits), chosen.blurred
+
+
+def _kappa(a: Ball) -> Ball:
+    """a^a / (1+a)^{1+a}: the least κ with 1 - e^{-y} ≤ κ e^{ay} for all y."""
+    if a == 0:
+        return flint_library().arb(1)
+    return (a * a.log() - (1 + a) * (1 + a).log()).exp()
+
+
+class _Sum:
+    def __init__(
+        self, problem: _Problem, plan: Plan, moments: list[Moment], log_delta: float
+    ) -> None:
+        self.problem, self.plan, self.moments, self.log_delta = problem, plan, moments, log_delta
+        arb = flint_library().arb
+        self.c, self.epsilon = arb(plan.c), arb(problem.epsilon)
+        mantissa, exponent = math.frexp(2 * math.pi / plan.period)
+        self.h = arb(math.ldexp(math.floor(mantissa * 2**20), exponent - 20))
+        self.float_h = float(self.h)
+        self.blurred = False
+        self.tails = [moment.tail_lines() for moment in moments]
+
+    # ------------------------------------------------------------ how far (floats)
+
+    def _log_tail(self, u: float, smoothing: float) -> float:
+        variance = smoothing + float(self.problem.variance.mid())
+        value = -self.plan.c * self.problem.epsilon - math.log(math.pi * u)
+        value += 0.5 * variance * (self.plan.c * (self.plan.c + 1) - u * u)
+        for steps, lines in zip(self.problem.phases, self.tails, strict=True):
+            value += steps.count * min(_log_line(line, u) for line in lines)
+        return value
+
+    def _length(self, smoothing: float) -> float:
+        """U at which the tail is small enough."""
+        goal = self.log_delta + (_LOG_SMOOTHED if smoothing else LOG_TOLERANCE)
+        low, high = 0.0, self.float_h
+        while self._log_tail(high, smoothing) > goal:
+            low, high = high, high * 2
+            if high > 1e14:
+                return math.inf
+        while high > 1.01 * low + self.float_h:
+            middle = 0.5 * (low + high)
+            if self._log_tail(middle, smoothing) > goal:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    # ------------------------------------------------------------ the bound (balls)
+
+    def enclose(self, bits: int) -> OneWay:
+        flint = flint_library()
+        arb, acb = flint.arb, flint.acb
+        problem, c, h = self.problem, self.c, self.h
+        nodes = max(len(moment.points) for moment in self.moments)
+        most = max(64, int(min(MOST_PRODUCTS / nodes, MOST_TERMS)))
+        smoothing = 0.0
+        count = self._length(0.0) / self.float_h + 2
+        if count > most:
+            smoothing = _SMOOTHED / (self.plan.c * (self.plan.c + 1))
+            while self._length(smoothing) / self.float_h + 2 > most:
+                smoothing *= 1.5
+                if smoothing > 1e6:
+                    raise ArithmeticError("the sum along the line is too long")
+            count = self._length(smoothing) / self.float_h + 2
+        terms = int(count)
+        v = arb(smoothing)
+        variance = v + problem.variance
+        values = [moment.values(h, terms) for moment in self.moments]
+        sums, density = arb(0), arb(0)
+        for j in range(terms):
+            s = acb(c, h * j)
+            term = (variance * s * (s + 1) / 2 - s * self.epsilon).exp()
+            for steps, value in zip(problem.phases, values, strict=True):
+                z = value[j] if problem.remove else value[j].conjugate()
+                term *= z**steps.count
+            share = (term / (s * (s + 1))).real
+            sums += share if j == 0 else 2 * share
+            if smoothing:
+                density += term.real if j == 0 else 2 * term.real
+        unit = h / (2 * arb.pi())
+        sums *= unit
+        end = h * terms
+        level = (-c * self.epsilon + variance * (c * (c + 1) - end**2) / 2).exp()
+        for steps, lines in zip(problem.phases, self.tails, strict=True):
+            log_u = min(lines, key=lambda line: _log_line(line, float(end)))
+            level *= log_u.bound(end) ** steps.count
+        tail = (level / arb.pi() * (1 / end + h / end**2)).upper()
+        period = 2 * arb.pi() / h
+        chern_right = self._chernoff(self.plan.right, variance)
+        excess = chern_right / (((arb(self.plan.right) - c) * period).exp() - 1)
+        if self.plan.left > 0:
+            chern_left = self._chernoff(self.plan.left, variance)
+            excess += chern_left / (((c - arb(self.plan.left)) * period).exp() - 1)
+        else:
+            excess += 1 / ((c * period).exp() - 1)
+        dropped = arb(0)
+        for steps, view in zip(problem.phases, self.plan.views, strict=True):
+            dropped += steps.count * dropped_mass(steps, view, bits)
+        upper = sums + tail
+        smoothed = arb(0)
+        if smoothing:
+            density = density * unit + (level / arb.pi()) * (h + 1 / (v * end))
+            smoothed = v * (v / 8).exp() * density
+        lower = sums - tail - excess - smoothed
+        cap = chern_right if chern_right < upper else upper
+        if not (upper.is_finite() and lower.is_finite()):
+            raise ArithmeticError("the balls grew without bound")
+        # the trapezoid's own errors are in the balls too, near 1e-11: more than that is rounding
+        self.blurred = bool(sums.rad() > sums.mid() * arb(1e-9)) and float_above(cap) > 1e-300
+        how = "smoothed sum" if smoothing else "sum"
+        return OneWay(
+            max(float_below(lower), 0.0),
+            min(float_above(cap + dropped), 1.0),
+            how,
+            bits,
+            terms,
+        )
+
+    def _chernoff(self, order: float, variance: Ball) -> Ball:
+        """κ(a) M(a)^T e^{-aε}, an upper bound of δ(ε') e^{a(ε'-ε)} for every ε'."""
+        flint = flint_library()
+        arb = flint.arb
+        problem = self.problem
+        a = arb(order)
+        with flint.ctx.workprec(_LEAST_BITS):
+            value = _kappa(a) * (variance * a * (a + 1) / 2 - a * self.epsilon).exp()
+            for steps, view in zip(problem.phases, self.plan.views, strict=True):
+                b = 1 + a if problem.remove else -a
+                log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
+                target = log_m + math.log(0.05 / steps.count)
+                moment = Moment(steps, view, b, target, _LEAST_BITS, real=True)
+                value *= moment.at_zero() ** steps.count
+            return value.upper()
+
+
+def _log_line(line: TailLine, u: float) -> float:
+    exponents = line.log_beta - u * line.float_theta
+    top = float(exponents.max())
+    error = float(line.error.log()) if line.error > 0 else -math.inf
+    top = max(top, error)
+    return top + math.log(float(np.exp(exponents - top).sum()) + math.exp(error - top))
