@@ -43,7 +43,10 @@ def mechanism_of_ledger(path: Path, composition: str) -> Any:
             "nothing to prove in one piece",
             hint="leave --proof out, or name the ledger of a single private run",
         )
-    return plan.mechanism.with_steps(max(run.count_attempts(entries), 1))
+    steps = run.count_attempts(entries)
+    if steps == 0:
+        raise UseError(f"the ledger {path} charges no step yet: there is nothing to prove")
+    return plan.mechanism.with_steps(steps)
 
 
 def delta_at(mechanism: Any, epsilon: float, *, proof: bool) -> dict[str, Any]:
