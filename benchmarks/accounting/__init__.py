@@ -20,4 +20,7 @@ was capped counts with the processor time it had used. With ``--results``
 every measurement is appended as it comes and never repeated (except our own failures), so take a
 new file, or drop the lines of "ours", when the code has changed. Tables and progress go to stderr,
 ``--json`` prints one object on stdout.
+
+Two campaigns beside it have help of their own: ``python -m benchmarks.accounting lines --help``
+(losses on a wrong branch) and ``corners --help`` (random settings from the whole accepted range).
 """

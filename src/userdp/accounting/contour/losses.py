@@ -35,7 +35,8 @@ def on_branch(value: Complexes, y: Floats, slope: Floats) -> Complexes:
         y: (m,), >= 0.
         slope: l'(x), (n,).
     """
-    out: Complexes = value + 1j * _TURN * np.round((np.outer(y, slope) - value.imag) / _TURN)
+    turns = np.rint((np.outer(y, slope) - value.imag) / _TURN)
+    out: Complexes = value + 1j * _TURN * turns if turns.any() else value
     return out
 
 
@@ -64,12 +65,12 @@ class Law:
 
 
 def _relevant(law: Law, x: Floats) -> slice:
-    """Components that may be above e^-46 of the largest anywhere between the ends of ``x``.
+    """Components that may be above e^-46 of the largest anywhere between the least and the largest ``x``.
 
     e_k(x) = log of the k-th term is linear in x, and their maximum is convex, so e_k - max lies
     below its tangents at both ends; the higher of the two tangents' least value is what counts.
     """
-    low, high = float(x[0]), float(x[-1])
+    low, high = float(x.min()), float(x.max())
     lines = []
     for at in (low, high):
         e = law.w + law.a * (at - 0.5 * law.a)

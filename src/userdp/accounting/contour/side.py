@@ -117,7 +117,7 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
         raise GridTooLarge
     x = np.arange(ends[0], ends[1] + h, h)
     ell, slope, curvature = losses(law, x, np.zeros(1))
-    bend = losses(law, x, np.zeros(1), 0.5 * h)[2]
+    bend = losses(law, x, np.zeros(0), 0.5 * h)[2]  # no heights: only the bound is wanted
     if remove:
         inner = slice(0, min(int(np.searchsorted(x, must)) + 1, x.size))
     else:

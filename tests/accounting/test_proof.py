@@ -1,0 +1,318 @@
+"""The proof by ball arithmetic: golden values, the accountant beside it, and broken twins."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+flint = pytest.importorskip("flint", reason="the extra `proof` is not installed")
+
+from userdp.accounting import (  # noqa: E402
+    Bracket,
+    Composition,
+    FixedBatchExamples,
+    FixedBatchUsers,
+    FullParticipation,
+    Mechanism,
+    PoissonExamples,
+    PoissonUsers,
+    PureQuery,
+    TruncatedPoisson,
+)
+from userdp.accounting.claims import prove_delta, prove_epsilon, steps_of  # noqa: E402
+from userdp.accounting.proof import (  # noqa: E402
+    Binomial,
+    Enclosure,
+    Hypergeometric,
+    OneWay,
+    Steps,
+    enclose_delta,
+    law,
+    moment,
+    sums,
+)
+from userdp.accounting.proof.balls import Ball  # noqa: E402
+from userdp.accounting.proof.planning import make_plan  # noqa: E402
+from userdp.errors import FailureError  # noqa: E402
+
+GOLDEN = Path(__file__).with_name("golden_deltas.json")
+CASES = json.loads(GOLDEN.read_text())["cases"]
+# a second or less each: one step, Gaussians, few and many steps, δ from 1e-3 to 1e-50
+FAST = (0, 1, 3, 6, 9, 12, 17, 21, 32, 35)
+ONE_SIDED = {(100, 512)}  # (T, G): 14 million times δ's ε, too many nodes in x
+
+# where the principal branch of the logarithm misled the accountant
+BRANCH = PoissonExamples(
+    sampling_probability=0.9733493053471883,
+    group_size=46,
+    noise_multiplier=10.168792074699509,
+    steps=17023,
+)
+BRANCH_DELTA = 3.588470814622538e-17
+
+
+def steps(case: dict[str, Any], sigma_factor: float = 1.0) -> Steps:
+    return Steps(
+        law=Binomial(trials=case["group_size"], probability=case["p"]),
+        scale=1.0,
+        noise_multiplier=case["sigma"] * sigma_factor,
+        count=case["steps"],
+    )
+
+
+@pytest.fixture
+def precise() -> Iterator[None]:
+    """Balls of 160 bits in the test itself."""
+    with flint.ctx.workprec(160):
+        yield
+
+
+def apart(one: OneWay, other: OneWay) -> bool:
+    return one.upper < other.lower or other.upper < one.lower
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id=f"T={case['steps']} G={case['group_size']}",
+            marks=[] if i in FAST else pytest.mark.slow,
+        )
+        for i, case in enumerate(CASES)
+    ],
+)
+def test_every_golden_delta_is_enclosed_anew_and_meets_the_accountants_bracket(
+    case: dict[str, Any],
+) -> None:
+    found = enclose_delta((steps(case),), case["epsilon"])
+    mechanism = PoissonExamples(
+        sampling_probability=case["p"],
+        group_size=case["group_size"],
+        noise_multiplier=case["sigma"],
+        steps=case["steps"],
+    )
+    contour = mechanism.delta(case["epsilon"])
+    assert found.lower <= contour.upper
+    assert contour.lower <= found.upper
+    for way in ("remove", "add"):
+        bounds: OneWay = getattr(found, way)
+        if case[way]["delta"] is None:  # the oracle only knows that it is below 1e-150
+            assert bounds.upper <= 1e-140
+            continue
+        truth = Fraction(Decimal(case[way]["delta"]))
+        slack = Fraction(1, 10**14) * truth  # the oracle's own digits
+        assert Fraction(bounds.lower) <= truth + slack
+        assert truth - slack <= Fraction(bounds.upper)
+        if (case["steps"], case["group_size"]) not in ONE_SIDED:
+            assert bounds.relative_width <= 1e-6
+
+
+def test_the_reference_point_is_enclosed_in_both_directions() -> None:
+    one = Steps(law=Binomial(trials=1, probability=0.1), scale=1.0, noise_multiplier=1.0, count=100)
+    found = enclose_delta((one,), 1.0)
+    assert found.remove.lower <= 0.2075268521031497 <= found.remove.upper
+    assert found.add.lower <= 0.165619169441302 <= found.add.upper
+    assert found.relative_width < 1e-10
+    assert found.why == ""
+
+
+def test_the_principal_branch_of_the_accountant_was_wrong_and_the_proof_says_so() -> None:
+    wrong = Bracket(lower=169274.10, upper=169274.13, accountant="the principal branch")
+    with pytest.raises(FailureError, match="contradicts the accountant"):
+        prove_epsilon(BRANCH, BRANCH_DELTA, wrong)
+    right = Bracket(lower=169834.88, upper=169834.89, accountant="the continuous branch")
+    proof = prove_epsilon(BRANCH, BRANCH_DELTA, right)
+    assert proof["proven"]
+    assert proof["epsilon_lower_bound"]["proven"]
+
+
+# ------------------------------------------------------------------ broken twins
+
+
+def along_one_plan(one: Steps, epsilon: float, *, coarser: float = 1.0) -> OneWay:
+    """*remove* from a single plan, whose period may be taken too short."""
+    plan = make_plan((one,), epsilon, remove=True, log_tolerance=math.log(1e-11))
+    problem = sums._Problem((one,), flint.arb(0), epsilon, True)
+    return sums._along(problem, replace(plan, period=plan.period / coarser), None)
+
+
+def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = steps_of(BRANCH)
+    honest = along_one_plan(one, 169834.886)
+
+    def principal(ratio: law.Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
+        value, log_t = ratio.above(x, y)
+        whole = value * (ratio.low * log_t).exp()
+        return whole.log(), ratio.at(x)[2]
+
+    monkeypatch.setattr(moment, "continuous_log", principal)
+    assert apart(along_one_plan(one, 169834.886), honest)
+    # and where two plans are tried, they contradict each other
+    with pytest.raises(AssertionError, match="do not meet"):
+        enclose_delta((one,), 169834.886)
+
+
+def test_noise_that_is_off_by_a_billionth_is_caught() -> None:
+    case = CASES[21]
+    honest = enclose_delta((steps(case),), case["epsilon"])
+    twin = enclose_delta((steps(case, 1 + 1e-9),), case["epsilon"])
+    assert apart(honest.remove, twin.remove)
+    assert apart(honest.add, twin.add)
+
+
+class Overreaching(moment.Moment):
+    """Takes a strip thrice as wide as the one whose error it bounds."""
+
+    def _choose_strip(self) -> None:
+        super()._choose_strip()
+        self.mesh *= 3.0
+        self._claimed = self.strip
+
+    def _place_nodes(self) -> None:
+        self.strip = 3.0 * self._claimed
+        base, growth = self._base, self._growth
+        self._growth = growth / 9
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self, "_base", lambda y: base(y / 3))
+            super()._place_nodes()
+        self._growth = growth
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove: bool) -> None:
+    one = Steps(
+        law=Binomial(trials=8, probability=0.01), scale=1.0, noise_multiplier=1.0, count=2000
+    )
+    plan = make_plan((one,), 34.9, remove=remove, log_tolerance=math.log(1e-11))
+    b = flint.arb(1 + plan.c) if remove else -flint.arb(plan.c)
+    target = float(plan.views[0].log_moments(np.array([float(b)]))[0]) + math.log(1e-20)
+    with flint.ctx.workprec(128):
+        honest = moment.Moment(one, plan.views[0], b, target, 128, real=True)
+        twin = Overreaching(one, plan.views[0], b, target, 128, real=True)
+        assert honest.at_zero().rad() < 1e-18
+        assert twin.error < 1e-15
+        assert not honest.at_zero().overlaps(twin.at_zero())
+
+
+def test_a_coarse_sum_exceeds_delta_and_only_its_excess_makes_it_a_lower_bound() -> None:
+    one, epsilon = steps(CASES[21]), CASES[21]["epsilon"]
+    honest = along_one_plan(one, epsilon)
+    coarse = along_one_plan(one, epsilon, coarser=12.0)
+    assert coarse.upper > 1.01 * honest.upper  # the bare sum
+    assert coarse.lower <= honest.upper  # with the excess taken off
+
+
+# ------------------------------------------------------------------ the lemmas, in numbers
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        Binomial(trials=46, probability=0.97),
+        Binomial(trials=12, probability=0.01),
+        Hypergeometric(draws=20, population=60, marked=25),
+        Hypergeometric(draws=50, population=60, marked=25),  # at least 15 are marked
+    ],
+)
+def test_the_lemmas_on_z_hold_at_random_points(
+    some: Binomial | Hypergeometric, precise: None
+) -> None:
+    rng = np.random.default_rng(5)
+    one = Steps(law=some, scale=1.0, noise_multiplier=1.3, count=1)
+    a = 1 / 1.3
+    ratio = law.Ratio(one, (some.least, some.most), (-9.0, 30.0))
+    assert abs(law.total(ratio.weights) - 1) < 1e-30
+    k = np.arange(some.least, some.most + 1)
+    weight = np.array([float(w) for w in ratio.weights])
+    for x in rng.uniform(-8, 25, 12):
+        loss, mean, variance = ratio.at(float(x))
+        y = rng.uniform(0.0, 0.55 * math.pi / a)
+        heights = np.linspace(0.0, y, 400)
+        terms = weight * np.exp(k * a * x - (k * a) ** 2 / 2 - float(loss))
+        z = (terms * np.exp(1j * k * a * heights[:, None])).sum(axis=1)
+        turned = np.unwrap(np.angle(z))[-1]  # the continuous branch, by walking up
+        w = float(variance)
+        bound = w * (4 * math.tan(a * y / 2) - 2 * a * y)
+        assert abs(turned - a * y * float(mean)) <= bound + 1e-7
+        assert math.cos(a * y / 2) ** (4 * w) <= abs(z[-1]) * (1 + 1e-7)
+        assert abs(z[-1]) <= 1 + 1e-7
+        if bound < 3.0:
+            found, _ = law.continuous_log(ratio, float(x), flint.arb(y))
+            assert abs(float(found.imag) - turned) < 1e-6
+
+
+# ------------------------------------------------------------------ mechanisms and claims
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
+        FixedBatchUsers(cohort_size=10, population=300, noise_multiplier=1.5, steps=300),
+        FixedBatchExamples(
+            batch_size=20, population=500, group_size=6, noise_multiplier=3.0, steps=400
+        ),
+        FullParticipation(shift=2.0, noise_multiplier=30.0, steps=100),
+        PoissonExamples(sampling_probability=0.3, group_size=5, noise_multiplier=3.0, steps=1),
+        Composition(
+            parts=(
+                PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
+                PoissonExamples(
+                    sampling_probability=0.01, group_size=6, noise_multiplier=2.0, steps=200
+                ),
+                FullParticipation(noise_multiplier=20.0, steps=3),
+            )
+        ),
+        TruncatedPoisson(
+            untruncated=PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
+            cap=60,
+            most_units=1000,
+        ),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_each_kind_of_mechanism_is_proven_at_its_epsilon(mechanism: Mechanism) -> None:
+    delta = 1e-6
+    found = mechanism.epsilon(delta)
+    proof = prove_epsilon(mechanism, delta, found)
+    assert proof["proven"], proof
+    assert proof["delta_upper"] <= delta < 1.001 * proof["delta_upper"]
+    again = prove_delta(mechanism, found.upper, mechanism.delta(found.upper))
+    assert again["delta_upper"] >= again["delta_lower"]
+
+
+def test_a_little_less_noise_or_more_contradicts_the_accountant() -> None:
+    mechanism = PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500)
+    found = mechanism.epsilon(1e-6)
+    with pytest.raises(FailureError, match="must not be used"):
+        prove_epsilon(mechanism.with_noise_multiplier(0.75), 1e-6, found)
+    with pytest.raises(FailureError, match="contradicts"):
+        prove_delta(mechanism.with_noise_multiplier(0.75), 3.0, mechanism.delta(3.0))
+    # an epsilon that is too large is no danger, but the bracket's lower end is contradicted
+    with pytest.raises(FailureError, match="contradicts"):
+        prove_epsilon(mechanism.with_noise_multiplier(0.85), 1e-6, found)
+
+
+def test_what_has_no_proof_is_called_not_proven_and_says_why() -> None:
+    query = Composition(parts=(PureQuery(pure_epsilon=1.0),))
+    proof = prove_epsilon(query, 1e-6, query.epsilon(1e-6))
+    assert not proof["proven"]
+    assert "PureQuery" in proof["why"]
+
+
+@pytest.mark.slow
+def test_an_enclosure_holds_where_nothing_can_be_summed() -> None:
+    case = next(c for c in CASES if (c["steps"], c["group_size"]) in ONE_SIDED)
+    found: Enclosure = enclose_delta((steps(case),), case["epsilon"])
+    assert found.lower <= float(case["remove"]["delta"]) <= found.upper
+    assert found.why

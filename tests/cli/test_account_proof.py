@@ -1,0 +1,99 @@
+"""`userdp account --proof`: the claim, its refusals and what it does without the library."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flint", reason="the extra `proof` is not installed")
+
+from tests.plans import uls_plan  # noqa: E402
+from userdp.accounting import Bracket, accountants  # noqa: E402
+from userdp.cli.app import run  # noqa: E402
+from userdp.ledger import RunLedger, StoreLedger  # noqa: E402
+from userdp.plan import StepRecord  # noqa: E402
+
+USERS = ["--sampling", "users", "--sampling-probability", "0.1", "--steps", "100"]
+MECHANISM = [*USERS, "--noise-multiplier", "1"]
+
+
+def userdp(capsys, *arguments: str) -> tuple[int, str, str]:
+    status = run(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_the_claim_is_proven_beside_the_epsilon(capsys):
+    status, out, _ = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof", "--json")
+    result = json.loads(out)
+    proof = result["proof"]
+    assert status == 0
+    assert proof["proven"]
+    assert proof["epsilon"] == result["epsilon"]
+    assert proof["delta_lower"] <= proof["delta_upper"] <= 1e-6
+    assert proof["epsilon_lower_bound"]["proven"]
+    assert proof["bits"] >= 128
+    assert "not that it dominates" in proof["scope"]
+    status, out, _ = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof")
+    assert status == 0
+    assert "proof by ball arithmetic" in out
+
+
+def test_a_given_epsilon_is_enclosed_too(capsys):
+    status, out, _ = userdp(capsys, "account", *MECHANISM, "--epsilon", "1", "--proof", "--json")
+    result = json.loads(out)
+    assert status == 0
+    assert result["proof"]["remove"][0] <= 0.2075268521031497 <= result["proof"]["remove"][1]
+    assert result["delta_lower_bound"] <= 0.2075268521031497 <= result["delta"]
+    assert userdp(capsys, "account", *MECHANISM, "--epsilon", "1", "--delta", "0.1")[0] == 2
+
+
+def test_a_contradicted_accountant_ends_in_a_loud_error(capsys, monkeypatch):
+    def too_small(*ignored: object) -> Bracket:
+        return Bracket(lower=7.9, upper=8.0, accountant="contour")
+
+    monkeypatch.setattr(accountants, "epsilon_by", too_small)  # the truth is 8.0586
+    status, out, err = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof")
+    assert status == 1
+    assert not out
+    assert "the proof contradicts the accountant" in " ".join(err.split())
+
+
+def test_a_looser_accountant_is_proven_at_its_own_epsilon(capsys):
+    options = ["--delta", "1e-6", "--accountant", "rdp", "--proof", "--json"]
+    status, out, _ = userdp(capsys, "account", *MECHANISM, *options)
+    assert status == 0
+    assert json.loads(out)["proof"]["proven"]
+
+
+def test_without_the_library_the_way_to_it_is_told_and_the_rest_works(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flint", None)
+    status, _, err = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof")
+    assert status == 2
+    assert "pip install 'userdp[proof]'" in err
+    assert userdp(capsys, "account", *MECHANISM, "--delta", "1e-6")[0] == 0
+
+
+def test_the_claim_of_a_runs_ledger_is_proven_for_the_steps_it_charges(capsys, tmp_path: Path):
+    plan = uls_plan()
+    ledger = RunLedger.create(tmp_path / "ledger.jsonl", plan=plan, run_id="one")
+    arguments = ["account", "--ledger", str(tmp_path), "--proof", "--json"]
+    assert userdp(capsys, *arguments)[0] == 2  # nothing is charged yet
+    for _ in range(3):
+        ledger.attempt(StepRecord.of_plan(plan))
+    ledger.close()
+    status, out, _ = userdp(capsys, *arguments)
+    result = json.loads(out)
+    assert status == 0
+    assert result["proof"]["proven"]
+    assert result["proof"]["epsilon"] == result["epsilon"]
+
+
+def test_a_sum_of_several_runs_has_no_proof_in_one_piece(capsys, tmp_path: Path):
+    StoreLedger(tmp_path).reserve("one", uls_plan())
+    status, _, err = userdp(capsys, "account", "--ledger", str(tmp_path), "--proof")
+    assert status == 2
+    assert "not the price of one mechanism" in " ".join(err.split())
