@@ -310,11 +310,21 @@ def test_only_a_seeded_source_calls_itself_unsafe() -> None:
     assert not NoiseSource().unsafe
 
 
+def test_the_grid_is_never_coarser_than_stated_just_below_a_power_of_two() -> None:
+    std = math.nextafter(8.0, 0.0)
+    assert math.floor(math.log2(std)) == 3  # twin: a logarithm says that 8 is at most 7.99…
+    value = zeros((1000,))
+    NoiseSource(unsafe_noise_seed=1).add_(value, std)
+    finest = value["0"] / 2.0 ** (2 - 20)
+    assert torch.equal(finest, finest.round())
+    assert not torch.equal(finest / 2, (finest / 2).round())
+
+
 @pytest.mark.parametrize("std", [1e-6, 0.75, STD, 1e5])
 def test_every_noisy_value_lies_on_one_public_grid_whatever_the_data(std: float) -> None:
     """Mironov 2012: the low-order bits of the sum must not tell which data it came from."""
     grid = 2.0 ** (math.floor(math.log2(std)) - 20)
-    assert grid <= std * 2**-20
+    assert grid <= std * 2**-20 < 2 * grid
     data = torch.rand(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for scale in (0.0, std, 1000 * std):
         value = {"w": data * scale}

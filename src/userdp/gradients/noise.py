@@ -163,8 +163,9 @@ class NoiseSource:
                 )
         require_priced(sum(tensor.numel() for tensor in value.values()))
         call, self._calls = self._calls, self._calls + 1
-        # A power of two: scaling by it is exact.
-        grid = 2.0 ** (math.floor(math.log2(noise_std)) - _GRID_BITS)
+        # The greatest power of two that is at most noise_std (a logarithm may round up to it), over
+        # 2^20; scaling by a power of two is exact.
+        grid = 2.0 ** (math.frexp(noise_std)[1] - 1 - _GRID_BITS)
         block = 0
         with torch.no_grad(), ThreadPoolExecutor(self._threads) as pool:
             for tensor in value.values():
@@ -174,7 +175,8 @@ class NoiseSource:
                 elif flat.device.type == "cpu" and flat.dtype == torch.float64:
                     block += self._add(pool, flat.numpy(), noise_std, grid, call=call, first=block)
                 else:
-                    # float32 parts are noised in float64 too, and rounded once, on the grid.
+                    # float32 parts are noised and rounded in float64 too; that a part then cannot
+                    # hold all of it is post-processing.
                     wide = flat.to("cpu", torch.float64)
                     block += self._add(pool, wide.numpy(), noise_std, grid, call=call, first=block)
                     flat.copy_(wide)
@@ -191,7 +193,6 @@ class NoiseSource:
     ) -> int:
         """Noise ``flat`` in place, block by block on all threads; how many blocks there were."""
         pieces = [flat[begin : begin + _BLOCK] for begin in range(0, flat.size, _BLOCK)]
-
         scale = noise_std / math.sqrt(DRAWS)
 
         def add(number: int) -> None:
