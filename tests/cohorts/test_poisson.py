@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from userdp.cohorts import poisson
 from userdp.cohorts.poisson import distinct_indices, poisson_indices, secret_generator
 from userdp.errors import UseError
 
@@ -85,3 +86,38 @@ def test_two_generators_never_agree():
 def test_bad_parameters_are_refused(population, probability):
     with pytest.raises(UseError):
         poisson_indices(secret_generator(unsafe_seed=6), population, probability)
+
+
+def test_invariant_4_all_256_bits_of_a_seed_decide_the_draws(monkeypatch):
+    """Bits above the 128th too: and the pool that they are mixed in holds as many as a seed.
+
+    NumPy's default pool is 128 bits, so that 2^256 seeds would share 2^128 states.
+    """
+    streams = {
+        tuple(secret_generator(1 << bit).integers(2**63, size=4).tolist()) for bit in range(256)
+    }
+    assert len(streams) == 256
+    seen = pools(monkeypatch)
+    secret_generator()
+    assert seen == [256]
+
+
+def test_invariant_4_twin_a_pool_of_numpys_default_size_is_caught(monkeypatch):
+    monkeypatch.setattr(poisson, "_POOL_WORDS", 4)
+    seen = pools(monkeypatch)
+    secret_generator()
+    assert seen == [128]
+
+
+def pools(monkeypatch) -> list[int]:
+    """The bits that each seed sequence holds from now on; filled as they are made."""
+    seen: list[int] = []
+    honest = np.random.SeedSequence
+
+    def watched(*arguments, **options):
+        made = honest(*arguments, **options)
+        seen.append(32 * len(made.pool))
+        return made
+
+    monkeypatch.setattr(np.random, "SeedSequence", watched)
+    return seen

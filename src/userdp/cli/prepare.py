@@ -110,6 +110,8 @@ def prepare(
 
 
 def _print(console: Console, result: dict[str, Any]) -> None:
+    from userdp.data.near_ids import near_hint
+
     totals = result["totals"]
     books = Table(title="records", title_justify="left", box=None, show_header=False)
     books.add_column(justify="right")
@@ -128,6 +130,9 @@ def _print(console: Console, result: dict[str, Any]) -> None:
         splits.add_row(name, *(f"{sizes[key]:,}" for key in ("users", "examples", "tokens")))
     console.print(books)
     console.print(splits)
+    hint = near_hint(totals["near_colliding_users"])
+    if hint is not None:
+        console.print(f"warning: {hint}", soft_wrap=True, markup=False)
     console.print(
         f"Store: {result['store']} (store id {result['store_id'][:8]}…). "
         "These counts are exact: operator-only, not differentially private.",

@@ -101,6 +101,7 @@ def _release(
 
 
 def _print(console: Console, statistics: StoreStatistics) -> None:
+    from userdp.data.near_ids import near_hint
     from userdp.data.statistics import QUANTILES
 
     console.print("[bold]Operator-only[/]: exact counts, not differentially private.\n")
@@ -112,6 +113,9 @@ def _print(console: Console, statistics: StoreStatistics) -> None:
     )
     for reason, count in {**statistics.drops, **statistics.example_drops}.items():
         console.print(f"  dropped {count:,}: {reason}", markup=False, soft_wrap=True)
+    hint = near_hint(statistics.near_colliding_users or 0)
+    if hint is not None:
+        console.print(f"warning: {hint}", soft_wrap=True, markup=False)
     table = Table(box=None)
     table.add_column("")
     for name in statistics.splits:

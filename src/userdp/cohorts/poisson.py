@@ -9,15 +9,21 @@ import numpy as np
 from userdp.cohorts.cohort import Indices
 from userdp.guarantees import require_count, require_probability
 
+_POOL_WORDS = 8
+"""Words of 32 bits that a seed is mixed in: 256 bits."""
+
 
 def secret_generator(unsafe_seed: int | None = None) -> np.random.Generator:
     """A generator that the operating system seeds with 256 secret bits.
 
     Amplification by sampling holds only against those who do not know the draws, so the seed is
-    never derived, stored or published. ``unsafe_seed`` exists for tests.
+    never derived, stored or published. ``unsafe_seed`` exists for tests, and for 256 secret bits
+    that several processes share.
     """
     entropy = secrets.randbits(256) if unsafe_seed is None else unsafe_seed
-    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(entropy)))
+    # NumPy's default pool of four words would fold the 256 bits into 128.
+    seeds = np.random.SeedSequence(entropy, pool_size=_POOL_WORDS)
+    return np.random.Generator(np.random.PCG64DXSM(seeds))
 
 
 def poisson_indices(generator: np.random.Generator, population: int, probability: float) -> Indices:

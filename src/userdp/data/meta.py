@@ -36,7 +36,8 @@ class StoreMeta:
             and under "greedy" the ``records_per_user`` that bounds each user's part.
         appended: what each later source says of itself, oldest first.
         files: each file's ``bytes`` and ``sha256``, by its path in the store.
-        totals: records_read, records_stored, users, examples, tokens, and per split
+        totals: records_read, records_stored, users, near_colliding_users (see `near_ids`; stores
+            of older versions lack it), examples, tokens, and per split
             ``{"users", "examples", "tokens"}`` under "splits".
     """
 

@@ -45,13 +45,18 @@ class SplitStatistics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreStatistics:
-    """A store in numbers; operator-only."""
+    """A store in numbers; operator-only.
+
+    ``near_colliding_users`` is as `near_ids.near_colliding` counts; None where the store was
+    prepared before that was counted.
+    """
 
     records_read: int
     records_stored: int
     drops: dict[str, int]
     example_drops: dict[str, int]
     users: int
+    near_colliding_users: int | None
     examples: int
     tokens: int
     seq_len: int
@@ -72,6 +77,7 @@ def describe(store: UserStore) -> StoreStatistics:
         drops=store.meta.drops,
         example_drops=store.meta.example_drops,
         users=totals["users"],
+        near_colliding_users=totals.get("near_colliding_users"),
         examples=totals["examples"],
         tokens=totals["tokens"],
         seq_len=store.meta.seq_len,

@@ -20,6 +20,7 @@ from userdp.data.body import Body, Index, checksums
 from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state
 from userdp.data.files import write_bytes
 from userdp.data.meta import StoreMeta, is_store
+from userdp.data.near_ids import near_colliding
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.tokenize import StoreTokenizer
@@ -225,6 +226,7 @@ def totals_of(
         "records_read": before["records_read"] + tally.records_read,
         "records_stored": before["records_stored"] + tally.records_stored,
         "users": len(index.ids),
+        "near_colliding_users": near_colliding(index.ids),
         "examples": sum(part["examples"] for part in splits.values()),
         "tokens": sum(part["tokens"] for part in splits.values()),
         "splits": splits,

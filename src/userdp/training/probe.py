@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.cohorts.poisson import secret_generator
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
@@ -129,7 +130,7 @@ def _release(
     measure = _measurement(store, config, part, grid, progress)
     subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
     query_id = charge_medians(store, epsilon=epsilon, subject=subject)
-    coins = np.random.default_rng()
+    coins = secret_generator()
     chosen = np.flatnonzero(coins.random(len(part.counts)) < rate)
     norms = np.zeros((0, len(grid)))
     if len(chosen):

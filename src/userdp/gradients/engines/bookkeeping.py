@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from userdp.gradients.engines.margins import one_at_a_time
+from userdp.gradients.engines.margins import covered, one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
@@ -73,7 +73,8 @@ def clipped_sum(
     Raises:
         UseError: as the reference.
     """
-    engine = one_pass_sum if agrees_with_reference(model, loss, units) else one_at_a_time
+    batched = covered(model, loss, units) and agrees_with_reference(model, loss, units)
+    engine = one_pass_sum if batched else one_at_a_time
     try:
         return engine(
             model,

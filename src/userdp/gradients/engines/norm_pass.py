@@ -15,6 +15,7 @@ from userdp.errors import UseError
 from userdp.gradients.engines.chunks import layout_of
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.one_pass import NotCoveredError
+from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.tape import Tape, Workspace, wide
 from userdp.gradients.engines.uses import Dense, Ghost, Layout, Sparse, Use, form, squared_norms
 from userdp.gradients.losses import Loss, row_losses
@@ -64,7 +65,7 @@ class NormTape(Tape):
         form_ = choose_form(
             units=self.layout.units, positions=positions, p=p, q=q, device=left.device.type
         )
-        if torch.get_float32_matmul_precision() != "highest":
+        if reduced_products():
             form_ = Form.FORMED
         if form_ is Form.GHOST:
             self._take(name, Ghost(left, right, self.layout))
@@ -124,8 +125,8 @@ def norms_of(
     units: Units,
     parameters: Mapping[str, nn.Parameter],
     workspace: Workspace,
-) -> tuple[Tensor, Tensor]:
-    """Each unit's squared norm and mean loss, float64 (units,).
+) -> tuple[Tensor, Tensor, set[torch.dtype]]:
+    """Each unit's squared norm and mean loss, float64 (units,); and narrow types that were seen.
 
     Raises:
         NotCoveredError: a parameter is used in a way that no rule covers.
@@ -144,7 +145,7 @@ def norms_of(
     each = losses.detach().double() * weights.double()
     means.index_add_(0, layout.unit_of_row.cpu(), each.cpu())
     with torch.no_grad():
-        return tape.squared_norms(), means
+        return tape.squared_norms(), means, tape.narrow
 
 
 def weighted_losses(

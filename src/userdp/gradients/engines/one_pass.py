@@ -11,6 +11,7 @@ from userdp.gradients.clipping import clip_factors, require_clip_norm
 from userdp.gradients.engines.chunks import layout_of, passes, rows_per_pass
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.margins import aim
+from userdp.gradients.engines.precision import dtypes_of, reduced_products
 from userdp.gradients.engines.tape import Tape, Workspace
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
@@ -83,6 +84,7 @@ def one_pass_sum(
     losses = torch.zeros(len(units), dtype=torch.float64)
     workspace = Workspace()
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
+    known = dtypes_of(model, loss, units)
     rows = rows_per_pass(units, micro_batch)
     alone: list[int] = []
     for begin, end in passes(
@@ -96,6 +98,11 @@ def one_pass_sum(
             alone += range(begin, end)
             continue
         found = _Pass(model, loss, part, parameters, workspace, form, item_clip_norm)
+        if not found.narrow <= known:
+            # These rows made the model compute in fewer bits than the margin is for. The margin
+            # must not follow them, so their units are computed where none is needed.
+            alone += range(begin, end)
+            continue
         losses[begin:end] = found.losses
         squares = found.squared_norms
         usable = squares.isfinite()
@@ -145,7 +152,7 @@ class _Pass:
         self._units = layout_of(units)
         two_stage = item_clip_norm is not None
         layout = layout_of(units, by_row=True) if two_stage else self._units
-        if two_stage or torch.get_float32_matmul_precision() != "highest":
+        if two_stage or reduced_products():
             # Reduced products would make the Gram matrices disagree with what is added.
             form = Form.FORMED
         self._tape = Tape(parameters, layout, workspace, form=form)
@@ -160,6 +167,7 @@ class _Pass:
             uncovered = self._tape.gradients(weighted.sum())
         if uncovered:
             raise NotCoveredError(list(uncovered))
+        self.narrow = self._tape.narrow
         mean = losses.detach().double() * weights.double()
         self.losses = torch.zeros(self._units.units, dtype=torch.float64)
         self.losses.index_add_(0, self._units.unit_of_row.cpu(), mean.cpu())

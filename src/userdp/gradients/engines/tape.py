@@ -16,19 +16,19 @@ that is how the engine learns, exactly, that it must fall back (`Tape.gradients`
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
-from torch.overrides import TorchFunctionMode
 
 from userdp.gradients.engines import functions
+from userdp.gradients.engines.eager import eagerly
 from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.uses import (
     Dense,
     Ghost,
@@ -66,6 +66,9 @@ class Tape:
         layout: which unit owns which row.
         workspace: where per-unit gradients are put.
         form: one form for all layers, or None to choose by cost.
+
+    Attributes:
+        narrow: the types below float32 that were seen while watching.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Tape:
         first = next(iter(parameters.values()))
         self.anchor = torch.zeros((), device=first.device, requires_grad=True)
         self.layout = layout
+        self.narrow: set[torch.dtype] = set()
         self._names = {id(p): name for name, p in parameters.items()}
         self._parameters = parameters
         self._workspace = workspace
@@ -215,25 +219,18 @@ class Tape:
             self._uses[name] = kept
 
 
-def eagerly() -> AbstractContextManager[None]:
-    """Within, what was compiled by `torch.compile` runs as it is written."""
-    if "torch._dynamo" not in sys.modules:  # nothing was compiled; importing it takes seconds
-        return nullcontext()
-    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-    return stance
-
-
 def wide(tensor: Tensor) -> Tensor:
     """In float32 or wider."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-class _Mode(TorchFunctionMode):
+class _Mode(Watch):
     """Sends the functions that have a rule to it, where a trainable parameter is involved."""
 
     def __init__(self, tape: Tape) -> None:
-        super().__init__()
+        super().__init__(tape.anchor.device.type)
         self._tape = tape
+        self.narrow = tape.narrow
 
     def __torch_function__(
         self,
@@ -246,8 +243,9 @@ class _Mode(TorchFunctionMode):
         if rule is not None and torch.is_grad_enabled():
             answer = rule(self._tape, *args, **(kwargs or {}))
             if answer is not None:
+                self.look(args, answer)
                 return answer
-        return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def _multiplies_by_vectors(module: nn.Module, tape: Tape) -> bool:

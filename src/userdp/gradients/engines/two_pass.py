@@ -20,6 +20,7 @@ sum over units and processes is float32; sums over passes are float64.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,9 +31,11 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import require_clip_norm, squared_norm
 from userdp.gradients.engines.chunks import layout_of, passes
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.margins import aim
+from userdp.gradients.engines.made_up import made_up
+from userdp.gradients.engines.margins import margin
 from userdp.gradients.engines.norm_pass import norms_of, weighted_losses
 from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
+from userdp.gradients.engines.precision import dtypes_of
 from userdp.gradients.engines.tape import Workspace
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import (
@@ -85,54 +88,114 @@ def clipped_sum(
         model, loss, l2_clip_norm=l2_clip_norm, item_clip_norm=item_clip_norm, rule=rule
     )
     parameters = trainable_parameters(model)
-    two = _all_sharded(parameters)
     buffers = buffer_versions(model)
-    clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
-    total = shapes_of(parameters)
-    norms = torch.zeros(len(units), dtype=torch.float64)
-    losses = torch.zeros(len(units), dtype=torch.float64)
-    sizes = {name: p.numel() for name, p in parameters.items()}
-    mine = [
-        part
-        for part in passes(
-            units,
-            rows=micro_batch,
-            most_units=most_units(parameters, item_clip_norm is not None),
-        )
-        if int(units.offsets[part[1]]) > int(units.offsets[part[0]])
-    ]
-    workspace, non_finite = Workspace(), 0
-    made_up = _made_up(model, units)
-    for number in range(_most(len(mine), units.lengths.device)):
-        counts = number < len(mine)
-        begin, end = mine[number] if counts else (0, len(made_up))
-        part = units.select(begin, end) if counts else made_up
-        try:
-            if two:
-                squares, part_losses = norms_of(model, loss, part, parameters, workspace)
-                factors = rule.factors({"": squares}, {"": sum(sizes.values())}, l2_clip_norm=clip)[
-                    ""
-                ]
-                _add_weighted(model, loss, part, parameters, factors if counts else None, total)
-            else:
-                found = _Pass(model, loss, part, parameters, workspace, Form.FORMED, item_clip_norm)
-                squares, part_losses = found.squared_norms, found.losses
-                by_name = rule.factors(found.squares_by_name, sizes, l2_clip_norm=clip)
-                if counts:
-                    found.add_to(total, by_name, squares.isfinite())
-        except NotCoveredError as error:
-            raise _not_covered(error.names) from None
-        if counts:
-            norms[begin:end], losses[begin:end] = squares.sqrt().cpu(), part_losses
-            non_finite += int((~squares.isfinite()).sum())
-    require_same_buffers(model, buffers)
-    return ClippedSum(
-        value=total,
-        norms=norms,
-        losses=losses,
-        non_finite=non_finite,
+    found = ClippedSum(
+        value=shapes_of(parameters),
+        norms=torch.zeros(len(units), dtype=torch.float64),
+        losses=torch.zeros(len(units), dtype=torch.float64),
+        non_finite=0,
         sensitivity=float(l2_clip_norm),
     )
+    step = _Step(model, loss, units, found, l2_clip_norm, item_clip_norm, rule)
+    most = most_units(parameters, item_clip_norm is not None)
+    mine = [
+        part
+        for part in passes(units, rows=micro_batch, most_units=most)
+        if int(units.offsets[part[1]]) > int(units.offsets[part[0]])
+    ]
+    later: list[tuple[int, int]] = []
+    counts = units.offsets.diff()
+    for number in range(_most(len(mine), units.lengths.device)):
+        part = mine[number] if number < len(mine) else None
+        if not step.take(part) and part is not None:
+            later += [(unit, unit + 1) for unit in range(*part) if int(counts[unit])]
+    for number in range(_most(len(later), units.lengths.device)):
+        step.take(later[number] if number < len(later) else None, alone=True)
+    require_same_buffers(model, buffers)
+    return replace(found, non_finite=step.non_finite)
+
+
+class _Step:
+    """What the passes of one clipped sum share."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        units: Units,
+        found: ClippedSum,
+        l2_clip_norm: float,
+        item_clip_norm: float | None,
+        rule: ClipRule,
+    ) -> None:
+        self._model, self._loss, self._units, self._found = model, loss, units, found
+        self._l2_clip_norm, self._item, self._rule = l2_clip_norm, item_clip_norm, rule
+        self._parameters = trainable_parameters(model)
+        self._sizes = {name: p.numel() for name, p in self._parameters.items()}
+        self._two = _all_sharded(self._parameters)
+        self._known = dtypes_of(model, loss, units)
+        self._made_up = made_up(model, units)
+        self._workspace = Workspace()
+        self.non_finite = 0
+
+    def take(self, part: tuple[int, int] | None, *, alone: bool = False) -> bool:
+        """Add one pass's units to the sum; a collective.
+
+        **Precision.** Rows may make the model compute in fewer bits than the margin is for. Their
+        own aim must not move the others', so a pass in which any process saw that adds nothing, on
+        any process, and its units come again one by one: then each unit's bits and aim are its own.
+
+        Args:
+            part: a range of units; None goes through the motions.
+            alone: the part is one unit.
+
+        Returns:
+            Whether its units were added; False asks for them one by one.
+        """
+        begin, end = part or (0, len(self._made_up))
+        units = self._made_up if part is None else self._units.select(begin, end)
+        try:
+            one_pass: _Pass | None = None
+            if self._two:
+                squares, losses, narrow = norms_of(
+                    self._model, self._loss, units, self._parameters, self._workspace
+                )
+            else:
+                one_pass = _Pass(
+                    self._model,
+                    self._loss,
+                    units,
+                    self._parameters,
+                    self._workspace,
+                    Form.FORMED,
+                    self._item,
+                )
+                squares, losses, narrow = one_pass.squared_norms, one_pass.losses, one_pass.narrow
+        except NotCoveredError as error:
+            raise _not_covered(error.names) from None
+        seen = self._known if part is None else self._known | narrow
+        if not alone and _most(int(seen != self._known), squares.device):
+            return False
+        clip = self._l2_clip_norm * (1 - margin(seen))
+        if one_pass is None:
+            flat = {"": squares}, {"": sum(self._sizes.values())}
+            factors = self._rule.factors(*flat, l2_clip_norm=clip)[""]
+            _add_weighted(
+                self._model,
+                self._loss,
+                units,
+                self._parameters,
+                None if part is None else factors,
+                self._found.value,
+            )
+        elif part is not None:
+            by_name = self._rule.factors(one_pass.squares_by_name, self._sizes, l2_clip_norm=clip)
+            one_pass.add_to(self._found.value, by_name, squares.isfinite())
+        if part is not None:
+            self._found.norms[begin:end] = squares.sqrt().cpu()
+            self._found.losses[begin:end] = losses
+            self.non_finite += int((~squares.isfinite()).sum())
+        return True
 
 
 def require_supported(
@@ -176,7 +239,7 @@ def _add_weighted(
         factors = factors[good.to(factors.device)]
         units = _only(units, good)
         if not len(units.lengths):
-            factors, units = None, _made_up(model, units)
+            factors, units = None, made_up(model, units)
     layout = layout_of(units)
     with torch.enable_grad():
         losses, weights = weighted_losses(model, loss, units, layout)
@@ -201,20 +264,6 @@ def _only(units: Units, kept: Tensor) -> Units:
         offsets=sizes.cumsum(0),
         targets=torch.cat(targets) if targets else None,
     )
-
-
-def _made_up(model: nn.Module, like: Units, rows: tuple[int, ...] = (1,)) -> Units:
-    """Rows that are nobody's: units of so many rows each, on the device of ``like``."""
-    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
-    tokens = int(getattr(embeddings, "num_embeddings", 2))
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(tokens, (sum(rows), 6), generator=generator)
-    return Units(
-        input_ids=ids,
-        lengths=torch.tensor([6 - n % 3 for n in range(sum(rows))]),
-        offsets=torch.tensor([0, *rows]).cumsum(0),
-        targets=None if like.targets is None else torch.ones(ids.shape, dtype=torch.bool),
-    ).to(like.lengths.device)
 
 
 def _most(count: int, device: torch.device) -> int:
@@ -268,12 +317,12 @@ def _require_agreement(
         return
     device = next(iter(parameters.values())).device
     nobody = Units.from_rows([]).to(device)
-    probe = _made_up(model, nobody, rows=(2, 1))
-    aim(model, loss, probe, l2_clip_norm=1.0)  # it looks into the model once, all together here
+    probe = made_up(model, nobody, rows=(2, 1))
+    dtypes_of(model, loss, probe)  # it looks into the model once, all together here
     reshard(model)
     if two:
         try:
-            squares, _ = norms_of(model, loss, probe, parameters, Workspace())
+            squares, _, _ = norms_of(model, loss, probe, parameters, Workspace())
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
         for unit in range(len(probe)):

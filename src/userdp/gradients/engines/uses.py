@@ -8,7 +8,7 @@ parameter is used. Each use is kept in whichever of three forms is cheapest:
 * `Ghost`: the layer's inputs A and output gradients B. With :math:`G_u = B_u^T A_u`,
   :math:`\|G_u\|^2 = \langle A_u A_u^T, B_u B_u^T \rangle`, and, once the clip factors are known,
   :math:`\sum_u c_u G_u = B^T (c \circ A)` is one product (Goodfellow 2015; Bu et al. 2023,
-  book-keeping).
+  book-keeping). The Gram matrices are float64; how wrong the norm can be is `gram_error`.
 * `Sparse`: an embedding's rows, summed by (unit, token).
 
 A parameter that is used twice (input and output embedding tied) needs the cross term
@@ -27,8 +27,20 @@ from torch import Tensor
 
 _BLOCK = 1024
 
-GHOST_CONDITION = 1e4
-"""Largest condition of a norm taken from Gram matrices; beyond it the gradients are formed."""
+_GRAM_BLOCK = 2048
+"""Columns that are widened to float64 at a time: a copy of all would not stay in the caches."""
+
+GHOST_CONDITION = 4096.0
+"""Largest condition of a unit whose norm is taken from Gram matrices; beyond it its gradient is
+formed. Rows of ordinary text have up to about the number of a unit's positions (measured: 380 at
+512 positions). `gram_error` would allow more; the limit keeps the rounding of the *sum* small,
+which grows with the root of the condition."""
+
+GRAM_SHARE = 1e-6
+"""Most that a norm from Gram matrices may be too small, relatively: part of every margin."""
+
+_CANCELLED = 0.25
+"""Least part that the joint square of two uses has of the sum of both their squares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +131,12 @@ class Ghost:
             ]
         found = []
         for left, right in pairs:
-            grams = torch.bmm(left, left.transpose(1, 2)), torch.bmm(right, right.transpose(1, 2))
-            norms = (grams[0] * grams[1]).sum(2).double().sum(1)
-            lengths = [g.diagonal(dim1=1, dim2=2).double().clamp(min=0).sqrt() for g in grams]
+            grams = gram(left), gram(right)
+            norms = (grams[0] * grams[1]).sum(2).sum(1)
+            lengths = [g.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt() for g in grams]
             largest = (lengths[0] * lengths[1]).sum(1).square()
-            bad = (largest > GHOST_CONDITION * norms) & (largest > 0)
+            most = most_condition(left.shape[2], right.shape[2], left.shape[1])
+            bad = (largest > most * norms) & (largest > 0)
             found.append(torch.where(bad, torch.nan, norms))
         return torch.cat(found)
 
@@ -191,6 +204,54 @@ def form(left: Tensor, right: Tensor, layout: Layout, out: Tensor | None = None)
     return into
 
 
+def gram(rows_USP: Tensor) -> Tensor:
+    """Each unit's products of rows with rows, in float64: (units, positions, positions)."""
+    units, positions, width = rows_USP.shape
+    total = rows_USP.new_zeros(units, positions, positions, dtype=torch.float64)
+    for begin in range(0, width, _GRAM_BLOCK):
+        block = rows_USP[..., begin : begin + _GRAM_BLOCK].double()
+        total.baddbmm_(block, block.transpose(1, 2))
+    return total
+
+
+def gram_error(p: int, q: int, positions: int) -> float:
+    r"""Worst-case relative error of a squared norm from Gram matrices, per unit of condition.
+
+    **Bound.** Let :math:`l_s` (p wide) and :math:`r_s` (q wide) be a unit's rows at S positions,
+    K and H their Gram matrices, :math:`W = \sum_s \|l_s\| \|r_s\|`, :math:`u = 2^{-53}`. Whatever
+    the order of additions, a float64 dot product of n terms is off by at most :math:`n u / (1 - n
+    u)` times the sum of its terms' magnitudes (Higham 2002, Section 3.1), so :math:`|\delta
+    K_{st}| \le 1.01\,p u \|l_s\| \|l_t\|`, likewise H; the product of both and its two sums over S
+    add :math:`(2S + 1) u`. Since :math:`\sum_{st} \|l_s\| \|l_t\| \|r_s\| \|r_t\| = W^2`, the
+    squared norm is off by at most :math:`1.01\,(p + q + 2S + 1)\,u W^2`: relatively, that times
+    the *condition* :math:`W^2 / \|G\|^2`. (Float32 rows are exact in float64, and so are their
+    products; a product of float64 rows rounds once more, which the n above counts.)
+
+    At widths of 2^18 and 2^14 with 2,048 positions and a condition of 4,096 a norm is too small by
+    at most 6.5e-8. In float32 the same bound is 35: it was 2.5e-2 in fact, on nearly parallel
+    positions that cancel.
+
+    Args:
+        p: width of one side.
+        q: of the other.
+        positions: S, of the unit.
+    """
+    return 1.01 * (p + q + 2 * positions + 4) * 2.0**-53
+
+
+def most_condition(p: int, q: int, positions: int) -> float:
+    """The condition up to which a Gram matrix norm is accepted, by what `gram_error` leaves.
+
+    The norm has half the relative error of its square. That the condition is computed from the
+    norm itself is no circle: a norm is accepted where it is at least ``W^2 / most``, and then its
+    error, ``gram_error * W^2``, is at most ``gram_error * most`` of it.
+
+    >>> most_condition(2**18, 2**14, 2048), most_condition(2**26, 2**14, 2048) < 300
+    (4096.0, True)
+    """
+    return min(GHOST_CONDITION, 2 * GRAM_SHARE / gram_error(p, q, positions))
+
+
 def sparse(tokens: Tensor, output_gradients: Tensor, shape: torch.Size, layout: Layout) -> Sparse:
     """Sum an embedding's output gradients by (unit, token)."""
     width = shape[1]
@@ -237,8 +298,9 @@ def squared_norms(uses: list[Use], known: Tensor | None = None) -> tuple[Tensor,
     if len(uses) == 2 and isinstance(uses[1], Sparse) and not isinstance(uses[0], Sparse):
         second = uses[1].squared_norms()
         together = first + second + 2 * _inner(uses[0], uses[1])
-        # Where the two nearly cancel, the sum of the three terms is no longer accurate.
-        cancelled = together < 0.01 * (first + second)
+        # Formed gradients' squares may be 6.1e-5 too small (`squares`). Where the two cancel, that
+        # grows relative to what is left: to at most 6.1e-5 / _CANCELLED, 1.3e-4 of the norm.
+        cancelled = together < _CANCELLED * (first + second)
         return torch.where(cancelled, torch.nan, together), uses
     gradients: Tensor | None = None
     for use in uses:
@@ -250,7 +312,12 @@ def squared_norms(uses: list[Use], known: Tensor | None = None) -> tuple[Tensor,
 
 
 def _inner(use: Dense | Ghost, other: Sparse) -> Tensor:
-    """The inner product of each unit's two gradients: float64, (units,)."""
+    r"""The inner product of each unit's two gradients: float64, (units,).
+
+    Of `Ghost`, formed in float64 where the table was looked up: off by at most :math:`1.01\,(S +
+    width + K) u W \|E\|`. For units whose norm was accepted, W is at most :math:`\|G\|` times the
+    root of their condition: 1e-10 of :math:`\|G\| \|E\|`.
+    """
     found = torch.zeros(other.count, dtype=torch.float64, device=other.sums.device)
     if isinstance(use, Dense):
         rows = use.gradients[other.units, other.tokens]
@@ -261,6 +328,6 @@ def _inner(use: Dense | Ghost, other: Sparse) -> Tensor:
     bounds = torch.searchsorted(other.units, places).tolist()
     for unit, (left, right) in enumerate(pieces):
         mine = slice(bounds[unit], bounds[unit + 1])
-        rows = left[:, other.tokens[mine]].T @ right
-        found[unit] = (rows.double() * other.sums[mine]).sum()
+        rows = left[:, other.tokens[mine]].double().T @ right.double()
+        found[unit] = (rows * other.sums[mine]).sum()
     return found

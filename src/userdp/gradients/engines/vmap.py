@@ -13,8 +13,9 @@ from torch.func import functional_call, grad, vmap
 from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.engines.chunks import passes
-from userdp.gradients.engines.margins import aim, one_at_a_time
+from userdp.gradients.engines.margins import aim, covered, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
+from userdp.gradients.engines.precision import Watch, dtypes_of
 from userdp.gradients.engines.uses import squares
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
@@ -61,7 +62,8 @@ def clipped_sum(
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
-    if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP:
+    few = l2_clip_norm < LEAST_CLIP or covered(model, loss, units)
+    if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP and few:
         try:
             with _eager_attention(model):
                 return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule)
@@ -132,6 +134,7 @@ def _clipped_sum(
     detached = {name: p.detach() for name, p in parameters.items()}
     buffers = buffer_versions(model)
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
+    known = dtypes_of(model, loss, units)
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
         for name, p in parameters.items()
@@ -165,7 +168,11 @@ def _clipped_sum(
         if int(part.offsets[-1]) > micro_batch:
             alone += range(begin, end)
             continue
-        found, part_losses = gradients(detached, *_padded(part))
+        with Watch(units.input_ids.device.type, known) as watch:
+            found, part_losses = gradients(detached, *_padded(part))
+        if watch.narrow:  # see one_pass
+            alone += range(begin, end)
+            continue
         wide = {name: g if g.dtype == torch.float64 else g.float() for name, g in found.items()}
         by_name = {name: squares(g) for name, g in wide.items()}
         square = torch.stack(list(by_name.values())).sum(0)

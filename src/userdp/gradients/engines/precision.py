@@ -1,0 +1,149 @@
+r"""Which precisions a model computes in: seen, not believed.
+
+Autocast may be entered around the model, inside any of its modules, or by the loss, and a module
+may cast by hand. All of that shows in the dtypes of the tensors that torch's functions are given
+and return:
+
+* `dtypes_of` looks at every operation of a forward and backward pass over made-up rows, once for
+  each model and loss. It is a property of the code, so the clip may depend on it (`margins.aim`).
+* `Watch` looks at each torch function of a pass over real rows. What it sees beyond the first may
+  depend on those rows, so the clip must not follow it; see `one_pass` and `two_pass` for what is
+  done with the units of such a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from userdp.gradients.engines.eager import eagerly
+from userdp.gradients.engines.made_up import made_up
+from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.units import Units
+
+_EXACT = {"none", "ieee"}
+_seen: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, frozenset[torch.dtype]]]
+_seen = WeakKeyDictionary()
+
+
+def is_narrow(dtype: torch.dtype) -> bool:
+    """Whether numbers of this type have fewer bits than float32's.
+
+    >>> is_narrow(torch.bfloat16), is_narrow(torch.float16), is_narrow(torch.float32)
+    (True, True, False)
+    """
+    if dtype.is_complex:
+        return dtype.itemsize < 8
+    return dtype.is_floating_point and dtype.itemsize < 4
+
+
+def reduced_products() -> bool:
+    """Whether products of float32 matrices are computed in fewer bits (TF32, bfloat16)."""
+    backends: Any = torch.backends  # torch types part of it
+    precisions = {
+        backends.fp32_precision,
+        backends.cuda.matmul.fp32_precision,
+        backends.mkldnn.matmul.fp32_precision,
+    }
+    return not precisions <= _EXACT
+
+
+def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
+    """The precisions of parameters (frozen ones too), and narrow ones that a pass is seen to use.
+
+    Looked up once for each model and loss, on made-up rows as wide as those of ``like``; where it
+    has no rows, only the parameters'. Reduced products of float32 count as bfloat16's.
+    """
+    known = _seen.setdefault(model, WeakKeyDictionary())
+    if loss not in known and like.input_ids.numel():
+        known[loss] = _observed(model, loss, like)
+    found = known.get(loss, frozenset()) | {p.dtype for p in model.parameters()}
+    device = like.input_ids.device.type
+    if torch.is_autocast_enabled(device):  # around the whole call, whatever the pass itself enters
+        found |= {torch.get_autocast_dtype(device)}
+    return found | {torch.bfloat16} if reduced_products() else found
+
+
+def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
+    units = made_up(model, like, rows=(2,), width=like.input_ids.shape[1])
+    observed = _Operations()
+    # Without a graph: gradients arrive in the dtypes of what they are gradients of.
+    with torch.no_grad(), eagerly(), observed:
+        row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+    return frozenset(observed.narrow)
+
+
+class Watch(TorchFunctionMode):
+    """Within, notes the narrow types that torch functions are given or return, or autocast to.
+
+    Args:
+        device: its autocast is looked at, by type ("cpu").
+        known: what is noted already.
+
+    Attributes:
+        narrow: what was seen, ``known`` aside.
+    """
+
+    def __init__(self, device: str, known: Iterable[torch.dtype] = ()) -> None:
+        super().__init__()
+        self._device = device
+        self._known = frozenset(known)
+        self.narrow: set[torch.dtype] = set()
+
+    def note(self, *values: Any) -> None:
+        """Look at tensors, and at those in tuples."""
+        for value in values:
+            if isinstance(value, Tensor):
+                dtype = value.dtype
+                if dtype not in self._known and is_narrow(dtype):
+                    self.narrow.add(dtype)
+            elif isinstance(value, tuple | list):
+                self.note(*value)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        answer = func(*args, **(kwargs or {}))
+        self.look(args, answer)
+        return answer
+
+    def look(self, *values: Any) -> None:
+        """Note the types of ``values``, and that of an autocast around them."""
+        self.note(*values)
+        if torch.is_autocast_enabled(self._device):
+            dtype = torch.get_autocast_dtype(self._device)
+            if dtype not in self._known:
+                self.narrow.add(dtype)
+
+
+class _Operations(TorchDispatchMode):
+    """Within, notes the narrow types of every operation, those inside torch's functions too."""
+
+    def __init__(self) -> None:
+        initialise: Any = super().__init__  # torch gives it no types
+        initialise()
+        self.narrow: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        answer = func(*args, **(kwargs or {}))
+        for value in tree_leaves((args, answer)):
+            if isinstance(value, Tensor) and is_narrow(value.dtype):
+                self.narrow.add(value.dtype)
+        return answer

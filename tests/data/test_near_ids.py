@@ -1,0 +1,143 @@
+"""Ids that are nearly the same are counted for the operator, in every store, and merged in none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import unicodedata
+
+import pytest
+
+from tests.data.corpora import ListSource, interleaved, prepared, write_jsonl
+from userdp.cli.app import run
+from userdp.data import near_ids, writer
+from userdp.data.grouping import GroupingEngine
+from userdp.data.near_ids import near_colliding, near_hint
+from userdp.data.prepare import append_records, prepare_store
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+
+COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))
+PAIRS = {
+    "case": ("Ann", "ann"),
+    "case beyond ASCII": ("STRASSE", "straße"),
+    "Unicode form": (COMPOSED, DECOMPOSED),
+    "full width": ("ann1", "ann１"),
+    "spaces around": ("bob", " bob "),
+    "spaces inside": ("bob  lee", "bob lee"),
+    "a no-break space": ("bob lee", "bob\u00a0lee"),
+    "a zero-width space": ("eve", "e\u200bve"),
+    "a zero-width joiner": ("eve", "eve\u200d"),
+    "a byte order mark": ("eve", "\ufeffeve"),
+    "a soft hyphen": ("evemay", "eve\u00admay"),
+    "a variation selector": ("eve☎", "eve☎\ufe0e"),
+    "all at once": (f" {COMPOSED.upper()}\u200b", DECOMPOSED),
+}
+TEXT = "some words that are long enough to be stored"
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_two_ids_of_one_name_are_counted(kind):
+    one, two = (name.encode() for name in PAIRS[kind])
+    assert one != two
+    assert near_colliding([one, two, b"somebody else"]) == 2
+
+
+def test_ids_that_differ_by_a_letter_a_digit_or_a_sign_are_not():
+    names = [
+        "ann",
+        "anne",
+        "ann1",
+        "ann2",
+        "ann-1",
+        "ann.1",
+        "ann@a",
+        "ann@b",
+        "Zoe",
+        "Zoë",
+        "",
+        "0",
+    ]
+    assert near_colliding([name.encode() for name in names]) == 0
+    assert near_colliding([]) == 0
+
+
+def test_users_are_counted_not_pairs_nor_groups():
+    assert near_colliding([b"a", b"A", b" a", b"b", b"B", b"c"]) == 5
+
+
+def stored(tmp_path, names, **how):
+    return prepared({name.encode(): [TEXT] * 2 for name in names}, tmp_path / "store", **how)
+
+
+def test_prepare_counts_over_all_users_and_merges_nobody(tmp_path):
+    names = ["Ann", "ann", "bob", "eve", "e\u200bve", "eve "]
+    store = stored(tmp_path, names, held_out_users=0.3)
+    assert store.meta.totals["near_colliding_users"] == 5
+    assert store.users == 6
+
+
+def test_an_append_counts_new_users_against_old_ones(tmp_path):
+    store = stored(tmp_path, ["Ann", "bob"])
+    assert store.meta.totals["near_colliding_users"] == 0
+    meta = append_records(ListSource(interleaved({b"ann": [TEXT], b"carl": [TEXT]})), store.path)
+    assert meta.totals["near_colliding_users"] == 2
+
+
+def test_spark_counts_the_same(tmp_path):
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    meta = prepare_store(
+        ListSource(interleaved({b"Ann": [TEXT], b"ann": [TEXT], b"bob": [TEXT]})),
+        tmp_path / "store",
+        tokenizer=StoreTokenizer.load(None),
+        engine=GroupingEngine.SPARK,
+    )
+    assert meta.totals["near_colliding_users"] == 2
+
+
+def test_the_operator_is_told_how_many_and_what_to_do_but_never_who(tmp_path, capsys):
+    rows = [{"user": name, "text": TEXT} for name in ("Xaver", "xaver", "bob")]
+    source = write_jsonl(tmp_path / "mail.jsonl", rows)
+    store = tmp_path / "store"
+    assert run(["prepare", str(source), "--out", str(store)]) == 0
+    assert run(["stats", str(store)]) == 0
+    told = capsys.readouterr()
+    assert told.out.count("2 users have ids that differ") == 2
+    assert "hint: normalise the ids in the source" in told.out
+    assert "xaver" not in (told.out + told.err).lower()
+    assert run(["stats", str(store), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["near_colliding_users"], found["operator_only"]) == (2, True)
+
+
+def test_nothing_is_said_where_nobody_is_near_or_nobody_counted(tmp_path, capsys):
+    assert near_hint(0) is None
+    store = stored(tmp_path, ["ann", "bob"])
+    assert run(["stats", str(store.path)]) == 0
+    assert "warning" not in capsys.readouterr().out
+    meta = json.loads((store.path / "meta.json").read_text())
+    del meta["totals"]["near_colliding_users"]  # as an older userdp wrote it
+    (store.path / "meta.json").write_text(json.dumps(meta))
+    assert run(["stats", str(store.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["near_colliding_users"] is None
+    assert UserStore.open(store.path).users == 2
+
+
+def test_twin_a_count_of_equal_ids_would_see_none_of_them(monkeypatch):
+    monkeypatch.setattr(near_ids, "near_key", lambda user: user)
+    seen = [near_colliding([a.encode(), b.encode()]) for a, b in PAIRS.values()]
+    assert sum(seen) == 0
+
+
+def test_twin_a_count_of_the_new_users_alone_is_caught(tmp_path, monkeypatch):
+    store = stored(tmp_path, ["Ann", "bob"])
+    honest = writer.totals_of
+
+    def blind(body, index, tally, old=None):
+        return {**honest(body, index, tally, old), "near_colliding_users": near_colliding(body.ids)}
+
+    monkeypatch.setattr("userdp.data.append.totals_of", blind)
+    meta = append_records(ListSource(interleaved({b"ann": [TEXT]})), store.path)
+    assert meta.totals["near_colliding_users"] != 2
