@@ -65,7 +65,7 @@ class Law:
 
 
 def _relevant(law: Law, x: Floats) -> slice:
-    """Components that may be above e^-46 of the largest anywhere between the least and the largest ``x``.
+    """Components that may be above e^-46 of the largest one anywhere in the range of ``x``.
 
     e_k(x) = log of the k-th term is linear in x, and their maximum is convex, so e_k - max lies
     below its tangents at both ends; the higher of the two tangents' least value is what counts.
