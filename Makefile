@@ -19,7 +19,7 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting bench-data bench-federated bench-step bench-distributed clean
+.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting prove-accounting bench-data bench-federated bench-step bench-distributed clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ format: $(STAMP)  ## let ruff mend what it can
 
 bench-accounting: $(STAMP)  ## our accountant beside dp-accounting, in one run
 	$(BIN)/python -m benchmarks.accounting
+
+prove-accounting: $(STAMP)  ## enclose 300 random settings by ball arithmetic; goes on where it stopped
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.accounting prove --settings 300
 
 bench-data: $(STAMP)  ## records to a user store: ours beside a naive grouping, and reading back
 	$(BIN)/python -m benchmarks.data
