@@ -19,7 +19,7 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting accounting-campaign bench-data bench-federated bench-step bench-distributed clean
+.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ accounting-campaign: $(STAMP)  ## 100,000 random lines and 1,000 corners of the 
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.accounting lines --results runs/accounting-lines.jsonl
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.accounting corners --settings 1000 \
 		--results runs/accounting-corners.jsonl
+
+prove-accounting: $(STAMP)  ## enclose 300 random settings by ball arithmetic; goes on where it stopped
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.accounting prove --settings 300
 
 bench-data: $(STAMP)  ## records to a user store: ours beside a naive grouping, and reading back
 	$(BIN)/python -m benchmarks.data

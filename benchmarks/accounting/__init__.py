@@ -14,6 +14,9 @@ Three parts, each reported on its own:
 3. Ours alone on 300 random settings (T <= 1e6, 1e-6 <= p <= 1, 0.3 <= σ <= 100, G <= 512,
    1e-12 <= δ <= 1e-3, all log-uniform): times, and the peak memory above that after import.
 
+Apart from these, ``python -m benchmarks.accounting prove`` encloses δ by ball arithmetic; see
+`benchmarks.accounting.prove`.
+
 Times are processor seconds of the first call for a setting in a warm process, imports excluded
 (both libraries run on one thread; wall time would count the machine's other work). A call that
 was capped counts with the processor time it had used. With ``--results``

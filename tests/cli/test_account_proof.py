@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("flint", reason="the extra `proof` is not installed")
 
-from tests.plans import uls_plan  # noqa: E402
-from userdp.accounting import Bracket, accountants  # noqa: E402
-from userdp.cli.app import run  # noqa: E402
-from userdp.ledger import RunLedger, StoreLedger  # noqa: E402
-from userdp.plan import StepRecord  # noqa: E402
+from tests.plans import uls_plan
+from userdp.accounting import Bracket, accountants
+from userdp.cli.app import run
+from userdp.ledger import RunLedger, StoreLedger
+from userdp.plan import StepRecord
 
 USERS = ["--sampling", "users", "--sampling-probability", "0.1", "--steps", "100"]
 MECHANISM = [*USERS, "--noise-multiplier", "1"]

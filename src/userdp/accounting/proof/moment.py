@@ -14,53 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from userdp.accounting.proof.balls import Ball, flint_library, float_above, log_float
+from userdp.accounting.proof.cut import cut_weight
 from userdp.accounting.proof.law import Ratio, Steps, continuous_log
-from userdp.accounting.proof.planning import Cut, View
+from userdp.accounting.proof.planning import View
 
 MOST_NODES = 12_000
 _MOST_CELLS = 24_000
 _CELL_BITS = 64  # cells only bound: they need no accuracy
 # Lines for the tail stay this many 1/κ from the axis, where the majorant of |1-χ| has this factor.
 _CUT_LINES, _CUT_FACTOR = 1.8, 26.0
-
-
-def cut_weight(cut: Cut | None, z: Ball) -> Ball:
-    """1 - χ(z) = ½ erfc(κ(z - place)); 1 without a cut."""
-    flint = flint_library()
-    if cut is None:
-        return flint.arb(1)
-    return (flint.arb(cut.sharpness) * (z - flint.arb(cut.place))).erfc() / 2
-
-
-def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
-    """An upper bound of ∫ χ dQ = Σ q_k Pr[N(a_k, 1 + 1/(2κ²)) ≥ place], one step's cut mass."""
-    flint = flint_library()
-    arb, cut = flint.arb, view.cut
-    if cut is None:
-        return arb(0)
-    with flint.ctx.workprec(bits):
-        law = view.law
-        keep = np.flatnonzero(law.log_q > law.log_q.max() - 1500.0)
-        low, high = int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least
-        width = (2 + 1 / arb(cut.sharpness) ** 2).sqrt()
-        weight, lost = steps.law.weight(low), arb(0)
-        if low > steps.law.least:
-            # the terms fall geometrically downwards, and lower k has less mass beyond the cut
-            rho = 1 / steps.law.ratio(low - 1)
-            if not rho < 1:
-                raise ArithmeticError("the window of k is too narrow for the dropped mass")
-            start = (arb(cut.place) - steps.unit * low) / width
-            lost += weight * rho / (1 - rho) * start.erfc() / 2
-        for k in range(low, high + 1):
-            lost += weight * ((arb(cut.place) - steps.unit * k) / width).erfc() / 2
-            if k < high:
-                weight *= steps.law.ratio(k)
-        if high < steps.law.most:
-            rho = steps.law.ratio(high)
-            if not rho < 1:
-                raise ArithmeticError("the window of k is too narrow for the dropped mass")
-            lost += weight * rho / (1 - rho)
-        return lost.upper()
 
 
 def _widening(length: float, width: float, most: float) -> np.ndarray:

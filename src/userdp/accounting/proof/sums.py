@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
+from userdp.accounting.proof.cut import dropped_mass
 from userdp.accounting.proof.law import Steps
-from userdp.accounting.proof.moment import Moment, TailLine, dropped_mass
+from userdp.accounting.proof.moment import Moment, TailLine
 from userdp.accounting.proof.planning import Plan, make_plan
 
 LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
