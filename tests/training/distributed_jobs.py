@@ -32,7 +32,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients import noise as noise_module
-from userdp.gradients.engines import norm_pass, two_pass
+from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.shards import like, shapes_of, shard, whole
 from userdp.guarantees import LayerSplit
 from userdp.plan import Plan
@@ -285,6 +285,50 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
         "size": max(float(v.abs().max()) for v in oracle.value.values()),
         "grads": [name for name, p in named(model, names) if p.grad is not None],
     }
+
+
+def narrow(kind: str) -> dict:
+    """The two-pass engine over layers that compute in bfloat16, always or for some rows only."""
+    model, units = small_model(), random_units()
+    marked = int(units.input_ids[int(units.offsets[1]), 0])
+    block = model.transformer.h[0].mlp
+    forward, shapes = block.forward, []
+
+    def in_bfloat16(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(x).float()
+
+    def sometimes(model: nn.Module, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        shapes.append(len(lengths))
+        block.forward = in_bfloat16 if bool((ids[:, 0] == marked).any()) else forward
+        return causal_lm_loss(model, ids, lengths)
+
+    if kind == "always":
+        block.forward = in_bfloat16
+        try:
+            two_pass.clipped_sum(shard(model), causal_lm_loss, units, l2_clip_norm=CLIP)
+        except UseError as error:
+            return {"refused": str(error)}
+        return {"refused": ""}
+    oracle = {name: torch.zeros(p.shape).double() for name, p in model.named_parameters()}
+    for unit in range(len(units)):
+        alone = units.select(unit, unit + 1)
+        margin = 1e-2 if bool((alone.input_ids[:, 0] == marked).any()) else 1e-3
+        exact = reference.clipped_sum(model, sometimes, alone, l2_clip_norm=CLIP * (1 - margin))
+        for name, value in exact.value.items():
+            oracle[name] += value
+    names = list(oracle)
+    if kind == "unwatched":
+        precision.Watch.look = lambda self, *values: None
+    shard(model)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine = [unit for unit in range(len(units)) if unit % size == rank]
+    part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+    shapes.clear()
+    found = two_pass.clipped_sum(model, sometimes, part, l2_clip_norm=CLIP, micro_batch=32)
+    value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
+    apart = sum(float((value[n] - oracle[n]).square().sum()) for n in names) ** 0.5
+    return {"apart": apart / CLIP, "passes": len(shapes), "mine": len(mine)}
 
 
 def refusals() -> dict[str, str]:

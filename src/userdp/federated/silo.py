@@ -30,7 +30,6 @@ from userdp.federated.plan import FederationPlan
 from userdp.federated.rounds import load_weights, save_weights
 from userdp.files import OPERATOR_FILE, write_json
 from userdp.gradients import Loss, NoiseSource, Units, get_engine, trainable_parameters
-from userdp.gradients.engines.margins import covering
 
 Indices = NDArray[np.int64]
 PLAN_FILE = "federation.json"
@@ -227,13 +226,12 @@ class Silo:
         total = self._zeros()
         for size in np.unique(sizes):
             part = drawn[sizes == size]
-            found = self._clipped(part, np.arange(len(part) + 1, dtype=np.int64), len(drawn))
+            found = self._clipped(part, np.arange(len(part) + 1, dtype=np.int64))
             for name, value in found.items():
                 total[name].add_(value, alpha=1.0 / int(size))
         return total
 
-    def _clipped(self, drawn: Indices, offsets: Indices, cohort: int = 0) -> dict[str, Tensor]:
-        """The clipped sum of a part of ``cohort`` units; of all, by default."""
+    def _clipped(self, drawn: Indices, offsets: Indices) -> dict[str, Tensor]:
         if not len(drawn):
             return self._zeros()
         rows = torch.from_numpy(drawn)
@@ -242,10 +240,7 @@ class Silo:
             lengths=self._lengths[rows],
             offsets=torch.from_numpy(offsets),
         )
-        engine = covering(
-            self._engine, self._model, self._loss, units, cohort=max(cohort, len(units))
-        )
-        return engine(
+        return self._engine(
             self._model,
             self._loss,
             units,

@@ -17,9 +17,8 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -50,7 +49,6 @@ from userdp.gradients import (
 from userdp.gradients.counts import noisy_count
 from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.auto import clipped_sum
-from userdp.gradients.engines.margins import covered, covering
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, like
 from userdp.guarantees import ClipForm, require_count
@@ -325,8 +323,7 @@ class PrivateRun:
         mine = self._dealing.mine(cohort)
         # Processes that hold one model together clip in one go, in step.
         pieces = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
-        clip = partial(self._clip, cohort=cohort.units)
-        summed, rows = sum_in_pieces(pieces, self._collator, clip)
+        summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
         summed, rows = self._dealing.together(summed, rows, scattered=self._scattered)
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)
@@ -344,25 +341,18 @@ class PrivateRun:
         self._adapt(summed)
         return Step(number=number, operator=facts)
 
-    def _clip(self, units: Units, *, cohort: int | None = None) -> ClippedSum:
-        """The clipped sum of some units of a cohort of so many, by the engine of the run."""
-        cohort = len(units) if cohort is None else cohort
-        units = units.to(_device(self._model))
-        micro_batch = self._micro_batch
+    def _clip(self, units: Units) -> ClippedSum:
+        """The clipped sum of some units, by the engine of the run."""
+        engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
         if self._sharded:
-            engine: Callable[..., ClippedSum] = two_pass.clipped_sum
-            if not covered(self._model, self._loss, units, cohort=cohort):
-                micro_batch = 1  # a pass for each unit: nobody's rounding depends on the others
-        else:
-            engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
-            engine = covering(engine, self._model, self._loss, units, cohort=cohort)
+            engine = two_pass.clipped_sum
         return engine(
             self._model,
             self._loss,
-            units,
+            units.to(_device(self._model)),
             l2_clip_norm=self._l2_clip_norm,
             item_clip_norm=self.plan.item_clip_norm,
-            micro_batch=micro_batch,
+            micro_batch=self._micro_batch,
             rule=self._rule,
         )
 

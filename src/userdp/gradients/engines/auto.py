@@ -8,7 +8,7 @@ from torch import nn
 
 from userdp.gradients import reference
 from userdp.gradients.engines import bookkeeping, lora
-from userdp.gradients.engines.margins import covered, one_at_a_time
+from userdp.gradients.engines.margins import batches, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
@@ -49,11 +49,11 @@ def choose(
             reason=f"every unit has more than micro_batch = {micro_batch} rows: one at a time, "
             "accumulated over passes, costs no more than an ordinary step",
         )
-    if not covered(model, loss, units):
+    if not batches(model, loss, units):
         return Choice(
             engine="reference",
-            reason=f"the model computes in fewer bits than float32, and {len(units)} units are "
-            "more than the margin covers in one batch",
+            reason="the model computes in fewer bits than float32, and in a batch everybody's "
+            "rounding would depend on who else is there: one at a time",
         )
     if not agrees_with_reference(model, loss, units):
         return Choice(

@@ -5,19 +5,19 @@ r"""The book-keeping engine: many units in one backward pass, each clipped as if
 1. *Each unit's contribution has norm at most C(1 - m)*, m = `margin`. Where a layer's per-unit
    gradients are formed, the norm is taken of the very numbers that are added: worst case, the
    rounding of blocks of squares (6.1e-5) and of the weighted sum over a pass. Where the norm comes
-   from Gram matrices it is formed by other operations than the sum; the condition number of that
-   identity is bounded for each unit (`uses.GHOST_CONDITION`, else gradients are formed), which
-   leaves a relative error of a few float32 roundings times its square root: measured below 1e-5,
-   not proven.
+   from Gram matrices it is formed by other operations than the sum. It is too small by at most
+   1e-6, in the worst case (`uses.gram_error`: float64, and a bounded condition, else gradients are
+   formed). The sum is a float32 product: on rows made to be worst (constant, so that all roundings
+   go one way, and of the largest condition) it was 2.2e-4 too long; measured, not proven.
 2. *What other units contribute does not depend on a unit's presence, up to rounding.* In a batch,
    shapes and places decide how the processor orders its additions; so does the longest row, to
    which the others are padded (padding itself contributes exact zeros). Take away one unit, and
    each other contribution may change in its last bits, by a relative rho; rho is about 1e-6 in
-   float32, 1e-15 in float64, 1e-2 where activations are bfloat16. The reference engine has no such
-   term: there a unit's bits are its own. Here the margin covers the worst case, all M changes in
-   one direction, while :math:`M \rho \le m`; and with high probability, the changes being
-   independent and in no common direction with the unit itself, while
-   :math:`M \rho^2 \le 2m`: M up to 2e9 in float32, about 200 in bfloat16.
+   float32 and 1e-15 in float64. (In fewer bits it is too much, and there are no batches:
+   `engines.margins`.) The reference engine has no such term: there a unit's bits are its own. Here
+   the margin covers the worst case, all M changes in one direction, while :math:`M \rho \le m`: M
+   up to 1,000 in float32; and with high probability, the changes being independent and in no common
+   direction with the unit itself, while :math:`M \rho^2 \le m`.
 
 3. *Which engine computes is nobody's business.* A unit, or a whole cohort, that falls back to the
    reference engine is clipped at the same aim (`margins.aim`), so that who is in the cohort cannot
@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from userdp.gradients.engines.margins import covered, one_at_a_time
+from userdp.gradients.engines.margins import batches, one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
@@ -57,8 +57,9 @@ def clipped_sum(
 
     Guarantee: that of the module's docstring. Every trainable parameter is covered: one that is
     used in a way without a rule is found by its ordinary gradient, and the reference engine then
-    computes everything. A unit that is too large for one pass, or whose norm cannot be formed in
-    float32, is computed by the reference engine alone.
+    computes everything; so it does where the model computes in fewer bits than float32. A unit that
+    is too large for one pass, or whose norm cannot be formed in float32, is computed by the
+    reference engine alone.
 
     Args:
         model: as for the reference. Activation checkpointing (not reentrant) works.
@@ -73,7 +74,7 @@ def clipped_sum(
     Raises:
         UseError: as the reference.
     """
-    batched = covered(model, loss, units) and agrees_with_reference(model, loss, units)
+    batched = batches(model, loss, units) and agrees_with_reference(model, loss, units)
     engine = one_pass_sum if batched else one_at_a_time
     try:
         return engine(

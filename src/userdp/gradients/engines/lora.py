@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.margins import covered, one_at_a_time
+from userdp.gradients.engines.margins import batches, one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
@@ -45,7 +45,7 @@ def clipped_sum(
 
     Source: Hu et al. 2022 (LoRA); Chua et al. 2024, Section 5 (per-user gradients of adapters).
     """
-    if covered(model, loss, units) and agrees_with_reference(model, loss, units):
+    if batches(model, loss, units) and agrees_with_reference(model, loss, units):
         try:
             return one_pass_sum(
                 model,

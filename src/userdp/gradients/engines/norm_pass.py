@@ -1,4 +1,14 @@
-"""The first of two passes: each unit's norm; gradients exist for a layer at a time at most."""
+r"""The first of two passes: each unit's norm; gradients exist for a layer at a time at most.
+
+**Rows that cancel.** What the second pass adds is computed by other operations than the norm, so
+its rounding counts: about a float32 rounding times :math:`W = \sum_s \|l_s\| \|r_s\|`, the length
+of all that is added up. Where W is up to 64 times the gradient's norm (`uses.GHOST_CONDITION`),
+the margin covers that: at most 2.2e-4 of the norm on rows made to be worst, constant ones whose
+roundings all go one way (`tests/gradients/test_gram_norms.py`). Beyond, one process alone would
+form the gradient; here none is ever formed twice, so the norm is *taken larger*, `taken_larger`: a
+unit whose positions cancel to less than 1/64 is clipped some more. That moves nobody else, and has
+no threshold that rounding could cross.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +27,20 @@ from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.one_pass import NotCoveredError
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.tape import Tape, Workspace, wide
-from userdp.gradients.engines.uses import Dense, Ghost, Layout, Sparse, Use, form, squared_norms
+from userdp.gradients.engines.uses import (
+    GHOST_CONDITION,
+    Dense,
+    Ghost,
+    Layout,
+    Sparse,
+    Use,
+    form,
+    squared_norms,
+)
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.units import Units
+
+_ROUNDING = 1e-5
 
 
 class NormTape(Tape):
@@ -45,6 +66,7 @@ class NormTape(Tape):
         super().__init__(parameters, layout, workspace)
         self._shared = shared
         self._squares: dict[str, Tensor] = {}
+        self._lengths: dict[str, Tensor] = {}
 
     def know(self, tensor: Tensor, name: str) -> None:
         """``tensor`` is parameter ``name``, gathered."""
@@ -60,6 +82,7 @@ class NormTape(Tape):
     def linear(self, name: str, left: Tensor, right: Tensor) -> None:
         """A use of (p, q) with gradient ``left.T @ right``."""
         left, right = wide(left.detach()), wide(right.detach())
+        self._lengthen(name, _lengths(left) * _lengths(right))
         p, q = left.shape[-1], right.shape[-1]
         positions = left.numel() // p
         form_ = choose_form(
@@ -81,6 +104,7 @@ class NormTape(Tape):
 
     def embedding(self, name: str, tokens: Tensor, output_gradients: Tensor) -> None:
         """A use as a table that is looked up."""
+        self._lengthen(name, _lengths(output_gradients))
         super().embedding(name, tokens, output_gradients)
         self._take(name, self._uses[name].pop())
 
@@ -96,13 +120,44 @@ class NormTape(Tape):
     def squared_norms(self) -> Tensor:
         """Float64, (units,): over all parameters; NaN or inf for units that are not finite."""
         nothing = torch.zeros(self.layout.units, dtype=torch.float64, device=self.anchor.device)
-        parts = [nothing, *self._squares.values()]
-        for uses in self._uses.values():
+        found = dict(self._squares)
+        for name, uses in self._uses.items():
             if len(uses) == 2 and isinstance(uses[0], Sparse):
                 uses.reverse()
             if uses:
-                parts.append(_accurate(uses))
-        return torch.stack(parts).sum(0)
+                found[name] = _accurate(uses)
+        parts = [
+            taken_larger(square, self._lengths[name]) if name in self._lengths else square
+            for name, square in found.items()
+        ]
+        return torch.stack([nothing, *parts]).sum(0)
+
+    def _lengthen(self, name: str, lengths: Tensor) -> None:
+        """Add up W; ``lengths``: (rows, ..., 1)."""
+        more = self.layout.summed(lengths)[:, 0]
+        self._lengths[name] = self._lengths[name] + more if name in self._lengths else more
+
+
+def taken_larger(squares: Tensor, lengths: Tensor) -> Tensor:
+    r"""Squared norms, larger where the gradient is what is left of much that cancelled.
+
+    .. math:: \big(\|G\| + \tau \max(0, W - 64 \|G\|)\big)^2, \qquad \tau = 10^{-5}
+
+    τ is three times the largest rounding of a product that a search for the worst rows found.
+
+    Args:
+        squares: float64, (units,); NaN and inf stay.
+        lengths: W; float64, (units,).
+    """
+    norms = squares.sqrt()
+    beyond = (lengths - GHOST_CONDITION**0.5 * norms).clamp(min=0)
+    return torch.where(beyond > 0, (norms + _ROUNDING * beyond).square(), squares)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """Each row's norm: float64, (rows, ..., 1)."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
+    return lengths
 
 
 def _accurate(uses: list[Use]) -> Tensor:

@@ -10,8 +10,8 @@ from userdp.gradients import reference
 from userdp.gradients.clipping import clip_factors, require_clip_norm
 from userdp.gradients.engines.chunks import layout_of, passes, rows_per_pass
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.margins import aim
-from userdp.gradients.engines.precision import dtypes_of, reduced_products
+from userdp.gradients.engines.margins import aim, batches
+from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.tape import Tape, Workspace
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
@@ -74,6 +74,8 @@ def one_pass_sum(
     parameters = trainable_parameters(model)
     if min(l2_clip_norm, item_clip_norm or l2_clip_norm) < LEAST_CLIP:
         raise NotCoveredError(["(clip norm too small for float32 squares)"])
+    if not batches(model, loss, units):
+        raise NotCoveredError(["(fewer bits than float32)"])
     buffers = buffer_versions(model)
     sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
@@ -84,7 +86,6 @@ def one_pass_sum(
     losses = torch.zeros(len(units), dtype=torch.float64)
     workspace = Workspace()
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
-    known = dtypes_of(model, loss, units)
     rows = rows_per_pass(units, micro_batch)
     alone: list[int] = []
     for begin, end in passes(
@@ -98,7 +99,7 @@ def one_pass_sum(
             alone += range(begin, end)
             continue
         found = _Pass(model, loss, part, parameters, workspace, form, item_clip_norm)
-        if not found.narrow <= known:
+        if found.narrow:
             # These rows made the model compute in fewer bits than the margin is for. The margin
             # must not follow them, so their units are computed where none is needed.
             alone += range(begin, end)

@@ -13,7 +13,7 @@ and return:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -85,25 +85,22 @@ class Watch(TorchFunctionMode):
 
     Args:
         device: its autocast is looked at, by type ("cpu").
-        known: what is noted already.
 
     Attributes:
-        narrow: what was seen, ``known`` aside.
+        narrow: what was seen.
     """
 
-    def __init__(self, device: str, known: Iterable[torch.dtype] = ()) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
         self._device = device
-        self._known = frozenset(known)
         self.narrow: set[torch.dtype] = set()
 
     def note(self, *values: Any) -> None:
         """Look at tensors, and at those in tuples."""
         for value in values:
             if isinstance(value, Tensor):
-                dtype = value.dtype
-                if dtype not in self._known and is_narrow(dtype):
-                    self.narrow.add(dtype)
+                if is_narrow(value.dtype):
+                    self.narrow.add(value.dtype)
             elif isinstance(value, tuple | list):
                 self.note(*value)
 
@@ -122,9 +119,7 @@ class Watch(TorchFunctionMode):
         """Note the types of ``values``, and that of an autocast around them."""
         self.note(*values)
         if torch.is_autocast_enabled(self._device):
-            dtype = torch.get_autocast_dtype(self._device)
-            if dtype not in self._known:
-                self.narrow.add(dtype)
+            self.narrow.add(torch.get_autocast_dtype(self._device))
 
 
 class _Operations(TorchDispatchMode):

@@ -12,6 +12,10 @@ made-up rows (`_require_agreement`).
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.lora`.
 
+**Fewer bits than float32** (`engines.margins` says why they are not for batches). Adapters are then
+computed one unit a pass. Where both passes are needed the model is refused: in bfloat16 they differ
+by more than the margin can cover.
+
 The clip aims at C(1 - m) as the book-keeping engine does, and the same argument holds
 (`engines.bookkeeping`): norms and gradients are computed by different operations, and one pass's
 sum over units and processes is float32; sums over passes are float64.
@@ -32,10 +36,10 @@ from userdp.gradients.clipping import require_clip_norm, squared_norm
 from userdp.gradients.engines.chunks import layout_of, passes
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.made_up import made_up
-from userdp.gradients.engines.margins import margin
+from userdp.gradients.engines.margins import batches, margin
 from userdp.gradients.engines.norm_pass import norms_of, weighted_losses
 from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
-from userdp.gradients.engines.precision import dtypes_of
+from userdp.gradients.engines.precision import dtypes_of, is_narrow
 from userdp.gradients.engines.tape import Workspace
 from userdp.gradients.losses import Loss
 from userdp.gradients.models import (
@@ -51,6 +55,10 @@ from userdp.gradients.units import Units
 from userdp.guarantees import require_count
 
 _CLOSE = 0.01
+
+_NARROW_MARGIN = 1e-2
+"""For a unit alone in two passes that its own rows made narrow; measured, not proven."""
+
 _agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, bool]] = WeakKeyDictionary()
 
 
@@ -97,10 +105,11 @@ def clipped_sum(
         sensitivity=float(l2_clip_norm),
     )
     step = _Step(model, loss, units, found, l2_clip_norm, item_clip_norm, rule)
+    rows = micro_batch if batches(model, loss, units) else 1
     most = most_units(parameters, item_clip_norm is not None)
     mine = [
         part
-        for part in passes(units, rows=micro_batch, most_units=most)
+        for part in passes(units, rows=rows, most_units=most)
         if int(units.offsets[part[1]]) > int(units.offsets[part[0]])
     ]
     later: list[tuple[int, int]] = []
@@ -134,6 +143,8 @@ class _Step:
         self._sizes = {name: p.numel() for name, p in self._parameters.items()}
         self._two = _all_sharded(self._parameters)
         self._known = dtypes_of(model, loss, units)
+        wide = {p.dtype for p in self._parameters.values() if not is_narrow(p.dtype)}
+        self._margin = margin(wide or {torch.float32})
         self._made_up = made_up(model, units)
         self._workspace = Workspace()
         self.non_finite = 0
@@ -176,7 +187,8 @@ class _Step:
         seen = self._known if part is None else self._known | narrow
         if not alone and _most(int(seen != self._known), squares.device):
             return False
-        clip = self._l2_clip_norm * (1 - margin(seen))
+        least = _NARROW_MARGIN if self._two and any(map(is_narrow, seen)) else self._margin
+        clip = self._l2_clip_norm * (1 - least)
         if one_pass is None:
             flat = {"": squares}, {"": sum(self._sizes.values())}
             factors = self._rule.factors(*flat, l2_clip_norm=clip)[""]
@@ -219,7 +231,18 @@ def require_supported(
         for parameter in parameters.values():
             parameter.grad = None
     _require_possible(model, rule, two, l2_clip_norm, item_clip_norm)
-    _require_agreement(model, loss, parameters, two=two)
+    device = next(iter(parameters.values())).device
+    nobody = Units.from_rows([]).to(device)
+    probe = made_up(model, nobody, rows=(2, 1))
+    wide = batches(model, loss, probe)  # it looks into the model once, all together here
+    reshard(model)
+    if two and not wide:
+        raise UseError(
+            "a sharded model computes here in fewer bits than float32: the pass that takes the "
+            "norms and the one that adds up would differ by more than the margin of the clip",
+            hint="use --precision float32, train adapters (--lora-rank), or do not shard",
+        )
+    _require_agreement(model, loss, parameters, probe, two=two)
 
 
 def _add_weighted(
@@ -304,7 +327,12 @@ def _require_possible(
 
 
 def _require_agreement(
-    model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], *, two: bool
+    model: nn.Module,
+    loss: Loss,
+    parameters: Mapping[str, nn.Parameter],
+    probe: Units,
+    *,
+    two: bool,
 ) -> None:
     """Whether both passes agree on made-up rows; asked once for each model and loss.
 
@@ -315,12 +343,8 @@ def _require_agreement(
     known = _agreed.setdefault(model, WeakKeyDictionary())
     if loss in known:
         return
-    device = next(iter(parameters.values())).device
-    nobody = Units.from_rows([]).to(device)
-    probe = made_up(model, nobody, rows=(2, 1))
-    dtypes_of(model, loss, probe)  # it looks into the model once, all together here
-    reshard(model)
     if two:
+        device = probe.lengths.device
         try:
             squares, _, _ = norms_of(model, loss, probe, parameters, Workspace())
         except NotCoveredError as error:

@@ -13,9 +13,9 @@ from torch.func import functional_call, grad, vmap
 from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.engines.chunks import passes
-from userdp.gradients.engines.margins import aim, covered, one_at_a_time
+from userdp.gradients.engines.margins import aim, batches, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
-from userdp.gradients.engines.precision import Watch, dtypes_of
+from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.uses import squares
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
@@ -62,8 +62,8 @@ def clipped_sum(
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
-    few = l2_clip_norm < LEAST_CLIP or covered(model, loss, units)
-    if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP and few:
+    possible = item_clip_norm is None and l2_clip_norm >= LEAST_CLIP
+    if possible and batches(model, loss, units):
         try:
             with _eager_attention(model):
                 return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule)
@@ -134,7 +134,6 @@ def _clipped_sum(
     detached = {name: p.detach() for name, p in parameters.items()}
     buffers = buffer_versions(model)
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
-    known = dtypes_of(model, loss, units)
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
         for name, p in parameters.items()
@@ -168,7 +167,7 @@ def _clipped_sum(
         if int(part.offsets[-1]) > micro_batch:
             alone += range(begin, end)
             continue
-        with Watch(units.input_ids.device.type, known) as watch:
+        with Watch(units.input_ids.device.type) as watch:
             found, part_losses = gradients(detached, *_padded(part))
         if watch.narrow:  # see one_pass
             alone += range(begin, end)

@@ -1,0 +1,256 @@
+"""Narrow precision is seen wherever it is entered, and never computed in a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from userdp.gradients import ClippedSum, Units
+from userdp.gradients import clipped_sum as reference
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import bookkeeping, get_engine, lora, one_pass, precision, vmap
+from userdp.gradients.engines.auto import choose
+from userdp.gradients.engines.margins import aim, one_at_a_time
+from userdp.gradients.engines.precision import dtypes_of
+
+CLIP = 1e-3
+NARROW = [torch.bfloat16, torch.float16]
+BATCHED = ["auto", "bookkeeping", "lora", "vmap"]
+WIDTH = 8
+
+
+class Plain(nn.Module):
+    """Looks tokens up, turns them, adds up; subclasses compute the turn in fewer bits."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.dtype = dtype
+        self.table = nn.Embedding(11, WIDTH)
+        self.turn = nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.table
+
+    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
+        answer: Tensor = self.turn(x)
+        return answer
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        answer: Tensor = self.out(self.inner(self.table(tokens), tokens).float().tanh())
+        return answer
+
+
+class AutocastInside(Plain):
+    """A submodule enters autocast; where the model is entered there is none."""
+
+    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=self.dtype):
+            return super().inner(x, tokens)
+
+
+class CastByHand(Plain):
+    """Activations are cast, and cast back."""
+
+    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
+        return super().inner(x.to(self.dtype).float(), tokens)
+
+
+class NarrowAttention(Plain):
+    """Products without parameters, in fewer bits."""
+
+    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
+        narrow = super().inner(x, tokens).to(self.dtype)[:, None]
+        return F.scaled_dot_product_attention(narrow, narrow, narrow)[:, 0]
+
+
+class Sometimes(Plain):
+    """Only where some row has token 7: a made-up row does not tell."""
+
+    def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=self.dtype, enabled=bool((tokens[:, 0] == 7).any())):
+            return super().inner(x, tokens)
+
+
+def row_loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+    real = torch.arange(tokens.shape[1]) < lengths[:, None]
+    answer: Tensor = (model(tokens).sum(2).square() * real).sum(1)
+    return answer
+
+
+def loss_in(dtype: torch.dtype) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    def loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+        logits = model(tokens)
+        with torch.autocast("cpu", dtype=dtype):
+            ones = torch.ones(WIDTH, 1)
+            return (logits @ ones)[..., 0].float().square().mean(1)
+
+    return loss
+
+
+def case(kind: str, dtype: torch.dtype) -> tuple[nn.Module, Callable[..., Tensor]]:
+    if kind == "the loss":
+        return Plain(dtype), loss_in(dtype)
+    models = {
+        "a submodule": AutocastInside,
+        "a cast by hand": CastByHand,
+        "attention": NarrowAttention,
+    }
+    return models[kind](dtype), row_loss
+
+
+def some_units(count: int = 4, first: int = 0) -> Units:
+    rows = [[[(first + 3 * u + t) % 6 for t in range(4 + u % 2)]] for u in range(count)]
+    return Units.from_rows(rows)
+
+
+def distance(one: ClippedSum, two: ClippedSum) -> float:
+    return math.sqrt(squared_norm(one.value[n] - v for n, v in two.value.items()))
+
+
+def length(found: ClippedSum) -> float:
+    return math.sqrt(squared_norm(found.value.values()))
+
+
+KINDS = ["a submodule", "a cast by hand", "attention", "the loss"]
+
+
+@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_types_are_seen_wherever_they_are_entered(
+    kind: str, dtype: torch.dtype, name: str
+) -> None:
+    model, loss = case(kind, dtype)
+    engine = get_engine(name)
+    engine(model, loss, some_units(3), l2_clip_norm=CLIP)  # compared with the reference here
+    one = engine(model, loss, some_units(1), l2_clip_norm=CLIP)
+    assert float(one.norms) > CLIP
+    assert length(one) == pytest.approx(CLIP * (1 - 1e-5), rel=1e-7)
+    assert dtype in dtypes_of(model, loss, some_units(1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twin_looking_where_the_model_is_entered_sees_none_of_them(kind: str) -> None:
+    """What was looked at before: autocast as the whole model's forward begins."""
+    model, loss = case(kind, torch.bfloat16)
+    seen: list[bool] = []
+    model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    loss(model, some_units(1).input_ids, some_units(1).lengths)
+    assert seen == [False]
+
+
+def test_full_precision_is_not_taken_for_narrow() -> None:
+    model = Plain(torch.float32)
+    assert dtypes_of(model, row_loss, some_units()) == {torch.float32}
+    assert aim(model, row_loss, some_units(), l2_clip_norm=1.0) == 1 - 1e-3
+
+
+def test_an_autocast_around_everything_and_reduced_products_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Plain(torch.float32)
+    aim(model, row_loss, some_units(), l2_clip_norm=1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.bfloat16 in dtypes_of(model, row_loss, some_units())
+    assert not precision.reduced_products()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert precision.reduced_products()
+        assert torch.bfloat16 in dtypes_of(model, row_loss, some_units())
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_the_look_is_at_made_up_rows_so_that_nobodys_decide_the_aim() -> None:
+    for first in (0, 7):  # 7: a first unit that would be computed in fewer bits
+        model = Sometimes(torch.bfloat16)
+        rows = Units.from_rows([[[first, 1, 2, 3]], [[4, 1, 2, 3]]])
+        assert aim(model, row_loss, rows, l2_clip_norm=1.0) == 1 - 1e-3
+
+
+@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim(
+    dtype: torch.dtype, name: str
+) -> None:
+    model, engine = Sometimes(dtype), get_engine(name)
+    engine(model, row_loss, some_units(3), l2_clip_norm=CLIP)
+    rows = Units.from_rows([[[1, 2, 3, 4]], [[7, 2, 3, 1]], [[5, 0, 3, 2]]])
+    found = engine(model, row_loss, rows, l2_clip_norm=CLIP)
+    alone = one_at_a_time(model, row_loss, rows, l2_clip_norm=CLIP)
+    assert distance(found, alone) < 1e-12 * CLIP
+    others = Units.from_rows([[[1, 2, 3, 4]], [[5, 0, 3, 2]]])
+    without = engine(model, row_loss, others, l2_clip_norm=CLIP)
+    assert distance(found, without) <= CLIP
+    only = one_at_a_time(model, row_loss, Units.from_rows([[[7, 2, 3, 1]]]), l2_clip_norm=CLIP)
+    apart = [found.value[n] - v - only.value[n] for n, v in without.value.items()]
+    assert math.sqrt(squared_norm(apart)) < 1e-5 * CLIP  # the others did not move
+
+
+def test_twin_a_pass_that_is_not_watched_moves_the_others_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(precision.Watch, "look", lambda self, *values: None)
+    model, engine = Sometimes(torch.bfloat16), get_engine("bookkeeping")
+    engine(model, row_loss, some_units(3), l2_clip_norm=CLIP)
+    found = engine(
+        model,
+        row_loss,
+        Units.from_rows([[[1, 2, 3, 4]], [[7, 2, 3, 1]], [[5, 0, 3, 2]]]),
+        l2_clip_norm=CLIP,
+    )
+    without = engine(
+        model, row_loss, Units.from_rows([[[1, 2, 3, 4]], [[5, 0, 3, 2]]]), l2_clip_norm=CLIP
+    )
+    only = one_at_a_time(model, row_loss, Units.from_rows([[[7, 2, 3, 1]]]), l2_clip_norm=CLIP)
+    apart = [found.value[n] - v - only.value[n] for n, v in without.value.items()]
+    assert math.sqrt(squared_norm(apart)) > 1e-4 * CLIP
+
+
+# Narrow units are never batched.
+
+
+def alike(count: int) -> Units:
+    """Units of the same two rows, so that what one's rounding does, all of theirs do."""
+    return Units.from_rows([[[1, 4, 1, 4]] if u % 2 else [[2, 5, 2, 5]] for u in range(count)])
+
+
+@pytest.mark.parametrize("count", [2, 3, 40])
+@pytest.mark.parametrize("name", BATCHED)
+def test_invariant_3_units_in_fewer_bits_are_computed_alone_however_many_there_are(
+    name: str, count: int
+) -> None:
+    model, engine = AutocastInside(torch.bfloat16), get_engine(name)
+    found = engine(model, row_loss, alike(count), l2_clip_norm=CLIP)
+    exact = reference(model, row_loss, alike(count), l2_clip_norm=CLIP)
+    assert distance(found, exact) < 1e-12 * CLIP
+    assert choose(model, row_loss, alike(count)).engine == "reference"
+    with pytest.raises(one_pass.NotCoveredError, match="fewer bits"):
+        one_pass.one_pass_sum(model, row_loss, alike(count), l2_clip_norm=CLIP)
+
+
+@pytest.mark.parametrize("name", ["bookkeeping", "lora", "vmap"])
+def test_invariant_3_twin_a_batch_in_fewer_bits_moves_everybody_by_more_than_the_margin(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (bookkeeping, lora, vmap, one_pass):
+        monkeypatch.setattr(module, "batches", lambda *_: True)
+    monkeypatch.setattr(precision.Watch, "look", lambda self, *values: None)
+    model, engine = AutocastInside(torch.bfloat16), get_engine(name)
+    alone = reference(model, row_loss, alike(199), l2_clip_norm=CLIP)
+    batched = engine(model, row_loss, alike(199), l2_clip_norm=CLIP)
+    assert distance(batched, alone) > 1e-2 * CLIP  # the margin that it had
+
+
+def test_full_precision_stays_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Plain(torch.float32)
+    assert choose(model, row_loss, some_units(3)).engine == "bookkeeping"
+    monkeypatch.setattr(bookkeeping, "one_at_a_time", None)
+    get_engine("bookkeeping")(model, row_loss, some_units(5), l2_clip_norm=CLIP)
