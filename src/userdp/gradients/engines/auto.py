@@ -49,11 +49,11 @@ def choose(
             reason=f"every unit has more than micro_batch = {micro_batch} rows: one at a time, "
             "accumulated over passes, costs no more than an ordinary step",
         )
-    if not agrees_with_reference(model, loss, units):
+    if not agrees_with_reference(model, loss, masked=units.targets is not None):
         return Choice(
             engine="reference",
-            reason="some trainable parameter is used in a way that has no per-unit rule, or two "
-            "units with a gradient have not been seen yet",
+            reason="some trainable parameter is used in a way that has no per-unit rule, or it is "
+            "not seen that rows are kept apart (tokens are selected, sorted or routed)",
         )
     parameters = trainable_parameters(model)
     trained = sum(p.numel() for p in parameters.values())

@@ -73,7 +73,11 @@ def clipped_sum(
     Raises:
         UseError: as the reference.
     """
-    engine = one_pass_sum if agrees_with_reference(model, loss, units) else one_at_a_time
+    engine = (
+        one_pass_sum
+        if agrees_with_reference(model, loss, masked=units.targets is not None)
+        else one_at_a_time
+    )
     try:
         return engine(
             model,

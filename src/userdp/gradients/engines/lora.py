@@ -45,7 +45,7 @@ def clipped_sum(
 
     Source: Hu et al. 2022 (LoRA); Chua et al. 2024, Section 5 (per-user gradients of adapters).
     """
-    if agrees_with_reference(model, loss, units):
+    if agrees_with_reference(model, loss, masked=units.targets is not None):
         try:
             return one_pass_sum(
                 model,

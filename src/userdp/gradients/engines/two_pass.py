@@ -28,13 +28,15 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import require_clip_norm, squared_norm
+from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines.chunks import layout_of, passes
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.margins import aim
-from userdp.gradients.engines.norm_pass import norms_of, weighted_losses
+from userdp.gradients.engines.norm_pass import cut, norms_of, weighted_losses
 from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
 from userdp.gradients.engines.tape import Workspace
 from userdp.gradients.losses import Loss
+from userdp.gradients.made_up import RAGGED, Shape, made_up
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -48,7 +50,7 @@ from userdp.gradients.units import Units
 from userdp.guarantees import require_count
 
 _CLOSE = 0.01
-_agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, bool]] = WeakKeyDictionary()
+_agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, set[bool]]] = WeakKeyDictionary()
 
 
 def clipped_sum(
@@ -82,7 +84,12 @@ def clipped_sum(
     """
     require_count("micro_batch", micro_batch)
     require_supported(
-        model, loss, l2_clip_norm=l2_clip_norm, item_clip_norm=item_clip_norm, rule=rule
+        model,
+        loss,
+        l2_clip_norm=l2_clip_norm,
+        item_clip_norm=item_clip_norm,
+        rule=rule,
+        masked=units.targets is not None,
     )
     parameters = trainable_parameters(model)
     two = _all_sharded(parameters)
@@ -102,11 +109,11 @@ def clipped_sum(
         if int(units.offsets[part[1]]) > int(units.offsets[part[0]])
     ]
     workspace, non_finite = Workspace(), 0
-    made_up = _made_up(model, units)
+    nobody = _nobody(model, units)
     for number in range(_most(len(mine), units.lengths.device)):
         counts = number < len(mine)
-        begin, end = mine[number] if counts else (0, len(made_up))
-        part = units.select(begin, end) if counts else made_up
+        begin, end = mine[number] if counts else (0, len(nobody))
+        part = units.select(begin, end) if counts else nobody
         try:
             if two:
                 squares, part_losses = norms_of(model, loss, part, parameters, workspace)
@@ -142,10 +149,12 @@ def require_supported(
     l2_clip_norm: float,
     item_clip_norm: float | None,
     rule: ClipRule,
+    masked: bool = False,
 ) -> None:
     """Refuse what `clipped_sum` cannot do, before anything is charged; a collective.
 
-    Its arguments and errors are those of `clipped_sum`. Reads no data; clears ``.grad``.
+    Its arguments and errors are those of `clipped_sum`; ``masked`` says whether the loss will be
+    given targets. Reads no data; clears ``.grad``.
     """
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_uncoupled(model)
@@ -156,7 +165,7 @@ def require_supported(
         for parameter in parameters.values():
             parameter.grad = None
     _require_possible(model, rule, two, l2_clip_norm, item_clip_norm)
-    _require_agreement(model, loss, parameters, two=two)
+    _require_agreement(model, loss, parameters, two=two, masked=masked)
 
 
 def _add_weighted(
@@ -176,10 +185,10 @@ def _add_weighted(
         factors = factors[good.to(factors.device)]
         units = _only(units, good)
         if not len(units.lengths):
-            factors, units = None, _made_up(model, units)
+            factors, units = None, _nobody(model, units)
     layout = layout_of(units)
     with torch.enable_grad():
-        losses, weights = weighted_losses(model, loss, units, layout)
+        losses, weights = weighted_losses(model, loss, cut(units), layout)
         each = torch.zeros_like(weights)
         if factors is not None:
             each = weights * factors[layout.unit_of_row].to(weights.dtype)
@@ -203,18 +212,10 @@ def _only(units: Units, kept: Tensor) -> Units:
     )
 
 
-def _made_up(model: nn.Module, like: Units, rows: tuple[int, ...] = (1,)) -> Units:
-    """Rows that are nobody's: units of so many rows each, on the device of ``like``."""
-    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
-    tokens = int(getattr(embeddings, "num_embeddings", 2))
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(tokens, (sum(rows), 6), generator=generator)
-    return Units(
-        input_ids=ids,
-        lengths=torch.tensor([6 - n % 3 for n in range(sum(rows))]),
-        offsets=torch.tensor([0, *rows]).cumsum(0),
-        targets=None if like.targets is None else torch.ones(ids.shape, dtype=torch.bool),
-    ).to(like.lengths.device)
+def _nobody(model: nn.Module, like: Units) -> Units:
+    """A made-up unit of one row, on the device of ``like``."""
+    masked, device = like.targets is not None, like.lengths.device
+    return made_up(model, Shape((1,), (6,)), masked=masked, device=device)
 
 
 def _most(count: int, device: torch.device) -> int:
@@ -255,42 +256,58 @@ def _require_possible(
 
 
 def _require_agreement(
-    model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], *, two: bool
+    model: nn.Module,
+    loss: Loss,
+    parameters: Mapping[str, nn.Parameter],
+    *,
+    two: bool,
+    masked: bool,
 ) -> None:
-    """Whether both passes agree on made-up rows; asked once for each model and loss.
+    """Whether both passes agree on made-up rows; once for each model, loss, and use of a mask.
 
     Raises:
-        UseError: a layer has no rule, or mixes rows.
+        UseError: a layer has no rule, rows are not seen to be kept apart, or the loss couples them.
         FailureError: norms and gradients differ.
     """
-    known = _agreed.setdefault(model, WeakKeyDictionary())
-    if loss in known:
+    known = _agreed.setdefault(model, WeakKeyDictionary()).setdefault(loss, set())
+    if masked in known:
         return
     device = next(iter(parameters.values())).device
-    nobody = Units.from_rows([]).to(device)
-    probe = _made_up(model, nobody, rows=(2, 1))
-    aim(model, loss, probe, l2_clip_norm=1.0)  # it looks into the model once, all together here
+    require_rows_apart(model, loss, masked=masked, gradients=False)
     reshard(model)
-    if two:
+    probes = [made_up(model, shape, masked=masked, device=device) for shape in RAGGED]
+    aim(model, loss, probes[0], l2_clip_norm=1.0)  # it looks into the model, all together here
+    reshard(model)
+    for probe in probes:
         try:
-            squares, _ = norms_of(model, loss, probe, parameters, Workspace())
+            if two:
+                _require_same_norms(model, loss, probe, parameters)
+            else:
+                _Pass(model, loss, probe, dict(parameters), Workspace(), Form.FORMED, None)
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
-        for unit in range(len(probe)):
-            total = shapes_of(parameters)
-            alone = torch.ones(1, dtype=torch.float64, device=device)
-            _add_weighted(model, loss, probe.select(unit, unit + 1), parameters, alone, total)
-            square = torch.tensor(squared_norm(total.values()), device=device)
-            dist.all_reduce(square)
-            # Every process added the same rows.
-            norm = float(square.sqrt()) / dist.get_world_size()
-            if not abs(norm - float(squares[unit].sqrt())) <= _CLOSE * norm:
-                raise FailureError(
-                    f"the two passes disagree on made-up rows: norm {float(squares[unit].sqrt())}, "
-                    f"gradient {norm}; clipping would not hold for this model",
-                    hint="train it on one process, where the reference engine can take over",
-                )
-    known[loss] = True
+    known.add(masked)
+
+
+def _require_same_norms(
+    model: nn.Module, loss: Loss, probe: Units, parameters: Mapping[str, nn.Parameter]
+) -> None:
+    device = probe.lengths.device
+    squares, _ = norms_of(model, loss, probe, parameters, Workspace())
+    for unit in range(len(probe)):
+        total = shapes_of(parameters)
+        alone = torch.ones(1, dtype=torch.float64, device=device)
+        _add_weighted(model, loss, probe.select(unit, unit + 1), parameters, alone, total)
+        square = torch.tensor(squared_norm(total.values()), device=device)
+        dist.all_reduce(square)
+        # Every process added the same rows.
+        norm = float(square.sqrt()) / dist.get_world_size()
+        if not abs(norm - float(squares[unit].sqrt())) <= _CLOSE * norm:
+            raise FailureError(
+                f"the two passes disagree on made-up rows: norm {float(squares[unit].sqrt())}, "
+                f"gradient {norm}; clipping would not hold for this model",
+                hint="train it on one process, where the reference engine can take over",
+            )
 
 
 def _not_covered(names: list[str]) -> UseError:
