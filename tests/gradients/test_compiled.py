@@ -76,7 +76,7 @@ def test_twin_compiled_code_in_a_pass_is_noticed(compiled, monkeypatch):
     plain, wrapped = compiled
     try:
         lost = apart(plain, wrapped, one_pass_sum) > 0.1
-    except NotCoveredError:
+    except (NotCoveredError, torch._dynamo.exc.TorchDynamoException):
         lost = True
     if not lost and torch.__version__ < "2.13":
         pytest.skip("seen with PyTorch 2.13, not with 2.11")

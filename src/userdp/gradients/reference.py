@@ -12,6 +12,7 @@ from userdp.gradients.clipping import (
     squared_norm,
     squared_norms,
 )
+from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.models import (
     buffer_versions,
@@ -62,8 +63,9 @@ def clipped_sum(
         `ClippedSum`; zeros for an empty cohort (a noise-only step that counts).
 
     Raises:
-        UseError: a parameter is out of range, or the model couples units
-            (`userdp.gradients.models.require_uncoupled`).
+        UseError: a parameter is out of range, or the model or the loss couples rows
+            (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.coupling`): one that
+            does gives no batched engine the same sum, so none accepts it.
 
     Source: Charles et al. 2024, Algorithm 2 and Eq. 4 (ULS); with one row per unit, Algorithm 1
     (ELS). Chua et al. 2024, User-wise DP-SGD.
@@ -73,6 +75,7 @@ def clipped_sum(
         require_clip_norm("item_clip_norm", item_clip_norm)
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
+    require_rows_apart(model, loss, masked=units.targets is not None)
     parameters = trainable_parameters(model)
     buffers = buffer_versions(model)
     tensors = list(parameters.values())

@@ -47,6 +47,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.counts import noisy_count
+from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.auto import clipped_sum
 from userdp.gradients.noise import Noise
@@ -132,8 +133,8 @@ def make_private(
 
     Raises:
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
-            store's (`userdp.training.adjacency`), the
-            optimizer holds other parameters, the model couples users, the folder is not
+            store's (`userdp.training.adjacency`), the optimizer holds other parameters, the model
+            or the loss couples users, the folder is not
             new (or, to resume, something changed), or a value is out of range. Nothing has been
             charged then.
         FailureError: another process holds the folder, or the disk refused.
@@ -200,7 +201,10 @@ def make_private(
             l2_clip_norm=plan.l2_clip_norm,
             item_clip_norm=plan.item_clip_norm,
             rule=_rule(plan),
+            masked=opened.meta.loss_mask,
         )
+    else:
+        require_rows_apart(model, loss, masked=opened.meta.loss_mask)
 
     def open_here() -> OpenRun:
         return open_run(

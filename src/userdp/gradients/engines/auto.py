@@ -55,11 +55,11 @@ def choose(
             reason="the model computes in fewer bits than float32, and in a batch everybody's "
             "rounding would depend on who else is there: one at a time",
         )
-    if not agrees_with_reference(model, loss, units):
+    if not agrees_with_reference(model, loss, masked=units.targets is not None):
         return Choice(
             engine="reference",
-            reason="some trainable parameter is used in a way that has no per-unit rule, or two "
-            "units with a gradient have not been seen yet",
+            reason="some trainable parameter is used in a way that has no per-unit rule, or it is "
+            "not seen that rows are kept apart (tokens are selected, sorted or routed)",
         )
     parameters = trainable_parameters(model)
     trained = sum(p.numel() for p in parameters.values())

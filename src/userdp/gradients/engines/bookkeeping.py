@@ -74,8 +74,12 @@ def clipped_sum(
     Raises:
         UseError: as the reference.
     """
-    batched = batches(model, loss, units) and agrees_with_reference(model, loss, units)
-    engine = one_pass_sum if batched else one_at_a_time
+    engine = (
+        one_pass_sum
+        if batches(model, loss, units)
+        and agrees_with_reference(model, loss, masked=units.targets is not None)
+        else one_at_a_time
+    )
     try:
         return engine(
             model,

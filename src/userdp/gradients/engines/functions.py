@@ -2,7 +2,8 @@
 
 A rule answers None where it does not apply; torch's own function then runs, and a trainable
 parameter in it is found by its ordinary gradient. A rule applies only to inputs whose first
-dimension counts the rows of the pass.
+dimension counts rows, or rows and positions flattened, by the code that made them (`engines.rows`):
+a shape proves nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from userdp.gradients.engines.places import Place
 
 if TYPE_CHECKING:
     from userdp.gradients.engines.tape import Tape
@@ -175,7 +178,7 @@ def _linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -
         return None
     plain_bias = None if bias is None else bias.detach()
     out: Tensor = LINEAR(tape.anchor, stacked, weight.detach(), plain_bias, names, False, tape)
-    return out.view(*x.shape[:-1], -1)
+    return _placed(tape, x, out.view(*x.shape[:-1], -1))
 
 
 def _addmm(
@@ -189,7 +192,7 @@ def _addmm(
     if stacked is None or _needs_torch(weight, names[0]) or _needs_torch(bias, names[1]):
         return None
     out: Tensor = LINEAR(tape.anchor, stacked, weight.detach(), bias.detach(), names, True, tape)
-    return out.view(x.shape[0], -1)
+    return _placed(tape, x, out.view(x.shape[0], -1))
 
 
 def _embedding(
@@ -203,12 +206,16 @@ def _embedding(
     sparse: bool = False,
 ) -> Tensor | None:
     name = tape.name_of(weight)
-    if name is None or max_norm is not None or scale_grad_by_freq or not _by_row(tape, tokens):
+    if name is None or max_norm is not None or scale_grad_by_freq:
+        return None
+    inner = _inner(tape, tokens)
+    if inner is None:
         return None
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    out: Tensor = EMBEDDING(tape.anchor, tokens, weight.detach(), padding_idx, name, tape)
-    return out
+    stacked = tokens.view(tape.layout.rows, inner, *tokens.shape[1:])
+    out: Tensor = EMBEDDING(tape.anchor, stacked, weight.detach(), padding_idx, name, tape)
+    return _placed(tape, tokens, out.view(*tokens.shape, -1))
 
 
 def _layer_norm(
@@ -238,7 +245,7 @@ def _layer_norm(
         names,
         tape,
     )
-    return out.view(x.shape)
+    return _placed(tape, x, out.view(x.shape))
 
 
 def _rms_norm(
@@ -249,28 +256,50 @@ def _rms_norm(
     eps: float | None = None,
 ) -> Tensor | None:
     name = tape.name_of(weight)
-    if name is None or weight is None or not _by_row(tape, x) or len(normalized_shape) != 1:
+    if name is None or weight is None or len(normalized_shape) != 1 or not by_row(tape, x):
         return None
     shape = (tape.layout.rows, *[1] * (x.dim() - 2), x.shape[-1])
     per_row: Tensor = PER_ROW(tape.anchor, weight.detach(), shape, tape, name)
-    return F.rms_norm(x, normalized_shape, None, eps) * per_row
+    return _placed(tape, x, F.rms_norm(x, normalized_shape, None, eps) * per_row)
+
+
+def _inner(tape: Tape, x: Tensor) -> int | None:
+    """How many indices of the first dimension belong to each row; None where it counts no rows.
+
+    A constant of rows x ... (positions, say) is taken at its word: its values are nobody's, and
+    `_placed` says whose each place is from here on, which the proof of the pass then checks.
+    """
+    rows = tape.layout.rows
+    if x.dim() < 1:
+        return None
+    if rows == 1:
+        return x.shape[0]
+    place = tape.rows.place_of(x)
+    if place is None:
+        return None
+    if place.constant:
+        return 1 if x.dim() >= 2 and x.shape[0] == rows else None
+    return place.inner if place.dim == 0 else None
 
 
 def _stacked(tape: Tape, x: Tensor) -> Tensor | None:
-    """``x`` with rows as its first dimension; also where rows and positions came flattened.
-
-    That flattened rows come first is checked once per model by `verify`.
-    """
-    rows = tape.layout.rows
-    if x.dim() >= 2 and x.shape[0] == rows:
-        return x
-    if x.dim() == 2 and x.shape[0] % rows == 0:
-        return x.reshape(rows, -1, x.shape[1])
-    return None
+    """``x`` as (rows, ..., width); also where rows and positions came flattened, rows first."""
+    inner = None if x.dim() < 2 else _inner(tape, x)
+    if inner is None:
+        return None
+    return x if inner == 1 else x.reshape(tape.layout.rows, inner, *x.shape[1:])
 
 
-def _by_row(tape: Tape, tensor: Tensor) -> bool:
-    return tensor.dim() >= 2 and tensor.shape[0] == tape.layout.rows
+def by_row(tape: Tape, x: Tensor) -> bool:
+    """Whether ``x`` is (rows, ..., width), each row's own."""
+    return x.dim() >= 2 and x.shape[0] == tape.layout.rows and _inner(tape, x) == 1
+
+
+def _placed(tape: Tape, x: Tensor, out: Tensor) -> Tensor:
+    """``out``, each place of whose first dimension belongs to the row that it has in ``x``."""
+    inner = _inner(tape, x)
+    assert inner is not None
+    return tape.rows.mark(out, Place(0, inner))
 
 
 def _needs_torch(tensor: Tensor, name: str | None) -> bool:

@@ -45,7 +45,8 @@ def clipped_sum(
 
     Source: Hu et al. 2022 (LoRA); Chua et al. 2024, Section 5 (per-user gradients of adapters).
     """
-    if batches(model, loss, units) and agrees_with_reference(model, loss, units):
+    masked = units.targets is not None
+    if batches(model, loss, units) and agrees_with_reference(model, loss, masked=masked):
         try:
             return one_pass_sum(
                 model,

@@ -24,7 +24,7 @@ from torch.autograd.graph import _engine_run_backward
 from userdp.errors import UseError
 from userdp.gradients.engines.chunks import layout_of
 from userdp.gradients.engines.forms import Form, choose_form
-from userdp.gradients.engines.one_pass import NotCoveredError
+from userdp.gradients.engines.one_pass import NOT_BY_ROWS, NotCoveredError
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.tape import Tape, Workspace, wide
 from userdp.gradients.engines.uses import (
@@ -186,16 +186,21 @@ def norms_of(
     Raises:
         NotCoveredError: a parameter is used in a way that no rule covers.
     """
-    layout = layout_of(units)
+    layout, units = layout_of(units), cut(units)
     tape = NormTape(parameters, layout, workspace, shared=_shared(model, parameters))
-    with torch.enable_grad(), _introduced(model, parameters, tape), tape.watching(model):
+    with (
+        torch.enable_grad(),
+        _introduced(model, parameters, tape),
+        tape.watching(model, units.input_ids, units.lengths, units.targets),
+    ):
         losses, weights = weighted_losses(model, loss, units, layout)
+        proved = tape.rows.prove(losses)
         tape.backward((losses * weights).sum())
     uncovered = [name for name, p in parameters.items() if p.grad is not None]
     for parameter in parameters.values():
         parameter.grad = None
-    if uncovered:
-        raise NotCoveredError(uncovered)
+    if uncovered or not proved:
+        raise NotCoveredError([*uncovered, *([] if proved else [NOT_BY_ROWS])])
     means = torch.zeros(len(units), dtype=torch.float64)
     each = losses.detach().double() * weights.double()
     means.index_add_(0, layout.unit_of_row.cpu(), each.cpu())
@@ -203,13 +208,22 @@ def norms_of(
         return tape.squared_norms(), means, tape.narrow
 
 
+def cut(units: Units) -> Units:
+    """The same units, no wider than their longest row."""
+    width = int(units.lengths.max())
+    return Units(
+        input_ids=units.input_ids[:, :width],
+        lengths=units.lengths,
+        offsets=units.offsets,
+        targets=None if units.targets is None else units.targets[:, :width],
+    )
+
+
 def weighted_losses(
     model: nn.Module, loss: Loss, units: Units, layout: Layout
 ) -> tuple[Tensor, Tensor]:
-    """Each row's loss, and one over the rows of its unit."""
-    width = int(units.lengths.max())
-    targets = None if units.targets is None else units.targets[:, :width]
-    losses = row_losses(loss, model, units.input_ids[:, :width], units.lengths, targets)
+    """Each row's loss, and one over the rows of its unit; of units that are `cut`."""
+    losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
     if losses.shape != (layout.rows,):
         raise UseError(
             f"the loss must return one number per row, shape ({layout.rows},), got "

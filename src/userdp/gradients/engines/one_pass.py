@@ -32,8 +32,14 @@ FORMED_BYTES = 256 << 20
 """Memory for per-unit gradients, unless four times the parameters are more."""
 
 
+NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"
+
+
 class NotCoveredError(Exception):
-    """Parameters were used in a way that no rule covers; nothing was computed."""
+    """Parameters were used in a way that no rule covers, or rows not seen to be kept apart.
+
+    Nothing was computed.
+    """
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))
@@ -160,14 +166,19 @@ class _Pass:
         width = int(units.lengths.max())
         counts = units.offsets.diff().to(units.lengths.device)[self._units.unit_of_row]
         targets = None if units.targets is None else units.targets[:, :width]
-        with torch.enable_grad(), self._tape.watching(model):
-            losses = row_losses(loss, model, units.input_ids[:, :width], units.lengths, targets)
+        input_ids = units.input_ids[:, :width]
+        with (
+            torch.enable_grad(),
+            self._tape.watching(model, input_ids, units.lengths, targets),
+        ):
+            losses = row_losses(loss, model, input_ids, units.lengths, targets)
             _require_rows(losses, layout.rows)
+            proved = self._tape.rows.prove(losses)
             weights = (1 / counts.double()).to(losses.dtype)
             weighted = losses if two_stage else losses * weights
             uncovered = self._tape.gradients(weighted.sum())
-        if uncovered:
-            raise NotCoveredError(list(uncovered))
+        if uncovered or not proved:
+            raise NotCoveredError([*uncovered, *([] if proved else [NOT_BY_ROWS])])
         self.narrow = self._tape.narrow
         mean = losses.detach().double() * weights.double()
         self.losses = torch.zeros(self._units.units, dtype=torch.float64)

@@ -14,6 +14,7 @@ and return:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,9 +24,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from userdp.gradients.engines.eager import eagerly
-from userdp.gradients.engines.made_up import made_up
+from userdp.gradients.coupling import CANNOT_RUN
+from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.made_up import RAGGED, made_up
 from userdp.gradients.units import Units
 
 _EXACT = {"none", "ieee"}
@@ -58,24 +60,31 @@ def reduced_products() -> bool:
 def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
     """The precisions of parameters (frozen ones too), and narrow ones that a pass is seen to use.
 
-    Looked up once for each model and loss, on made-up rows as wide as those of ``like``; where it
-    has no rows, only the parameters'. Reduced products of float32 count as bfloat16's.
+    Looked up once for each model and loss, on made-up rows; where those cannot be run, only the
+    parameters' are known, and `Watch` sees the rest. Reduced products of float32 count as
+    bfloat16's.
+
+    Args:
+        model: to be trained.
+        loss: per-row loss.
+        like: decides whether tokens are marked, and the device; nothing of its rows is read.
     """
     known = _seen.setdefault(model, WeakKeyDictionary())
-    if loss not in known and like.input_ids.numel():
+    if loss not in known:
         known[loss] = _observed(model, loss, like)
-    found = known.get(loss, frozenset()) | {p.dtype for p in model.parameters()}
-    device = like.input_ids.device.type
+    found = known[loss] | {p.dtype for p in model.parameters()}
+    device = like.lengths.device.type
     if torch.is_autocast_enabled(device):  # around the whole call, whatever the pass itself enters
         found |= {torch.get_autocast_dtype(device)}
     return found | {torch.bfloat16} if reduced_products() else found
 
 
 def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
-    units = made_up(model, like, rows=(2,), width=like.input_ids.shape[1])
+    masked, device = like.targets is not None, like.lengths.device
+    units = made_up(model, RAGGED[0], masked=masked, device=device)
     observed = _Operations()
     # Without a graph: gradients arrive in the dtypes of what they are gradients of.
-    with torch.no_grad(), eagerly(), observed:
+    with torch.no_grad(), eagerly(), observed, suppress(*CANNOT_RUN):
         row_losses(loss, model, units.input_ids, units.lengths, units.targets)
     return frozenset(observed.narrow)
 

@@ -10,6 +10,10 @@ activation checkpointing recomputes them like any other. Norms that multiply by 
 Within, models under `torch.compile` run as they are written: in compiled code our functions would
 lose their part, and whole gradients with it.
 
+Every other torch function runs as it is, and `engines.rows` follows through it which row each
+number belongs to: a rule applies only where that is known, and the losses tell in the end whether
+the whole pass kept its rows apart.
+
 What no rule covers goes on to torch as it is. The parameter then receives an ordinary gradient, and
 that is how the engine learns, exactly, that it must fall back (`Tape.gradients` returns it).
 """
@@ -25,10 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
+from userdp.gradients.eager import eagerly
 from userdp.gradients.engines import functions
-from userdp.gradients.engines.eager import eagerly
 from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.places import FIRST
 from userdp.gradients.engines.precision import Watch
+from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.uses import (
     Dense,
     Ghost,
@@ -83,6 +89,7 @@ class Tape:
         self.anchor = torch.zeros((), device=first.device, requires_grad=True)
         self.layout = layout
         self.narrow: set[torch.dtype] = set()
+        self.rows = Rows(layout.rows, nn.Module())
         self._names = {id(p): name for name, p in parameters.items()}
         self._parameters = parameters
         self._workspace = workspace
@@ -126,8 +133,12 @@ class Tape:
     # The pass itself.
 
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Intercept the trainable parameters of ``model`` within."""
+    def watching(self, model: nn.Module, *by_row: Tensor | None) -> Iterator[None]:
+        """Intercept the trainable parameters of ``model`` within; ``by_row`` are (rows, ...)."""
+        self.rows = Rows(self.layout.rows, model)
+        for tensor in by_row:
+            if tensor is not None:
+                self.rows.mark(tensor, FIRST)
         patched = [
             module
             for module in model.modules()
@@ -136,7 +147,7 @@ class Tape:
         try:
             for module in patched:
                 module.__dict__["forward"] = _per_row(module, self)
-            with eagerly(), _Mode(self):
+            with eagerly(), self.rows.through_shards(model), _Mode(self):
                 yield
         finally:
             for module in patched:
@@ -245,7 +256,9 @@ class _Mode(Watch):
             if answer is not None:
                 self.look(args, answer)
                 return answer
-        return super().__torch_function__(func, types, args, kwargs)
+        answer = self._tape.rows.run(func, args, kwargs or {})
+        self.look(args, answer)
+        return answer
 
 
 def _multiplies_by_vectors(module: nn.Module, tape: Tape) -> bool:
@@ -269,20 +282,21 @@ def _per_row(module: nn.Module, tape: Tape) -> Callable[..., Any]:
         rows = tape.layout.rows
         fits = (
             torch.is_grad_enabled()
-            and hidden.dim() >= 2
-            and hidden.shape[0] == rows
+            and functions.by_row(tape, hidden)
             and all(p.shape[0] == hidden.shape[-1] for p in own.values())
         )
         if not fits:
             return original(hidden, *args, **kwargs)
         try:
-            for name, parameter in own.items():
-                key = tape.name_of(parameter)
-                if key is not None:
-                    shape = (rows, *[1] * (hidden.dim() - 2), parameter.shape[0])
-                    module.__dict__[name] = functions.PER_ROW(
-                        tape.anchor, parameter.detach(), shape, tape, key
-                    )
+            with torch._C.DisableTorchFunction():
+                for name, parameter in own.items():
+                    key = tape.name_of(parameter)
+                    if key is not None:
+                        shape = (rows, *[1] * (hidden.dim() - 2), parameter.shape[0])
+                        vector = functions.PER_ROW(
+                            tape.anchor, parameter.detach(), shape, tape, key
+                        )
+                        module.__dict__[name] = tape.rows.mark(vector, FIRST)
             return original(hidden, *args, **kwargs)
         finally:
             for name in own:

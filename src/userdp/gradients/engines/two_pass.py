@@ -33,15 +33,16 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import require_clip_norm, squared_norm
+from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines.chunks import layout_of, passes
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.made_up import made_up
 from userdp.gradients.engines.margins import batches, margin
-from userdp.gradients.engines.norm_pass import norms_of, weighted_losses
+from userdp.gradients.engines.norm_pass import cut, norms_of, weighted_losses
 from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
 from userdp.gradients.engines.precision import dtypes_of, is_narrow
 from userdp.gradients.engines.tape import Workspace
 from userdp.gradients.losses import Loss
+from userdp.gradients.made_up import RAGGED, Shape, made_up
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -59,7 +60,7 @@ _CLOSE = 0.01
 _NARROW_MARGIN = 1e-2
 """For a unit alone in two passes that its own rows made narrow; measured, not proven."""
 
-_agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, bool]] = WeakKeyDictionary()
+_agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, set[bool]]] = WeakKeyDictionary()
 
 
 def clipped_sum(
@@ -93,7 +94,12 @@ def clipped_sum(
     """
     require_count("micro_batch", micro_batch)
     require_supported(
-        model, loss, l2_clip_norm=l2_clip_norm, item_clip_norm=item_clip_norm, rule=rule
+        model,
+        loss,
+        l2_clip_norm=l2_clip_norm,
+        item_clip_norm=item_clip_norm,
+        rule=rule,
+        masked=units.targets is not None,
     )
     parameters = trainable_parameters(model)
     buffers = buffer_versions(model)
@@ -145,7 +151,7 @@ class _Step:
         self._known = dtypes_of(model, loss, units)
         wide = {p.dtype for p in self._parameters.values() if not is_narrow(p.dtype)}
         self._margin = margin(wide or {torch.float32})
-        self._made_up = made_up(model, units)
+        self._nobody = _nobody(model, masked=units.targets is not None)
         self._workspace = Workspace()
         self.non_finite = 0
 
@@ -163,8 +169,8 @@ class _Step:
         Returns:
             Whether its units were added; False asks for them one by one.
         """
-        begin, end = part or (0, len(self._made_up))
-        units = self._made_up if part is None else self._units.select(begin, end)
+        begin, end = part or (0, len(self._nobody))
+        units = self._nobody if part is None else self._units.select(begin, end)
         try:
             one_pass: _Pass | None = None
             if self._two:
@@ -217,10 +223,12 @@ def require_supported(
     l2_clip_norm: float,
     item_clip_norm: float | None,
     rule: ClipRule,
+    masked: bool = False,
 ) -> None:
     """Refuse what `clipped_sum` cannot do, before anything is charged; a collective.
 
-    Its arguments and errors are those of `clipped_sum`. Reads no data; clears ``.grad``.
+    Its arguments and errors are those of `clipped_sum`; ``masked`` says whether the loss will be
+    given targets. Reads no data; clears ``.grad``.
     """
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_uncoupled(model)
@@ -231,10 +239,7 @@ def require_supported(
         for parameter in parameters.values():
             parameter.grad = None
     _require_possible(model, rule, two, l2_clip_norm, item_clip_norm)
-    device = next(iter(parameters.values())).device
-    nobody = Units.from_rows([]).to(device)
-    probe = made_up(model, nobody, rows=(2, 1))
-    wide = batches(model, loss, probe)  # it looks into the model once, all together here
+    wide = batches(model, loss, _nobody(model, masked=masked))  # looks once, all together here
     reshard(model)
     if two and not wide:
         raise UseError(
@@ -242,7 +247,7 @@ def require_supported(
             "norms and the one that adds up would differ by more than the margin of the clip",
             hint="use --precision float32, train adapters (--lora-rank), or do not shard",
         )
-    _require_agreement(model, loss, parameters, probe, two=two)
+    _require_agreement(model, loss, parameters, two=two, masked=masked)
 
 
 def _add_weighted(
@@ -262,10 +267,10 @@ def _add_weighted(
         factors = factors[good.to(factors.device)]
         units = _only(units, good)
         if not len(units.lengths):
-            factors, units = None, made_up(model, units)
+            factors, units = None, _nobody(model, masked=units.targets is not None)
     layout = layout_of(units)
     with torch.enable_grad():
-        losses, weights = weighted_losses(model, loss, units, layout)
+        losses, weights = weighted_losses(model, loss, cut(units), layout)
         each = torch.zeros_like(weights)
         if factors is not None:
             each = weights * factors[layout.unit_of_row].to(weights.dtype)
@@ -287,6 +292,12 @@ def _only(units: Units, kept: Tensor) -> Units:
         offsets=sizes.cumsum(0),
         targets=torch.cat(targets) if targets else None,
     )
+
+
+def _nobody(model: nn.Module, *, masked: bool) -> Units:
+    """A made-up unit of one row, on the device of the model."""
+    device = next(iter(trainable_parameters(model).values())).device
+    return made_up(model, Shape((1,), (6,)), masked=masked, device=device)
 
 
 def _most(count: int, device: torch.device) -> int:
@@ -330,40 +341,53 @@ def _require_agreement(
     model: nn.Module,
     loss: Loss,
     parameters: Mapping[str, nn.Parameter],
-    probe: Units,
     *,
     two: bool,
+    masked: bool,
 ) -> None:
-    """Whether both passes agree on made-up rows; asked once for each model and loss.
+    """Whether both passes agree on made-up rows; once for each model, loss, and use of a mask.
 
     Raises:
-        UseError: a layer has no rule, or mixes rows.
+        UseError: a layer has no rule, rows are not seen to be kept apart, or the loss couples them.
         FailureError: norms and gradients differ.
     """
-    known = _agreed.setdefault(model, WeakKeyDictionary())
-    if loss in known:
+    known = _agreed.setdefault(model, WeakKeyDictionary()).setdefault(loss, set())
+    if masked in known:
         return
-    if two:
-        device = probe.lengths.device
+    device = next(iter(parameters.values())).device
+    require_rows_apart(model, loss, masked=masked, gradients=False)
+    reshard(model)
+    probes = [made_up(model, shape, masked=masked, device=device) for shape in RAGGED]
+    for probe in probes:
         try:
-            squares, _, _ = norms_of(model, loss, probe, parameters, Workspace())
+            if two:
+                _require_same_norms(model, loss, probe, parameters)
+            else:
+                _Pass(model, loss, probe, dict(parameters), Workspace(), Form.FORMED, None)
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
-        for unit in range(len(probe)):
-            total = shapes_of(parameters)
-            alone = torch.ones(1, dtype=torch.float64, device=device)
-            _add_weighted(model, loss, probe.select(unit, unit + 1), parameters, alone, total)
-            square = torch.tensor(squared_norm(total.values()), device=device)
-            dist.all_reduce(square)
-            # Every process added the same rows.
-            norm = float(square.sqrt()) / dist.get_world_size()
-            if not abs(norm - float(squares[unit].sqrt())) <= _CLOSE * norm:
-                raise FailureError(
-                    f"the two passes disagree on made-up rows: norm {float(squares[unit].sqrt())}, "
-                    f"gradient {norm}; clipping would not hold for this model",
-                    hint="train it on one process, where the reference engine can take over",
-                )
-    known[loss] = True
+    known.add(masked)
+
+
+def _require_same_norms(
+    model: nn.Module, loss: Loss, probe: Units, parameters: Mapping[str, nn.Parameter]
+) -> None:
+    device = probe.lengths.device
+    squares, _, _ = norms_of(model, loss, probe, parameters, Workspace())
+    for unit in range(len(probe)):
+        total = shapes_of(parameters)
+        alone = torch.ones(1, dtype=torch.float64, device=device)
+        _add_weighted(model, loss, probe.select(unit, unit + 1), parameters, alone, total)
+        square = torch.tensor(squared_norm(total.values()), device=device)
+        dist.all_reduce(square)
+        # Every process added the same rows.
+        norm = float(square.sqrt()) / dist.get_world_size()
+        if not abs(norm - float(squares[unit].sqrt())) <= _CLOSE * norm:
+            raise FailureError(
+                f"the two passes disagree on made-up rows: norm {float(squares[unit].sqrt())}, "
+                f"gradient {norm}; clipping would not hold for this model",
+                hint="train it on one process, where the reference engine can take over",
+            )
 
 
 def _not_covered(names: list[str]) -> UseError:

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
+from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines.chunks import passes
 from userdp.gradients.engines.margins import aim, batches, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
@@ -62,6 +63,7 @@ def clipped_sum(
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
+    require_rows_apart(model, loss, masked=units.targets is not None)
     possible = item_clip_norm is None and l2_clip_norm >= LEAST_CLIP
     if possible and batches(model, loss, units):
         try:
@@ -214,8 +216,9 @@ def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     places = torch.arange(most)
     index = (units.offsets[:-1, None] + places).clamp(max=int(units.offsets[-1]) - 1).to(device)
     real = (places < counts[:, None]).to(device)
-    input_ids = units.input_ids[:, :width][index]
+    # A row that pads a unit holds nobody's tokens, not those of the unit beside it.
+    input_ids = torch.where(real[..., None], units.input_ids[:, :width][index], 0)
     lengths = torch.where(real, units.lengths[index], 0)
     weights = torch.where(real, 1 / counts.clamp(min=1).double()[:, None].to(device), 0.0)
-    targets = None if units.targets is None else units.targets[:, :width][index]
+    targets = None if units.targets is None else units.targets[:, :width][index] & real[..., None]
     return input_ids, lengths, weights, targets

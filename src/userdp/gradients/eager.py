@@ -1,4 +1,4 @@
-"""Models under `torch.compile` run as they are written while an engine looks on."""
+"""Code compiled by `torch.compile`, run as it is written where a pass must see its functions."""
 
 from __future__ import annotations
 

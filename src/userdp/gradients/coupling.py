@@ -1,0 +1,272 @@
+r"""Refuse a loss by which one row's number depends on another row.
+
+A loss that is divided by the batch's tokens, by its number of rows, by the width to which it is
+padded, or that compares rows with each other, makes every user's gradient depend on who else is
+there: leaving one user out then moves what all the others contribute, and C bounds none of it.
+
+The question is asked on made-up ragged rows (`userdp.gradients.made_up`): each row's loss, and the
+gradient of a weighted sum of them, must be the same whether the rows are computed together or each
+alone. So neither the answer nor a refusal depends on anybody's data. It is a check and no proof; the
+batched engines prove of each pass that it kept its rows apart (`userdp.gradients.engines.rows`),
+and the reference engine computes each unit alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
+from torch.overrides import TorchFunctionMode
+
+from userdp.errors import UseError
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.eager import eagerly
+from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.made_up import EQUAL, RAGGED, made_up
+from userdp.gradients.models import trainable_parameters
+from userdp.gradients.units import Units
+
+_log = logging.getLogger(__name__)
+
+_Key: TypeAlias = tuple[bool, bool, tuple[tuple[str, torch.dtype], ...]]
+_known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, dict[_Key, str | None]]]
+_known = WeakKeyDictionary()
+
+CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
+"""What code raises on rows that it was not written for: another width, another vocabulary."""
+
+# A batch's statistic moves a loss by tens of percents on these rows, rounding by far less than this.
+_CLOSE = {torch.float64: 1e-7, torch.float32: 1e-3}
+_CLOSE_NARROW = 0.06
+
+
+def require_rows_apart(
+    model: nn.Module, loss: Loss, *, masked: bool, gradients: bool = True
+) -> None:
+    """Refuse a loss, or a model, that couples rows; asked once for each, on made-up rows.
+
+    Where the made-up rows cannot be run (a model of fixed width, say) nothing is refused: no
+    batched engine takes such a model.
+
+    Args:
+        model: in the mode in which it trains; its dropout is off while it is asked.
+        loss: per-row loss.
+        masked: whether it will be given targets.
+        gradients: whether to compare gradients too; a sharded model's are not formed here.
+
+    Raises:
+        UseError: says which number moved.
+    """
+    parameters = trainable_parameters(model)
+    key = (masked, model.training, tuple((name, p.dtype) for name, p in parameters.items()))
+    known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+    if key not in known:
+        known[key] = _coupling(model, loss, parameters, masked=masked, gradients=gradients)
+    if known[key] is not None:
+        raise UseError(
+            f"on made-up rows, {known[key]}: one user's gradient would depend on the data of the "
+            "others, and the clip norm would bound nothing",
+            hint="divide each row's loss by that row's own count of targets, never by the batch's "
+            "rows, tokens or width, and let nothing in the model mix rows",
+        )
+
+
+def _coupling(
+    model: nn.Module,
+    loss: Loss,
+    parameters: Mapping[str, nn.Parameter],
+    *,
+    masked: bool,
+    gradients: bool,
+) -> str | None:
+    """What moved, in words; None where nothing did, or where the rows cannot be run."""
+    device = next(iter(parameters.values())).device
+    index = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=index), eagerly():
+        for shape in (*RAGGED, EQUAL):
+            units = made_up(model, shape, masked=masked, device=device)
+            ask = _Question(model, loss, units, list(parameters.values()), gradients=gradients)
+            try:
+                found = ask.answer()
+                if found is not None and not ask.repeatable():
+                    with evaluating(model):  # it draws numbers that are no dropout
+                        found = ask.answer()
+            except UseError:
+                raise
+            except CANNOT_RUN as error:
+                _log.warning(
+                    "whether the loss keeps rows apart could not be asked, since made-up rows "
+                    "failed (%s: %s); the slower reference engine is used",
+                    type(error).__name__,
+                    error,
+                )
+                return None
+            if found is not None:
+                return found
+    return None
+
+
+class _Question:
+    """Whether these rows' losses and gradients are the same together and alone."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        units: Units,
+        parameters: Sequence[nn.Parameter],
+        *,
+        gradients: bool,
+    ) -> None:
+        self._model, self._loss, self._units = model, loss, units
+        self._parameters, self._gradients = parameters, gradients
+        generator = torch.Generator().manual_seed(1)
+        self._weights = 0.5 + torch.rand(len(units.lengths), generator=generator)
+
+    def answer(self) -> str | None:
+        """What differs; None where nothing does."""
+        units, quiet = self._units, _Quiet(self._units.lengths.device.type)
+        with quiet:
+            losses, together = self._run(slice(None), units.input_ids.shape[1])
+            if losses is None:
+                return None
+            alone = [torch.zeros_like(g) for g in together]
+            sizes = 0.0
+            for row in range(len(units.lengths)):
+                here = slice(row, row + 1)
+                own, gradient = self._run(here, int(units.lengths[row]))
+                if own is None or own.shape != (1,):
+                    return None
+                close = _close(self._parameters, narrow=quiet.narrow)
+                apart, size = abs(float(own - losses[row])), abs(float(own))
+                if apart > close * max(size, float(losses.abs().mean())):
+                    return (
+                        f"a row's loss was {float(own):.6g} alone and {float(losses[row]):.6g} "
+                        f"beside {len(losses) - 1} others"
+                    )
+                for into, part in zip(alone, gradient, strict=True):
+                    into += part
+                sizes += math.sqrt(squared_norm(gradient)) if gradient else 0.0
+        apart = math.sqrt(squared_norm(a - b for a, b in zip(together, alone, strict=True)))
+        if apart > close * sizes:
+            return (
+                f"the gradients of {len(losses)} rows add up to another sum together than alone "
+                f"(apart by {apart / sizes:.3g} of their size)"
+            )
+        return None
+
+    def repeatable(self) -> bool:
+        """Whether the same rows give the same losses twice."""
+        with _Quiet(self._units.lengths.device.type):
+            width = self._units.input_ids.shape[1]
+            one, two = (self._run(slice(None), width, backward=False)[0] for _ in range(2))
+        return one is None or two is None or bool(torch.equal(one, two))
+
+    def _run(
+        self, rows: slice, width: int, *, backward: bool = True
+    ) -> tuple[Tensor | None, list[Tensor]]:
+        """Losses of some rows, and the gradient of their weighted sum."""
+        units, backward = self._units, backward and self._gradients
+        targets = None if units.targets is None else units.targets[rows, :width]
+        with torch.set_grad_enabled(backward):
+            ids = units.input_ids[rows, :width]
+            losses = row_losses(self._loss, self._model, ids, units.lengths[rows], targets)
+            asked = losses.shape == units.lengths[rows].shape and bool(losses.isfinite().all())
+            if not asked or (backward and not losses.requires_grad):
+                return None, []  # the engines refuse such losses in words of their own
+            if not backward:
+                return losses.detach().double(), []
+            total = (losses * self._weights[rows].to(losses)).sum()
+            # torch.autograd.grad would let recomputed layers draw their dropout, see `Tape`.
+            found = _engine_run_backward(
+                (total,),
+                (torch.ones_like(total),),
+                False,
+                False,
+                tuple(self._parameters),
+                True,
+                accumulate_grad=False,
+            )
+        wide = [
+            torch.zeros_like(p, dtype=_wide(p)) if g is None else g.to_dense().to(_wide(p))
+            for p, g in zip(self._parameters, found, strict=True)
+        ]
+        return losses.detach().double(), wide
+
+
+def _wide(parameter: Tensor) -> torch.dtype:
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
+
+
+def _close(parameters: Sequence[Tensor], *, narrow: bool) -> float:
+    if narrow or torch.get_float32_matmul_precision() != "highest":
+        return _CLOSE_NARROW
+    return max(_CLOSE.get(p.dtype, _CLOSE_NARROW) for p in parameters)
+
+
+class _Quiet(TorchFunctionMode):
+    """Within, nothing is dropped out; notes whether something ran in a narrow precision."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+        self.narrow = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        self.narrow = self.narrow or torch.is_autocast_enabled(self._device)
+        if func in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+            kwargs.pop("dropout_p", None)
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and result.dtype in (torch.bfloat16, torch.float16):
+            self.narrow = True
+        return result
+
+
+_DROPOUTS = frozenset(
+    found
+    for name in [
+        "dropout",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "feature_dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "dropout_",
+        "alpha_dropout_",
+        "feature_dropout_",
+        "feature_alpha_dropout_",
+    ]
+    for home in (torch, F)
+    if (found := getattr(home, name, None)) is not None
+)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within, the model is in evaluation mode: without dropout, whose masks differ each time."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,90 @@
+"""Rows that are nobody's: what a model and a loss are asked on before anybody's data is read.
+
+An answer found on a cohort's own rows is an answer about friendly shapes, and a refusal found there
+would tell of somebody's data. These rows depend on the model's configuration only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from userdp.gradients.units import Units
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows of each unit, and the length of each row."""
+
+    rows: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+RAGGED = (Shape((2, 1), (5, 6, 4)), Shape((1, 3), (7, 5, 9, 6)))
+"""Ragged rows of two shapes, neither rising nor falling.
+
+The first has 4 + 5 + 3 targets, which its 3 rows divide: flattened targets that were told apart by
+division would go to the wrong rows. Rows, widths and the counts of targets differ in both.
+"""
+
+EQUAL = Shape((1, 2), (5, 5, 5))
+"""Rows without padding, for code that takes another branch there."""
+
+_LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+
+
+def made_up(
+    model: nn.Module, shape: Shape, *, masked: bool, device: torch.device | str = "cpu"
+) -> Units:
+    """Units of this shape; the same each time.
+
+    Half of the tokens are random, half are tokens that code may look for: the ends of the
+    vocabulary and whatever the model's configuration names. What stands beyond a row's length is
+    random too, since nothing may depend on it.
+
+    Args:
+        model: its vocabulary and its most positions bound tokens and lengths.
+        shape: of the units.
+        masked: whether to mark which tokens count. The first of two ragged shapes marks all.
+        device: of the result.
+    """
+    vocabulary = _vocabulary(model)
+    config = getattr(model, "config", None)
+    named = {v for k, v in _numbers(config) if k.endswith("_token_id") and 0 <= v < vocabulary}
+    special = torch.tensor(sorted({0, 1 % vocabulary, vocabulary - 1, *named}))
+    most = min([v for k, v in _numbers(config) if k in _LIMITS and v >= 2], default=1 << 30)
+    lengths = torch.tensor(shape.lengths).clamp(max=most)
+    size = (len(lengths), int(lengths.max()))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocabulary, size, generator=generator)
+    looked_for = special[torch.randint(len(special), size, generator=generator)]
+    ids = torch.where(torch.rand(size, generator=generator) < 0.5, looked_for, ids)
+    marks = torch.rand(size, generator=generator) < 0.6
+    marks[:, 1] = True  # the first token is never a target
+    targets = torch.ones_like(marks) if shape == RAGGED[0] else marks
+    return Units(
+        input_ids=ids,
+        lengths=lengths,
+        offsets=torch.tensor([0, *shape.rows]).cumsum(0),
+        targets=targets if masked else None,
+    ).to(device)
+
+
+def _vocabulary(model: nn.Module) -> int:
+    """How many tokens the model knows; two where nothing tells."""
+    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
+    found = getattr(embeddings, "num_embeddings", None)
+    if isinstance(found, int):
+        return found
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    return min(tables, default=2)
+
+
+def _numbers(config: object) -> Iterator[tuple[str, int]]:
+    to_dict = getattr(config, "to_dict", None)
+    for name, value in (to_dict() if callable(to_dict) else {}).items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            yield name, value
