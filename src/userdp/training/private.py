@@ -47,6 +47,7 @@ from userdp.gradients import (
 from userdp.gradients.counts import noisy_count
 from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.auto import clipped_sum
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, like
 from userdp.guarantees import ClipForm, require_count
@@ -121,13 +122,14 @@ def make_private(
         trial_of: the private selection in the store's ledger that pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
         unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
-        unsafe_noise_seed: FOR TESTS ONLY: fixes the noise, which voids all privacy.
+        unsafe_noise_seed: FOR TESTS ONLY: fixes the noise and the dropout masks, which voids all
+            privacy.
 
     Raises:
         UseError: the plan's adjacency is not the store's (`userdp.training.adjacency`), the
-            optimizer holds other parameters, the model couples users, the folder is not
-            new (or, to resume, something changed), or a value is out of range. Nothing has been
-            charged then.
+            optimizer holds other parameters, the model couples users or draws random numbers out
+            of reach (`userdp.gradients.models.require_uncoupled`), the folder is not new (or, to
+            resume, something changed), or a value is out of range. Nothing has been charged then.
         FailureError: another process holds the folder, or the disk refused.
     """
     require_same_parameters(model, optimizer)
@@ -220,6 +222,7 @@ def make_private(
         micro_batch=micro_batch,
         engine=engine,
         world=world,
+        unsafe_noise_seed=unsafe_noise_seed,
     )
 
 
@@ -248,6 +251,7 @@ class PrivateRun:
         micro_batch: int,
         engine: str,
         world: World,
+        unsafe_noise_seed: int | None = None,
     ) -> None:
         self.plan = plan
         self._run = run
@@ -269,6 +273,9 @@ class PrivateRun:
         self._loss = loss
         self._micro_batch = micro_batch
         self._engine = engine
+        self._unsafe_masks = (
+            None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
+        )
         self._moved = False
 
     @property
@@ -308,7 +315,11 @@ class PrivateRun:
         mine = self._dealing.mine(cohort)
         # Processes that hold one model together clip in one go, in step.
         pieces = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
-        summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
+        # Dropout masks are nobody's business, and this process's alone; the caller's generators
+        # are afterwards as if the step had not been.
+        key = None if self._unsafe_masks is None else f"{self._unsafe_masks}/step {number}"
+        with secret_randomness(key):
+            summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
         summed, rows = self._dealing.together(summed, rows, scattered=self._scattered)
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)

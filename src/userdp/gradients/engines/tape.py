@@ -16,10 +16,9 @@ that is how the engine learns, exactly, that it must fall back (`Tape.gradients`
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
+from userdp.gradients.compiled import eagerly
 from userdp.gradients.engines import functions
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.uses import (
@@ -213,14 +213,6 @@ class Tape:
                     use.sums[bad[use.units]] = 0
                     kept.append(use)
             self._uses[name] = kept
-
-
-def eagerly() -> AbstractContextManager[None]:
-    """Within, what was compiled by `torch.compile` runs as it is written."""
-    if "torch._dynamo" not in sys.modules:  # nothing was compiled; importing it takes seconds
-        return nullcontext()
-    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def wide(tensor: Tensor) -> Tensor:

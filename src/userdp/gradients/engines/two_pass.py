@@ -8,7 +8,9 @@ parameters count as constants; each hands over its units' squared norms (`norm_p
 that no parameter's gradient is formed for more than a layer at a time, and none is reduced. The
 second is the ordinary backward pass of :math:`\sum_u c_u \ell_u` with the clip factors :math:`c_u`
 of the first; FSDP2 scatters its sum. What the two passes compute is compared once per model, on
-made-up rows (`_require_agreement`).
+made-up rows (`_require_agreement`). Dropout masks are drawn in the first pass; the second begins
+from the generators' states of the first, with as many rows of the same lengths, and must end where
+the first did: the norm and the gradient of a unit are of the same masks.
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.lora`.
 
@@ -28,13 +30,16 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import require_clip_norm, squared_norm
+from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines.chunks import layout_of, passes
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.margins import aim
 from userdp.gradients.engines.norm_pass import norms_of, weighted_losses
 from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
+from userdp.gradients.engines.replay import made_up_but, require_same_states
 from userdp.gradients.engines.tape import Workspace
 from userdp.gradients.losses import Loss
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -51,6 +56,7 @@ _CLOSE = 0.01
 _agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, bool]] = WeakKeyDictionary()
 
 
+@secretly
 def clipped_sum(
     model: nn.Module,
     loss: Loss,
@@ -78,7 +84,8 @@ def clipped_sum(
 
     Raises:
         UseError: what is asked for needs per-unit gradients of sharded parameters, or a layer has
-            no rule.
+            no rule, or the model draws random numbers that the rows of a pass share.
+        FailureError: the second pass drew other numbers than the first.
     """
     require_count("micro_batch", micro_batch)
     require_supported(
@@ -86,6 +93,7 @@ def clipped_sum(
     )
     parameters = trainable_parameters(model)
     two = _all_sharded(parameters)
+    drawn = _draws(model, loss, parameters)
     buffers = buffer_versions(model)
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
     total = shapes_of(parameters)
@@ -107,15 +115,25 @@ def clipped_sum(
         counts = number < len(mine)
         begin, end = mine[number] if counts else (0, len(made_up))
         part = units.select(begin, end) if counts else made_up
+        first, watched = GeneratorStates.read(), watching_draws(drawn, len(part.lengths))
         try:
             if two:
-                squares, part_losses = norms_of(model, loss, part, parameters, workspace)
+                with watched:
+                    squares, part_losses = norms_of(model, loss, part, parameters, workspace)
+                last = GeneratorStates.read()
                 factors = rule.factors({"": squares}, {"": sum(sizes.values())}, l2_clip_norm=clip)[
                     ""
                 ]
-                _add_weighted(model, loss, part, parameters, factors if counts else None, total)
+                first.load()
+                _add_weighted(
+                    model, loss, part, parameters, factors if counts else None, total, drawn=drawn
+                )
+                require_same_states(last)
             else:
-                found = _Pass(model, loss, part, parameters, workspace, Form.FORMED, item_clip_norm)
+                with watched:
+                    found = _Pass(
+                        model, loss, part, parameters, workspace, Form.FORMED, item_clip_norm
+                    )
                 squares, part_losses = found.squared_norms, found.losses
                 by_name = rule.factors(found.squares_by_name, sizes, l2_clip_norm=clip)
                 if counts:
@@ -135,6 +153,7 @@ def clipped_sum(
     )
 
 
+@secretly
 def require_supported(
     model: nn.Module,
     loss: Loss,
@@ -156,7 +175,23 @@ def require_supported(
         for parameter in parameters.values():
             parameter.grad = None
     _require_possible(model, rule, two, l2_clip_norm, item_clip_norm)
+    _draws(model, loss, parameters)
     _require_agreement(model, loss, parameters, two=two)
+
+
+def _draws(model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter]) -> Draws:
+    """What the model draws, told on made-up rows; a collective where it is not known yet."""
+    nobody = Units.from_rows([]).to(next(iter(parameters.values())).device)
+    drawn = draws_of(model, loss, _made_up(model, nobody, rows=(1, 1, 1)))
+    reshard(model)
+    if drawn is Draws.SHARED:
+        raise UseError(
+            "the model draws random numbers that all rows of a pass share (a coin that skips a "
+            "layer, dropout of positions or weights): who else is there would decide with whom a "
+            "user shares them, and a sharded model has no engine that computes users alone",
+            hint="set that dropout to 0, or train on one process",
+        )
+    return drawn
 
 
 def _add_weighted(
@@ -166,12 +201,18 @@ def _add_weighted(
     parameters: Mapping[str, nn.Parameter],
     factors: Tensor | None,
     total: Mapping[str, Tensor],
+    *,
+    drawn: Draws,
 ) -> None:
     """The second pass: add everybody's units, each times its factor; None: of no factor here.
 
-    Units of factor 0 are left out: they may not be finite.
+    Units of factor 0 are left out: they may not be finite. Where the model draws, made-up tokens
+    stand in their places, so that all others see their masks again.
     """
-    if factors is not None:
+    if factors is not None and drawn is not Draws.NONE:
+        owner = layout_of(units).unit_of_row
+        units = made_up_but(units, (factors > 0).to(owner.device)[owner])
+    elif factors is not None:
         good = (factors > 0).nonzero().flatten().cpu()
         factors = factors[good.to(factors.device)]
         units = _only(units, good)
@@ -245,13 +286,6 @@ def _require_possible(
             "never forms",
             hint="train adapters (--lora-rank), or leave them out",
         )
-    random = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.p > 0 and m.training]
-    if two and random:
-        raise UseError(
-            "dropout would differ between the pass that takes the norms and the one that adds up, "
-            "so the clip would not hold",
-            hint="set dropout to 0",
-        )
 
 
 def _require_agreement(
@@ -271,15 +305,21 @@ def _require_agreement(
     probe = _made_up(model, nobody, rows=(2, 1))
     aim(model, loss, probe, l2_clip_norm=1.0)  # it looks into the model once, all together here
     reshard(model)
-    if two:
+    if not two:
+        known[loss] = True
+        return
+    with known_randomness("made-up rows"):  # the same masks on every process
+        states = GeneratorStates.read()
         try:
             squares, _ = norms_of(model, loss, probe, parameters, Workspace())
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
         for unit in range(len(probe)):
             total = shapes_of(parameters)
-            alone = torch.ones(1, dtype=torch.float64, device=device)
-            _add_weighted(model, loss, probe.select(unit, unit + 1), parameters, alone, total)
+            alone = torch.zeros(len(probe), dtype=torch.float64, device=device)
+            alone[unit] = 1
+            states.load()
+            _add_weighted(model, loss, probe, parameters, alone, total, drawn=Draws.PER_ROW)
             square = torch.tensor(squared_norm(total.values()), device=device)
             dist.all_reduce(square)
             # Every process added the same rows.

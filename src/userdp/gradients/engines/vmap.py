@@ -12,11 +12,13 @@ from torch.func import functional_call, grad, vmap
 
 from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
+from userdp.gradients.draws import Draws, draws_of, watching_host
 from userdp.gradients.engines.chunks import passes
 from userdp.gradients.engines.margins import aim, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
 from userdp.gradients.engines.uses import squares
 from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -29,6 +31,7 @@ from userdp.gradients.units import Units
 from userdp.guarantees import require_count
 
 
+@secretly
 def clipped_sum(
     model: nn.Module,
     loss: Loss,
@@ -44,7 +47,12 @@ def clipped_sum(
     Guarantee: as the book-keeping engine's (`userdp.gradients.engines.bookkeeping`), each norm
     taken of the very gradient that is added. Units of a pass are padded to the same number of rows.
     What ``vmap`` cannot trace (control flow that depends on tensors, an LSTM) and two-stage clips
-    are computed by the reference engine.
+    are computed by the reference engine, and so is a model that draws numbers which rows share.
+
+    Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` can trace a model
+    is a matter of code and shapes (Python cannot look into what it batches), not of what the masks
+    are, so the reference engine may then draw anew. A unit whose norm is not finite would be drawn
+    again for what its masks were: where the model draws, it counts as zero instead.
 
     Args:
         model: as for the reference.
@@ -61,10 +69,11 @@ def clipped_sum(
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
-    if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP:
+    drawn = draws_of(model, loss, units)
+    if item_clip_norm is None and l2_clip_norm >= LEAST_CLIP and drawn is not Draws.SHARED:
         try:
             with _eager_attention(model):
-                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule)
+                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule, drawn)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -126,6 +135,7 @@ def _clipped_sum(
     l2_clip_norm: float,
     micro_batch: int,
     rule: ClipRule,
+    drawn: Draws,
 ) -> ClippedSum:
     parameters = trainable_parameters(model)
     sizes = {name: p.numel() for name, p in parameters.items()}
@@ -165,14 +175,18 @@ def _clipped_sum(
         if int(part.offsets[-1]) > micro_batch:
             alone += range(begin, end)
             continue
-        found, part_losses = gradients(detached, *_padded(part))
+        with watching_host(drawn):
+            found, part_losses = gradients(detached, *_padded(part))
         wide = {name: g if g.dtype == torch.float64 else g.float() for name, g in found.items()}
         by_name = {name: squares(g) for name, g in wide.items()}
         square = torch.stack(list(by_name.values())).sum(0)
         usable = square.isfinite()
         factors = rule.factors(by_name, sizes, l2_clip_norm=clip)
         norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
-        alone += [begin + int(u) for u in (~usable).nonzero()]
+        if drawn is Draws.NONE:
+            alone += [begin + int(u) for u in (~usable).nonzero()]
+        else:
+            non_finite += int((~usable).sum())
         good = usable.nonzero().flatten()
         for name, g in wide.items():
             weighted = factors[name].to(g.dtype)[good] @ g[good].flatten(1)
