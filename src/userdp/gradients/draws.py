@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 from userdp.errors import FailureError, UseError
 from userdp.gradients.compiled import eagerly
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.model_randomness import GeneratorStates, secretly, seeds
+from userdp.gradients.model_randomness import GeneratorStates, device_states, secretly, seeds
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.shards import is_sharded
 from userdp.gradients.units import Units
@@ -69,7 +69,7 @@ class DrawWatch(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         self.draws: list[Draw] = []
         self.unseen = False
         self._known = {_torch_states()}
@@ -117,7 +117,7 @@ class DrawWatch(TorchDispatchMode):
 
 
 def _torch_states() -> tuple[bytes, ...]:
-    return tuple(GeneratorStates.read().devices.values())
+    return tuple(device_states().values())
 
 
 _Key: TypeAlias = tuple[object, ...]
@@ -237,6 +237,8 @@ def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
 
     The backward pass runs too, to see what recomputation draws.
     """
+    # Before the pass: within it FSDP puts gathered tensors in the places of parameters.
+    parameters = list(trainable_parameters(model).values())
     before, watch = GeneratorStates.read(), DrawWatch()
     with watch, torch.enable_grad():
         losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
@@ -244,7 +246,7 @@ def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
         drawn = list(watch.draws)
         middle = GeneratorStates.read()
         if losses.requires_grad:
-            _backward(losses.sum(), list(trainable_parameters(model).values()))
+            _backward(losses.sum(), parameters)
     again = watch.draws[len(drawn) :]
     begun = {draw.begin for draw in drawn}
     if GeneratorStates.read() != middle or any(draw.begin not in begun for draw in again):
@@ -269,19 +271,25 @@ def _backward(total: Tensor, parameters: list[nn.Parameter]) -> None:
 
 
 def _stands_alone(model: nn.Module, loss: Loss, units: Units, states: GeneratorStates) -> bool:
-    """Whether a row's loss stays as it is when other rows change and its masks do not."""
+    """Whether a row's loss stays as it is when other rows change and the generators do not.
+
+    Nor may the others decide how much is drawn, as where a CPU draws slopes for negative numbers
+    only (RReLU): a row's masks could then not be had again without them.
+    """
     moved = units.input_ids.roll(1, dims=1)
     moved[0] = units.input_ids[0]
     kept = GeneratorStates.read()
-    found = []
+    found, ends = [], []
     for input_ids in (units.input_ids, moved):
         states.load()
         with torch.no_grad():
             losses = row_losses(loss, model, input_ids, units.lengths, units.targets)
         found.append(losses[0].double())
+        ends.append(GeneratorStates.read())
     kept.load()
     # Same shapes and places: not even rounding may differ, but kernels may choose by values.
-    return bool(torch.isclose(found[0], found[1], rtol=1e-3, atol=1e-6, equal_nan=True))
+    close = torch.isclose(found[0], found[1], rtol=1e-3, atol=1e-6, equal_nan=True)
+    return bool(close) and ends[0] == ends[1]
 
 
 def _rows(units: Units, count: int) -> Units:
@@ -291,10 +299,10 @@ def _rows(units: Units, count: int) -> Units:
     lengths = units.lengths[rows]
     width = max(1, int(lengths.max()))
     return Units(
-        input_ids=units.input_ids[rows, :width],
+        input_ids=units.input_ids[rows][:, :width],
         lengths=lengths,
         offsets=torch.arange(count + 1),
-        targets=None if units.targets is None else units.targets[rows, :width],
+        targets=None if units.targets is None else units.targets[rows][:, :width],
     )
 
 

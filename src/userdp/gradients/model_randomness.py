@@ -106,7 +106,7 @@ class GeneratorStates:
             "=iid", legacy["state"]["pos"], legacy["has_gauss"], legacy["gauss"]
         )
         return cls(
-            devices={name: _state_of(generator) for name, generator in generators().items()},
+            devices=device_states(),
             numpy=numpy,
             python=random.getstate(),
         )
@@ -137,6 +137,11 @@ def generators() -> dict[str, torch.Generator]:
     if torch.backends.mps.is_available():
         found.append(torch.mps._get_default_mps_generator())
     return {str(generator.device): generator for generator in found}
+
+
+def device_states() -> dict[str, bytes]:
+    """The state of each of `generators`."""
+    return {name: _state_of(generator) for name, generator in generators().items()}
 
 
 def seeds() -> dict[str, int]:
