@@ -27,8 +27,6 @@ from torch import Tensor, nn
 from benchmarks.dropout.recorded import Masks
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.draws import draws_of
-from userdp.gradients.engines.auto import choose
 from userdp.gradients.sums import ClippedSum
 
 VOCABULARY = 97

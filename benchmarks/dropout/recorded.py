@@ -9,7 +9,6 @@ the numbers of the first time.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from userdp.gradients.model_randomness import device_states
 
-Key = tuple[int, int, int]
-"""A row's first token, how often the row was computed before, and which draw."""
+Key = tuple[int, int]
+"""A row's first token, and which draw of its pass; of a pass that is thrown away nothing is kept."""
 
 NOBODY = 0
 """The first token of padding rows, and of made-up ones."""
@@ -40,11 +39,10 @@ class Masks(TorchDispatchMode):
         self.noted: dict[Key, Tensor] = {}
         self._recorded = recorded
         self._vocabulary = vocabulary
-        self._rows: list[tuple[int, int]] = []
+        self._rows: list[int] = []
         self._shape: tuple[int, ...] = ()
         self._count = 0
-        self._times: Counter[int] = Counter()
-        self._seen: dict[tuple[bytes, ...], tuple[list[tuple[int, int]], int]] = {}
+        self._seen: dict[tuple[bytes, ...], tuple[list[int], int]] = {}
 
     def __torch_dispatch__(
         self,
@@ -75,14 +73,13 @@ class Masks(TorchDispatchMode):
     def _pass_over(self, first_tokens: Tensor) -> None:
         """A pass begins; under ``vmap`` its rows lie in (units, rows)."""
         self._shape = tuple(first_tokens.shape)
-        self._rows = [(token, self._times[token]) for token in first_tokens.flatten().tolist()]
-        self._times.update({token for token, _ in self._rows})
+        self._rows = first_tokens.flatten().tolist()
         self._count = 0
 
-    def _exchange(self, drawn: Tensor, rows: list[tuple[int, int]], number: int) -> None:
+    def _exchange(self, drawn: Tensor, rows: list[int], number: int) -> None:
         """Note each row's part of what was drawn, or put what was recorded in its place."""
-        for part, (row, times) in zip(self._parts(drawn, len(rows)), rows, strict=True):
-            key = (row, times, number)
+        for part, row in zip(self._parts(drawn, len(rows)), rows, strict=True):
+            key = (row, number)
             if row == NOBODY:
                 continue
             if self._recorded is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from userdp.errors import FailureError
 from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.draws import Draws, draws_of, watching_host
@@ -75,7 +76,7 @@ def clipped_sum(
             with _eager_attention(model):
                 return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule, drawn)
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if isinstance(error, torch.OutOfMemoryError | FailureError):
                 raise
     if l2_clip_norm < LEAST_CLIP:
         return reference.clipped_sum(
