@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from userdp.gradients.model_randomness import device_states
 
 Key = tuple[int, int]
-"""A row's first token, and which draw of its pass; of a pass that is thrown away nothing is kept."""
+"""A row's first token, and which draw of its pass. A later pass over the row takes its place."""
 
 NOBODY = 0
 """The first token of padding rows, and of made-up ones."""
