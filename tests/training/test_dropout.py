@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.plans import els_plan, uls_plan
 from tests.training import distributed_jobs as jobs
@@ -30,18 +30,15 @@ def model_with_dropout(store, rate=0.5):
 
 @pytest.fixture
 def masks(monkeypatch):
-    """Every dropout mask that is drawn, as it comes."""
+    """Every mask of a dropout layer that is drawn, as it comes."""
     seen: list[Tensor] = []
-    honest = F.dropout
 
-    def dropout(x, p=0.5, training=True, inplace=False):
-        ones = torch.ones_like(x)
-        kept = honest(ones, p, training)
-        if training and p > 0:
-            seen.append(kept.detach().clone())
+    def forward(self, x):
+        kept = F.dropout(torch.ones_like(x), self.p, self.training)
+        seen.append(kept.detach().clone())
         return x * kept
 
-    monkeypatch.setattr(F, "dropout", dropout)
+    monkeypatch.setattr(nn.Dropout, "forward", forward)
     return seen
 
 
@@ -75,13 +72,15 @@ def test_after_a_public_seed_masks_are_not_what_the_seed_gives(
     seen = []
     for number in range(2):
         model = model_with_dropout(store)
-        out = tmp_path / f"run{number}"
+        optimizer, out = sgd(model), tmp_path / f"run{number}"
+        seed_all(0)
         with make_private(
-            model, sgd(model), store, make_plan(steps=3), out=out, engine=engine, unsafe_seed=3
+            model, optimizer, store, make_plan(steps=3), out=out, engine=engine, unsafe_seed=3
         ) as private:
             for step in private:
                 if step.number > 1:  # the first one tries the model out on a few rows
                     seen.append(as_bytes(masks))
+                optimizer.step()
                 masks.clear()
                 seed_all(0)
     everything = [mask for step in seen for mask in step]
