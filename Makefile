@@ -19,7 +19,7 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format selftest gpu fuzz audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed clean
+.PHONY: help install demo test lint format selftest gpu fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ selftest: $(STAMP)  ## exactness, sensitivity and price of every gradient engine
 gpu:  ## all that wants a GPU, 8 minutes a call, then what is left: docs/results/gpu.json and gpu.md
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m benchmarks.gpu \
 		--out docs/results/gpu.json $(GPU_FLAGS)
+
+dropout-influence: $(STAMP)  ## how far one user moves the sum under recorded masks; goes on where it stopped
+	mkdir -p runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dropout.influence --out runs/dropout-influence.jsonl
 
 fuzz: $(STAMP)  ## 10,000 random inputs to `userdp prepare`, some killed; goes on where it stopped
 	USERDP_FUZZ_INPUTS=$${USERDP_FUZZ_INPUTS:-10000} \

@@ -32,11 +32,24 @@ def test_invariant_6_a_unit_that_is_not_finite_adds_zero_and_is_counted(tmp_path
     assert all(one["apart"] < 1e-6 for one in results)
 
 
+def test_invariant_14_both_passes_see_the_same_masks(tmp_path):
+    """Under dropout, with a unit that is not finite beside the others: the most is C."""
+    for moves, size in run_world(2, jobs.dropout_moves, tmp_path, False):
+        assert 0.9 < max(moves) <= 1
+        assert moves[2] < 1e-6  # the unit that counts as zero leaves no trace
+        assert size > 0
+
+
+def test_twin_a_second_pass_with_new_masks_is_caught(tmp_path):
+    for moves, _ in run_world(2, jobs.dropout_moves, tmp_path, True):
+        assert max(moves) > 1.02
+
+
 def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caught(tmp_path):
     for found in run_world(2, jobs.refusals, tmp_path):
         assert "item_clip_norm" in found["items"]
         assert "layer_split" in found["layers"]
-        assert "dropout" in found["dropout"]
+        assert "rows of a pass share" in found["coin"]
         assert "used more than once" in found["twice"]
         assert "no per-unit rule covers" in found["no rule"]
         assert "the two passes disagree" in found["half norms"]

@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
+from benchmarks.dropout.recorded import Masks
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import CONFIG
 from userdp.adaptive import AdaptiveClipping
@@ -344,7 +346,9 @@ def refusals() -> dict[str, str]:
 
     refused("items", shard(small_model()), item_clip_norm=1.0)
     refused("layers", shard(small_model()), rule=ClipRule(layer_split=LayerSplit.UNIFORM))
-    refused("dropout", shard(small_model(dropout=0.1)))
+    coin = small_model()
+    coin.transformer.ln_f.register_forward_hook(lambda module, inputs, out: out * torch.rand([]))
+    refused("coin", shard(coin))
     twice = small_model()
     twice.transformer.h[0].ln_2 = twice.transformer.h[0].ln_1  # shared: known, and covered
     again = small_model()
@@ -365,6 +369,77 @@ def refusals() -> dict[str, str]:
 
 
 CLIP = 0.5
+
+
+def dropout_moves(broken: bool) -> tuple[list[float], float]:
+    """The two-pass engine under dropout: ‖S(D) - S(D∖u)‖/C under D's masks, for each u; and rows.
+
+    ``broken``: the second pass draws new masks. A unit that is not finite is among them.
+    """
+    units, rank, size = one_token_each(), dist.get_rank(), dist.get_world_size()
+    model = shard(small_model(dropout=0.5))
+    clip = 0.02
+
+    def summed(kept: list[int]) -> torch.Tensor:
+        mine = [unit for unit in kept if unit % size == rank]
+        part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+        found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=clip, micro_batch=4)
+        parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
+        return torch.cat([whole(like(p, value)).flatten() for p, value in parts])
+
+    everybody = list(range(len(units)))
+    summed(everybody)
+    if broken:  # after the check on made-up rows, which would have caught it
+        two_pass.require_same_states = lambda end: None
+        two_pass._add_weighted = _with_new_masks(two_pass._add_weighted)
+    with Masks(32) as masks:
+        total = summed(everybody)
+    moves = []
+    for unit in everybody:
+        with Masks(32, masks.noted):
+            without = summed([other for other in everybody if other != unit])
+        moves.append(float((total - without).norm()) / clip)
+    return moves, float(total.norm())
+
+
+def _with_new_masks(add_weighted):
+    def adding(*arguments, **options):
+        with _disable_current_modes():  # unseen by the recorder
+            torch.rand(1)  # the states of the first pass are gone
+        return add_weighted(*arguments, **options)
+
+    return adding
+
+
+def one_token_each() -> Units:
+    """Units of one to three rows, each with a first token of its own; the third is bad."""
+    draw = np.random.default_rng(1)
+    first = iter(range(1, 31))
+    sizes = [1, 3, 1, 2, 1, 2, 2]
+    rows = [
+        [[next(first), *draw.integers(1, 31, size=draw.integers(1, 7)).tolist()] for _ in range(n)]
+        for n in sizes
+    ]
+    rows[2] = [[31, 31, 31]]
+    return Units.from_rows(rows)
+
+
+def draws_in_steps(store: Path, out: Path) -> list[list[float]]:
+    """After a public seed: what each step of this process draws where its model would."""
+    torch.manual_seed(0)
+    _, run = open_run(store, out, plan_of("uls", steps=3))
+    clip, seen = run._clip, []
+
+    def drawing(units):
+        seen.append(torch.rand(4).tolist())
+        return clip(units)
+
+    run._clip = drawing
+    with run:
+        for _ in run:
+            run._optimizer.step()
+    seen.append(torch.rand(4).tolist())  # and what the caller draws afterwards
+    return seen
 
 
 def small_model(dropout: float = 0.0) -> nn.Module:

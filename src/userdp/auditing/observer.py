@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.cohorts import Cohort, Sampler
-from userdp.gradients import NoiseSource, Units
+from userdp.gradients import NoiseSource, Units, trainable_parameters
+from userdp.gradients.draws import Draws, draws_of
 from userdp.guarantees import Sampling
 from userdp.noise_law import NoiseSampler
 from userdp.plan import StepRecord
@@ -221,9 +222,11 @@ class _WatchedNoise(NoiseSource):
 
     def _look(self, cohort: Cohort) -> None:
         """How far one drawn unit moves the sum, beside at most three others (invariant 3)."""
-        if not cohort.units or _draws_rows(self._run) or _has_dropout(self._run):
+        if not cohort.units or _draws_rows(self._run):
             return
         units = self._run._collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
+        if _draws_masks(self._run, units):  # the others would have other masks without the unit
+            return
         everybody = self._run._clip(units)
         without = self._run._clip(units.select(1, len(units)))
         square = sum(
@@ -244,8 +247,6 @@ def _draws_rows(run: PrivateRun) -> bool:
     return run._collator._selector is not None
 
 
-def _has_dropout(run: PrivateRun) -> bool:
-    return any(
-        isinstance(module, torch.nn.Dropout) and module.p > 0 and module.training
-        for module in run._model.modules()
-    )
+def _draws_masks(run: PrivateRun, units: Units) -> bool:
+    device = next(iter(trainable_parameters(run._model).values())).device
+    return draws_of(run._model, run._loss, units.to(device)) is not Draws.NONE

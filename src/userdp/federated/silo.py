@@ -30,6 +30,7 @@ from userdp.federated.plan import FederationPlan
 from userdp.federated.rounds import load_weights, save_weights
 from userdp.files import OPERATOR_FILE, write_json
 from userdp.gradients import Loss, NoiseSource, Units, get_engine, trainable_parameters
+from userdp.gradients.model_randomness import secret_randomness
 
 Indices = NDArray[np.int64]
 PLAN_FILE = "federation.json"
@@ -117,6 +118,7 @@ class Silo:
         self._engine = get_engine(engine)
         self._generator = secret_generator(unsafe_seed)
         self._noise = NoiseSource(unsafe_noise_seed=unsafe_seed)
+        self._unsafe_seed = unsafe_seed
         self._noise_std = plan.noise_multiplier * plan.l2_clip_norm
         self._parameters = trainable_parameters(model)
         self._noised = 0
@@ -201,9 +203,16 @@ class Silo:
             noise_std = self.plan.paper_noise_of_group(largest) * self.plan.l2_clip_norm
         if self.plan.paper and self.plan.algorithm is Algorithm.HIGRADAVG:
             denominator = float(max(1, int((counts > 0).sum())))
-        total = self._sum(drawn, subjects)
+        with secret_randomness(self._unsafe_masks(len(self.group_sizes))):
+            total = self._sum(drawn, subjects)
         self._add_noise(total, noise_std)
         self._apply(total, denominator)
+
+    def _unsafe_masks(self, step: int) -> str | None:
+        """For tests: what this step's dropout masks follow from."""
+        if self._unsafe_seed is None:
+            return None
+        return f"{self._unsafe_seed}/silo {self.index}/step {step}"
 
     def _draw(self) -> Indices:
         """Every item independently with probability p; under ``paper`` exactly B of them."""

@@ -30,7 +30,7 @@ from userdp.errors import UseError
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import EQUAL, RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, EQUAL, RAGGED, made_up
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.units import Units
 
@@ -39,9 +39,6 @@ _log = logging.getLogger(__name__)
 _Key: TypeAlias = tuple[bool, bool, tuple[tuple[str, torch.dtype], ...]]
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, dict[_Key, str | None]]]
 _known = WeakKeyDictionary()
-
-CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
-"""What code raises on rows that it was not written for: another width, another vocabulary."""
 
 # A batch's statistic moves a loss by tens of percents on these rows, rounding by far less than this.
 _CLOSE = {torch.float64: 1e-7, torch.float32: 1e-3}

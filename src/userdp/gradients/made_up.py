@@ -33,6 +33,9 @@ division would go to the wrong rows. Rows, widths and the counts of targets diff
 EQUAL = Shape((1, 2), (5, 5, 5))
 """Rows without padding, for code that takes another branch there."""
 
+CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
+"""What code raises on rows that it was not written for: another width, another vocabulary."""
+
 _LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from userdp.errors import UseError
+from userdp.gradients.model_randomness import require_reachable_randomness
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -35,12 +36,15 @@ def require_uncoupled(model: nn.Module) -> None:
     step without noise), InstanceNorm with running statistics, a mixture of experts that returns its
     router's balance loss, rotary embeddings whose frequencies adapt to the longest input so far.
 
-    Dropout in training mode is allowed: each unit's masks are independent of everybody's data, so
-    the bound holds for every outcome of the masks, and therefore on average over them.
+    Dropout in training mode is allowed: its masks are secret and independent of the cohort, so the
+    bound holds for every outcome of the masks, and therefore on average over them
+    (`userdp.gradients.model_randomness`). Refused are random numbers that engines cannot reach or
+    repeat, see `require_reachable_randomness` there.
 
     Raises:
         UseError: names the module and the reason.
     """
+    require_reachable_randomness(model)
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) or (
             isinstance(module, _NormBase) and module.track_running_stats

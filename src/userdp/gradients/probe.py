@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from userdp.errors import UseError
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.losses import Loss, require_masked, row_losses
+from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.units import Units
 from userdp.guarantees import require_count
@@ -73,6 +74,7 @@ class ProbedNorms:
         return _median(self.examples[rank < group_size])
 
 
+@secretly
 def probe_norms(
     model: nn.Module,
     loss: Loss,

@@ -13,7 +13,9 @@ from userdp.gradients.clipping import (
     squared_norms,
 )
 from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.draws import require_replayable
 from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -26,6 +28,7 @@ from userdp.gradients.units import Units
 from userdp.guarantees import require_count
 
 
+@secretly
 def clipped_sum(
     model: nn.Module,
     loss: Loss,
@@ -44,7 +47,9 @@ def clipped_sum(
     Guarantee: adding or removing one unit moves ``value`` by at most ``l2_clip_norm`` in L2,
     rounding included (see `userdp.gradients.clipping`). A unit's contribution is a function of the
     model and of that unit's rows: it is computed alone, padded to its own longest row, and added
-    in float64. A unit with a NaN or infinite gradient contributes exactly zero.
+    in float64. A unit with a NaN or infinite gradient contributes exactly zero. Dropout masks are
+    secret, drawn anew for each pass, and a pass is one unit's: "at most" holds for equal masks of
+    everybody else, which is what privacy needs (`userdp.gradients.model_randomness`).
 
     Args:
         model: in training or evaluation mode (left as it is); frozen parameters are left out,
@@ -63,9 +68,11 @@ def clipped_sum(
         `ClippedSum`; zeros for an empty cohort (a noise-only step that counts).
 
     Raises:
-        UseError: a parameter is out of range, or the model or the loss couples rows
-            (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.coupling`): one that
-            does gives no batched engine the same sum, so none accepts it.
+        UseError: a parameter is out of range; the model or the loss couples rows
+            (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.coupling`: one that does
+            gives no batched engine the same sum, so none accepts it); or the model's random numbers
+            cannot be kept (`userdp.gradients.draws.require_replayable`).
+        FailureError: the model seeded a generator.
 
     Source: Charles et al. 2024, Algorithm 2 and Eq. 4 (ULS); with one row per unit, Algorithm 1
     (ELS). Chua et al. 2024, User-wise DP-SGD.
@@ -76,6 +83,29 @@ def clipped_sum(
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
     require_rows_apart(model, loss, masked=units.targets is not None)
+    require_replayable(model, loss, units)
+    return sum_of_units(
+        model,
+        loss,
+        units,
+        l2_clip_norm=l2_clip_norm,
+        item_clip_norm=item_clip_norm,
+        micro_batch=micro_batch,
+        rule=rule,
+    )
+
+
+def sum_of_units(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    *,
+    l2_clip_norm: float,
+    item_clip_norm: float | None,
+    micro_batch: int,
+    rule: ClipRule,
+) -> ClippedSum:
+    """`clipped_sum` after its checks, with the generators as they are."""
     parameters = trainable_parameters(model)
     buffers = buffer_versions(model)
     tensors = list(parameters.values())

@@ -50,6 +50,7 @@ from userdp.gradients.counts import noisy_count
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.auto import clipped_sum
+from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, like
 from userdp.guarantees import ClipForm, require_count
@@ -129,14 +130,15 @@ def make_private(
             not warn of one above n^-1.1 (`userdp.plan.small_delta`); for toys, and for callers who
             know a smaller number of users. To resume needs no leave.
         unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
-        unsafe_noise_seed: FOR TESTS ONLY: fixes the noise, which voids all privacy.
+        unsafe_noise_seed: FOR TESTS ONLY: fixes the noise and the dropout masks, which voids all
+            privacy.
 
     Raises:
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
             store's (`userdp.training.adjacency`), the optimizer holds other parameters, the model
-            or the loss couples users, the folder is not
-            new (or, to resume, something changed), or a value is out of range. Nothing has been
-            charged then.
+            or the loss couples users, or the model draws random numbers out of reach
+            (`userdp.gradients.models.require_uncoupled`), the folder is not new (or, to resume,
+            something changed), or a value is out of range. Nothing has been charged then.
         FailureError: another process holds the folder, or the disk refused.
     """
     if not (resume or allow_large_delta):
@@ -236,6 +238,7 @@ def make_private(
         micro_batch=micro_batch,
         engine=engine,
         world=world,
+        unsafe_noise_seed=unsafe_noise_seed,
     )
 
 
@@ -264,6 +267,7 @@ class PrivateRun:
         micro_batch: int,
         engine: str,
         world: World,
+        unsafe_noise_seed: int | None = None,
     ) -> None:
         self.plan = plan
         self._run = run
@@ -285,6 +289,9 @@ class PrivateRun:
         self._loss = loss
         self._micro_batch = micro_batch
         self._engine = engine
+        self._unsafe_masks = (
+            None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
+        )
         self._moved = False
 
     @property
@@ -327,7 +334,11 @@ class PrivateRun:
         mine = self._dealing.mine(cohort)
         # Processes that hold one model together clip in one go, in step.
         pieces = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
-        summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
+        # Dropout masks are nobody's business, and this process's alone; the caller's generators
+        # are afterwards as if the step had not been.
+        key = None if self._unsafe_masks is None else f"{self._unsafe_masks}/step {number}"
+        with secret_randomness(key):
+            summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
         summed, rows = self._dealing.together(summed, rows, scattered=self._scattered)
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)

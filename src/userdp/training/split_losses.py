@@ -11,8 +11,10 @@ from torch import nn
 
 from userdp.data.store import StoreSplit
 from userdp.gradients import Loss, Units, causal_lm_loss, row_losses
+from userdp.gradients.model_randomness import secretly
 
 
+@secretly
 @torch.no_grad()
 def split_losses(
     model: nn.Module,

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from torch import nn
 
 from userdp.gradients import reference
+from userdp.gradients.draws import Draws, draws_of
 from userdp.gradients.engines import bookkeeping, lora
 from userdp.gradients.engines.margins import batches, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
+from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
@@ -29,6 +31,7 @@ class Choice:
     reason: str
 
 
+@secretly
 def choose(
     model: nn.Module,
     loss: Loss,
@@ -61,6 +64,12 @@ def choose(
             reason="some trainable parameter is used in a way that has no per-unit rule, or it is "
             "not seen that rows are kept apart (tokens are selected, sorted or routed)",
         )
+    if draws_of(model, loss, units) is Draws.SHARED:
+        return Choice(
+            engine="reference",
+            reason="the model draws random numbers that all rows of a pass share (a coin that "
+            "skips a layer, dropout of positions or weights), so each unit has passes of its own",
+        )
     parameters = trainable_parameters(model)
     trained = sum(p.numel() for p in parameters.values())
     everything = sum(p.numel() for p in model.parameters())
@@ -78,6 +87,7 @@ def choose(
     )
 
 
+@secretly
 def clipped_sum(
     model: nn.Module,
     loss: Loss,

@@ -9,11 +9,13 @@ from userdp.gradients.engines.margins import batches, one_at_a_time
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.engines.verify import agrees_with_reference
 from userdp.gradients.losses import Loss
+from userdp.gradients.model_randomness import secretly
 from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
 
+@secretly
 def clipped_sum(
     model: nn.Module,
     loss: Loss,

@@ -8,12 +8,15 @@ from torch import Tensor, nn
 from userdp.errors import UseError
 from userdp.gradients import reference
 from userdp.gradients.clipping import clip_factors, require_clip_norm
+from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines.chunks import layout_of, passes, rows_per_pass
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.margins import aim, batches
-from userdp.gradients.engines.precision import reduced_products
+from userdp.gradients.engines.precision import reduced_products, require_no_masks
+from userdp.gradients.engines.replay import clipped_again
 from userdp.gradients.engines.tape import Tape, Workspace
 from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.model_randomness import GeneratorStates, secretly
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -46,6 +49,7 @@ class NotCoveredError(Exception):
         self.names = names
 
 
+@secretly
 def one_pass_sum(
     model: nn.Module,
     loss: Loss,
@@ -59,6 +63,9 @@ def one_pass_sum(
 ) -> ClippedSum:
     """The book-keeping engine's sum, without its fallback for uncovered parameters.
 
+    A model that draws random numbers has each unit's masks drawn once: what a pass could not serve
+    is computed again under the masks that it had there (`userdp.gradients.engines.replay`).
+
     Args:
         model: see `userdp.gradients.reference.clipped_sum`, as for all that follow.
         loss: per-row loss.
@@ -70,7 +77,8 @@ def one_pass_sum(
         form: one form for all linear layers; None chooses by cost.
 
     Raises:
-        NotCoveredError: names the parameters.
+        NotCoveredError: names the parameters; or the model draws random numbers that the rows of a
+            pass share. No mask has been drawn that counts.
     """
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     if item_clip_norm is not None:
@@ -82,6 +90,9 @@ def one_pass_sum(
         raise NotCoveredError(["(clip norm too small for float32 squares)"])
     if not batches(model, loss, units):
         raise NotCoveredError(["(fewer bits than float32)"])
+    drawn = draws_of(model, loss, units)
+    if drawn is Draws.SHARED:
+        raise NotCoveredError(["(random numbers that the rows of a pass share)"])
     buffers = buffer_versions(model)
     sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
@@ -93,6 +104,15 @@ def one_pass_sum(
     workspace = Workspace()
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
     rows = rows_per_pass(units, micro_batch)
+    non_finite = 0
+
+    def add_alone(unit: int, exact: ClippedSum) -> None:
+        nonlocal non_finite
+        norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
+        non_finite += exact.non_finite
+        for name, value in exact.value.items():
+            total[name] += value
+
     alone: list[int] = []
     for begin, end in passes(
         units, rows=rows, most_units=most_units(parameters, item_clip_norm is not None)
@@ -104,20 +124,45 @@ def one_pass_sum(
         if count > micro_batch:
             alone += range(begin, end)
             continue
-        found = _Pass(model, loss, part, parameters, workspace, form, item_clip_norm)
-        if found.narrow:
-            # These rows made the model compute in fewer bits than the margin is for. The margin
-            # must not follow them, so their units are computed where none is needed.
-            alone += range(begin, end)
+        first = GeneratorStates.read()
+        try:
+            with watching_draws(drawn, count):
+                found = _Pass(model, loss, part, parameters, workspace, form, item_clip_norm)
+        except NotCoveredError:
+            if drawn is Draws.NONE:
+                raise
+            again = list(range(len(part)))
+        else:
+            if found.narrow:
+                # These rows made the model compute in fewer bits than the margin is for. The margin
+                # must not follow them, so their units are computed where none is needed.
+                require_no_masks(drawn)
+                alone += range(begin, end)
+                continue
+            losses[begin:end] = found.losses
+            squares = found.squared_norms
+            usable = squares.isfinite()
+            factors = rule.factors(found.squares_by_name, sizes, l2_clip_norm=clip)
+            norms[begin:end] = squares.sqrt().cpu()
+            found.add_to(total, factors, usable)
+            again = [int(unit) for unit in (~usable).nonzero()]
+        if drawn is Draws.NONE:
+            alone += [begin + unit for unit in again]
             continue
-        losses[begin:end] = found.losses
-        squares = found.squared_norms
-        usable = squares.isfinite()
-        factors = rule.factors(found.squares_by_name, sizes, l2_clip_norm=clip)
-        norms[begin:end] = squares.sqrt().cpu()
-        found.add_to(total, factors, usable)
-        alone += [begin + int(u) for u in (~usable).nonzero()]
-    non_finite = 0
+        last = GeneratorStates.read()
+        for unit in again:
+            exact = clipped_again(
+                model,
+                loss,
+                part,
+                unit,
+                first,
+                last,
+                l2_clip_norm=clip,
+                item_clip_norm=item_clip_norm,
+                rule=rule,
+            )
+            add_alone(begin + unit, exact)
     for unit in alone:
         exact = reference.clipped_sum(
             model,
@@ -128,10 +173,7 @@ def one_pass_sum(
             micro_batch=micro_batch,
             rule=rule,
         )
-        norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
-        non_finite += exact.non_finite
-        for name, value in exact.value.items():
-            total[name] += value
+        add_alone(unit, exact)
     require_same_buffers(model, buffers)
     return ClippedSum(
         value=total,

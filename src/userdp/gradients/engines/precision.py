@@ -24,10 +24,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from userdp.gradients.coupling import CANNOT_RUN
+from userdp.errors import FailureError
+from userdp.gradients.draws import Draws
 from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.units import Units
 
 _EXACT = {"none", "ieee"}
@@ -87,6 +88,25 @@ def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
     with torch.no_grad(), eagerly(), observed, suppress(*CANNOT_RUN):
         row_losses(loss, model, units.input_ids, units.lengths, units.targets)
     return frozenset(observed.narrow)
+
+
+def require_no_masks(drawn: Draws) -> None:
+    """Refuse to compute units of a pass again, one by one, where the model draws.
+
+    What made the pass narrow may have been the masks; new ones would then be chosen by who else sat
+    in it (`engines.replay`), and the old ones belong to a pass of another shape, which rounds
+    otherwise.
+
+    Raises:
+        FailureError: the model draws.
+    """
+    if drawn is not Draws.NONE:
+        raise FailureError(
+            "some rows made a model with dropout compute in fewer bits than float32, and their "
+            "users cannot be computed again under the same masks; training stopped before this "
+            "update",
+            hint="set dropout to 0, take --engine reference, or keep the model in one precision",
+        )
 
 
 class Watch(TorchFunctionMode):

@@ -8,7 +8,9 @@ parameters count as constants; each hands over its units' squared norms (`norm_p
 that no parameter's gradient is formed for more than a layer at a time, and none is reduced. The
 second is the ordinary backward pass of :math:`\sum_u c_u \ell_u` with the clip factors :math:`c_u`
 of the first; FSDP2 scatters its sum. What the two passes compute is compared once per model, on
-made-up rows (`_require_agreement`).
+made-up rows (`_require_agreement`). Dropout masks are drawn in the first pass; the second begins
+from the generators' states of the first, with as many rows of the same lengths, and must end where
+the first did: the norm and the gradient of a unit are of the same masks.
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.lora`.
 
@@ -34,15 +36,18 @@ from torch import Tensor, nn
 from userdp.errors import FailureError, UseError
 from userdp.gradients.clipping import require_clip_norm, squared_norm
 from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines.chunks import layout_of, passes
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.margins import batches, margin
 from userdp.gradients.engines.norm_pass import cut, norms_of, weighted_losses
 from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass, most_units
-from userdp.gradients.engines.precision import dtypes_of, is_narrow
+from userdp.gradients.engines.precision import dtypes_of, is_narrow, require_no_masks
+from userdp.gradients.engines.replay import made_up_but, require_same_states
 from userdp.gradients.engines.tape import Workspace
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import RAGGED, Shape, made_up
+from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -63,6 +68,7 @@ _NARROW_MARGIN = 1e-2
 _agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, set[bool]]] = WeakKeyDictionary()
 
 
+@secretly
 def clipped_sum(
     model: nn.Module,
     loss: Loss,
@@ -90,7 +96,8 @@ def clipped_sum(
 
     Raises:
         UseError: what is asked for needs per-unit gradients of sharded parameters, or a layer has
-            no rule.
+            no rule, or the model draws random numbers that the rows of a pass share.
+        FailureError: the second pass drew other numbers than the first.
     """
     require_count("micro_batch", micro_batch)
     require_supported(
@@ -149,6 +156,7 @@ class _Step:
         self._sizes = {name: p.numel() for name, p in self._parameters.items()}
         self._two = _all_sharded(self._parameters)
         self._known = dtypes_of(model, loss, units)
+        self._drawn = _draws(model, loss, self._parameters, masked=units.targets is not None)
         wide = {p.dtype for p in self._parameters.values() if not is_narrow(p.dtype)}
         self._margin = margin(wide or {torch.float32})
         self._nobody = _nobody(model, masked=units.targets is not None)
@@ -171,33 +179,39 @@ class _Step:
         """
         begin, end = part or (0, len(self._nobody))
         units = self._nobody if part is None else self._units.select(begin, end)
+        first = GeneratorStates.read()
         try:
             one_pass: _Pass | None = None
-            if self._two:
-                squares, losses, narrow = norms_of(
-                    self._model, self._loss, units, self._parameters, self._workspace
-                )
-            else:
-                one_pass = _Pass(
-                    self._model,
-                    self._loss,
-                    units,
-                    self._parameters,
-                    self._workspace,
-                    Form.FORMED,
-                    self._item,
-                )
-                squares, losses, narrow = one_pass.squared_norms, one_pass.losses, one_pass.narrow
+            with watching_draws(self._drawn, len(units.lengths)):
+                if self._two:
+                    squares, losses, narrow = norms_of(
+                        self._model, self._loss, units, self._parameters, self._workspace
+                    )
+                else:
+                    one_pass = _Pass(
+                        self._model,
+                        self._loss,
+                        units,
+                        self._parameters,
+                        self._workspace,
+                        Form.FORMED,
+                        self._item,
+                    )
+                    squares, losses = one_pass.squared_norms, one_pass.losses
+                    narrow = one_pass.narrow
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
         seen = self._known if part is None else self._known | narrow
         if not alone and _most(int(seen != self._known), squares.device):
+            require_no_masks(self._drawn)
             return False
         least = _NARROW_MARGIN if self._two and any(map(is_narrow, seen)) else self._margin
         clip = self._l2_clip_norm * (1 - least)
         if one_pass is None:
             flat = {"": squares}, {"": sum(self._sizes.values())}
             factors = self._rule.factors(*flat, l2_clip_norm=clip)[""]
+            last = GeneratorStates.read()
+            first.load()
             _add_weighted(
                 self._model,
                 self._loss,
@@ -205,7 +219,9 @@ class _Step:
                 self._parameters,
                 None if part is None else factors,
                 self._found.value,
+                drawn=self._drawn,
             )
+            require_same_states(last)
         elif part is not None:
             by_name = self._rule.factors(one_pass.squares_by_name, self._sizes, l2_clip_norm=clip)
             one_pass.add_to(self._found.value, by_name, squares.isfinite())
@@ -216,6 +232,7 @@ class _Step:
         return True
 
 
+@secretly
 def require_supported(
     model: nn.Module,
     loss: Loss,
@@ -247,7 +264,24 @@ def require_supported(
             "norms and the one that adds up would differ by more than the margin of the clip",
             hint="use --precision float32, train adapters (--lora-rank), or do not shard",
         )
+    _draws(model, loss, parameters, masked=masked)
     _require_agreement(model, loss, parameters, two=two, masked=masked)
+
+
+def _draws(
+    model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], *, masked: bool
+) -> Draws:
+    """What the model draws, told on made-up rows; a collective where it is not known yet."""
+    drawn = draws_of(model, loss, _nobody(model, masked=masked))
+    reshard(model)
+    if drawn is Draws.SHARED:
+        raise UseError(
+            "the model draws random numbers that all rows of a pass share (a coin that skips a "
+            "layer, dropout of positions or weights): who else is there would decide with whom a "
+            "user shares them, and a sharded model has no engine that computes users alone",
+            hint="set that dropout to 0, or train on one process",
+        )
+    return drawn
 
 
 def _add_weighted(
@@ -257,12 +291,18 @@ def _add_weighted(
     parameters: Mapping[str, nn.Parameter],
     factors: Tensor | None,
     total: Mapping[str, Tensor],
+    *,
+    drawn: Draws,
 ) -> None:
     """The second pass: add everybody's units, each times its factor; None: of no factor here.
 
-    Units of factor 0 are left out: they may not be finite.
+    Units of factor 0 are left out: they may not be finite. Where the model draws, made-up tokens
+    stand in their places, so that all others see their masks again.
     """
-    if factors is not None:
+    if factors is not None and drawn is not Draws.NONE:
+        owner = layout_of(units).unit_of_row
+        units = made_up_but(units, (factors > 0).to(owner.device)[owner])
+    elif factors is not None:
         good = (factors > 0).nonzero().flatten().cpu()
         factors = factors[good.to(factors.device)]
         units = _only(units, good)
@@ -328,13 +368,6 @@ def _require_possible(
             "never forms",
             hint="train adapters (--lora-rank), or leave them out",
         )
-    random = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.p > 0 and m.training]
-    if two and random:
-        raise UseError(
-            "dropout would differ between the pass that takes the norms and the one that adds up, "
-            "so the clip would not hold",
-            hint="set dropout to 0",
-        )
 
 
 def _require_agreement(
@@ -358,14 +391,15 @@ def _require_agreement(
     require_rows_apart(model, loss, masked=masked, gradients=False)
     reshard(model)
     probes = [made_up(model, shape, masked=masked, device=device) for shape in RAGGED]
-    for probe in probes:
-        try:
-            if two:
-                _require_same_norms(model, loss, probe, parameters)
-            else:
-                _Pass(model, loss, probe, dict(parameters), Workspace(), Form.FORMED, None)
-        except NotCoveredError as error:
-            raise _not_covered(error.names) from None
+    with known_randomness("made-up rows"):  # the same masks on every process
+        for probe in probes:
+            try:
+                if two:
+                    _require_same_norms(model, loss, probe, parameters)
+                else:
+                    _Pass(model, loss, probe, dict(parameters), Workspace(), Form.FORMED, None)
+            except NotCoveredError as error:
+                raise _not_covered(error.names) from None
     known.add(masked)
 
 
@@ -373,11 +407,14 @@ def _require_same_norms(
     model: nn.Module, loss: Loss, probe: Units, parameters: Mapping[str, nn.Parameter]
 ) -> None:
     device = probe.lengths.device
+    states = GeneratorStates.read()
     squares, _, _ = norms_of(model, loss, probe, parameters, Workspace())
     for unit in range(len(probe)):
         total = shapes_of(parameters)
-        alone = torch.ones(1, dtype=torch.float64, device=device)
-        _add_weighted(model, loss, probe.select(unit, unit + 1), parameters, alone, total)
+        alone = torch.zeros(len(probe), dtype=torch.float64, device=device)
+        alone[unit] = 1
+        states.load()
+        _add_weighted(model, loss, probe, parameters, alone, total, drawn=Draws.PER_ROW)
         square = torch.tensor(squared_norm(total.values()), device=device)
         dist.all_reduce(square)
         # Every process added the same rows.

@@ -11,11 +11,11 @@ from torch import nn
 
 from userdp.gradients import reference
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.coupling import CANNOT_RUN, evaluating, require_rows_apart
+from userdp.gradients.coupling import evaluating, require_rows_apart
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.losses import Loss
-from userdp.gradients.made_up import RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.units import Units
 

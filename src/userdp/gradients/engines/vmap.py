@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from userdp.errors import FailureError
 from userdp.gradients import reference
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.draws import Draws, draws_of, watching_host
 from userdp.gradients.engines.chunks import passes
 from userdp.gradients.engines.margins import aim, batches, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
-from userdp.gradients.engines.precision import Watch
+from userdp.gradients.engines.precision import Watch, require_no_masks
 from userdp.gradients.engines.uses import squares
 from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import (
     buffer_versions,
     require_same_buffers,
@@ -31,6 +34,7 @@ from userdp.gradients.units import Units
 from userdp.guarantees import require_count
 
 
+@secretly
 def clipped_sum(
     model: nn.Module,
     loss: Loss,
@@ -46,7 +50,12 @@ def clipped_sum(
     Guarantee: as the book-keeping engine's (`userdp.gradients.engines.bookkeeping`), each norm
     taken of the very gradient that is added. Units of a pass are padded to the same number of rows.
     What ``vmap`` cannot trace (control flow that depends on tensors, an LSTM) and two-stage clips
-    are computed by the reference engine.
+    are computed by the reference engine, and so is a model that draws numbers which rows share.
+
+    Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` can trace a model
+    is a matter of code and shapes (Python cannot look into what it batches), not of what the masks
+    are, so the reference engine may then draw anew. A unit whose norm is not finite would be drawn
+    again for what its masks were: where the model draws, it counts as zero instead.
 
     Args:
         model: as for the reference.
@@ -64,13 +73,14 @@ def clipped_sum(
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
     require_rows_apart(model, loss, masked=units.targets is not None)
+    drawn = draws_of(model, loss, units)
     possible = item_clip_norm is None and l2_clip_norm >= LEAST_CLIP
-    if possible and batches(model, loss, units):
+    if possible and drawn is not Draws.SHARED and batches(model, loss, units):
         try:
             with _eager_attention(model):
-                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule)
+                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule, drawn)
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if isinstance(error, torch.OutOfMemoryError | FailureError):
                 raise
     if l2_clip_norm < LEAST_CLIP:
         return reference.clipped_sum(
@@ -130,6 +140,7 @@ def _clipped_sum(
     l2_clip_norm: float,
     micro_batch: int,
     rule: ClipRule,
+    drawn: Draws,
 ) -> ClippedSum:
     parameters = trainable_parameters(model)
     sizes = {name: p.numel() for name, p in parameters.items()}
@@ -169,9 +180,10 @@ def _clipped_sum(
         if int(part.offsets[-1]) > micro_batch:
             alone += range(begin, end)
             continue
-        with Watch(units.input_ids.device.type) as watch:
+        with watching_host(drawn), Watch(units.input_ids.device.type) as watch:
             found, part_losses = gradients(detached, *_padded(part))
         if watch.narrow:  # see one_pass
+            require_no_masks(drawn)
             alone += range(begin, end)
             continue
         wide = {name: g if g.dtype == torch.float64 else g.float() for name, g in found.items()}
@@ -180,7 +192,10 @@ def _clipped_sum(
         usable = square.isfinite()
         factors = rule.factors(by_name, sizes, l2_clip_norm=clip)
         norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
-        alone += [begin + int(u) for u in (~usable).nonzero()]
+        if drawn is Draws.NONE:
+            alone += [begin + int(u) for u in (~usable).nonzero()]
+        else:
+            non_finite += int((~usable).sum())
         good = usable.nonzero().flatten()
         for name, g in wide.items():
             weighted = factors[name].to(g.dtype)[good] @ g[good].flatten(1)

@@ -1,0 +1,1 @@
+"""Dropout influence: masks recorded on D, replayed on D∖u, for every engine."""

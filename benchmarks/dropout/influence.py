@@ -1,0 +1,257 @@
+r"""How far one unit moves the clipped sum when everybody else keeps their masks, over C.
+
+::
+
+    python -m benchmarks.dropout.influence --cases 300 --out results.jsonl
+
+Each case is a random model (dropout in all its kinds), a random ragged cohort, and a random
+setting; the masks are those that the engine itself drew over D, recorded row by row, and replayed
+over D∖u. Privacy asks that no ratio passes 1 (`userdp.gradients.model_randomness`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+from benchmarks.dropout.recorded import Masks
+from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.sums import ClippedSum
+
+VOCABULARY = 97
+LONGEST = 9
+ENGINES = ("reference", "bookkeeping", "lora", "vmap", "auto")
+MODELS = ("gpt2", "llama", "rrelu", "positions", "layerdrop", "always", "weights", "tokens")
+
+Rows = list[list[list[int]]]
+Sum = Callable[[Units], ClippedSum]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One setting, all of which a seed gives."""
+
+    seed: int
+    engine: str
+    model: str
+    rate: float
+    sizes: tuple[int, ...]
+    ragged: bool
+    micro_batch: int
+    items: bool
+    checkpointing: bool
+
+
+def random_case(engine: str, seed: int) -> Case:
+    """The ``seed``-th case of an engine."""
+    draw = random.Random(f"{engine} {seed}")
+    return Case(
+        seed=seed,
+        engine=engine,
+        model=draw.choice(MODELS),
+        rate=draw.choice((0.1, 0.5)),
+        sizes=tuple(draw.randint(1, 3) for _ in range(draw.randint(2, 5))),
+        ragged=draw.random() < 0.6,
+        micro_batch=draw.randint(1, 9),
+        items=draw.random() < 0.2,
+        checkpointing=draw.random() < 0.3,
+    )
+
+
+def run_case(case: Case, leave_out: int = 2) -> float:
+    """The greatest ratio over a few units left out."""
+    torch.manual_seed(case.seed)
+    model = build_model(case.model, rate=case.rate)
+    if case.checkpointing and case.model in ("gpt2", "llama"):
+        model.gradient_checkpointing_enable()  # type: ignore[operator]
+    rows = build_rows(case.sizes, seed=case.seed, ragged=case.ragged)
+    engine = get_engine(case.engine)
+    probe = engine(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1e9)
+    # A clip that bites for most: else nothing is at stake.
+    clip = float(probe.norms.sort().values[len(rows) // 3]) * 0.9
+
+    def clipped(units: Units) -> ClippedSum:
+        return engine(
+            model,
+            causal_lm_loss,
+            units,
+            l2_clip_norm=clip,
+            item_clip_norm=clip if case.items else None,
+            micro_batch=case.micro_batch,
+        )
+
+    out = random.Random(case.seed).sample(range(len(rows)), min(leave_out, len(rows)))
+    return influence(clipped, rows, out=out) / clip
+
+
+def influence(clipped: Sum, rows: Rows, *, out: list[int]) -> float:
+    """The greatest distance between D and D∖u under D's own masks, over the units of ``out``.
+
+    Args:
+        clipped: the engine; it may draw.
+        rows: units, each a list of rows; every row's first token its own, and not 0.
+        out: which units to leave out, one at a time.
+    """
+    units = Units.from_rows(rows)
+    clipped(units)  # asks once what must be known about the model
+    with Masks(VOCABULARY) as masks:
+        everybody = clipped(units)
+    moves = []
+    for unit in out:
+        with Masks(VOCABULARY, masks.noted):
+            without = clipped(Units.from_rows(rows[:unit] + rows[unit + 1 :]))
+        moves.append(distance(everybody, without))
+    return max(moves)
+
+
+def distance(one: ClippedSum, two: ClippedSum) -> float:
+    """In L2; infinite where it is not a number."""
+    found = math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
+    return found if math.isfinite(found) else math.inf
+
+
+def build_rows(sizes: tuple[int, ...], *, seed: int = 0, ragged: bool = True) -> Rows:
+    """Random rows of at least two tokens; each begins with a token of its own."""
+    draw = random.Random(seed)
+    first = iter(range(1, VOCABULARY))
+    return [
+        [
+            [next(first)]
+            + [
+                draw.randrange(1, VOCABULARY)
+                for _ in range(draw.randint(1, LONGEST - 1) if ragged else LONGEST - 1)
+            ]
+            for _ in range(size)
+        ]
+        for size in sizes
+    ]
+
+
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
+def build_model(kind: str, *, rate: float = 0.1) -> nn.Module:
+    """A small model in training mode that draws in one of many ways."""
+    if kind == "gpt2":  # three kinds of nn.Dropout, that of attention among them
+        shape = transformers.GPT2Config(
+            **SHAPE,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            n_positions=16,
+            resid_pdrop=rate,
+            embd_pdrop=rate,
+            attn_pdrop=rate,
+        )
+    elif kind == "llama":  # no nn.Dropout at all: a number in the attention
+        shape = transformers.LlamaConfig(
+            **SHAPE,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=16,
+            attention_dropout=rate,
+        )
+    else:
+        model: nn.Module = Toy(kind, rate)
+        return _spread(model).train()
+    return _spread(transformers.AutoModelForCausalLM.from_config(shape)).train()
+
+
+def _spread(model: nn.Module) -> nn.Module:
+    """Weights large enough that masks matter."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+class Toy(nn.Module):
+    """Tokens and positions through two layers; ``kind`` says what is drawn."""
+
+    def __init__(self, kind: str, rate: float) -> None:
+        super().__init__()
+        self.kind, self.rate = kind, rate
+        self.tokens = nn.Embedding(VOCABULARY, 12)
+        self.places = nn.Embedding(16, 12)
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(2))
+        self.norm = nn.LayerNorm(12)
+        self.head = nn.Linear(12, VOCABULARY)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.tokens
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, use_cache: bool
+    ) -> Tensor:
+        h, places = self.tokens(input_ids), self.places(position_ids)
+        if self.kind == "positions":  # one mask for all rows of the pass
+            places = places * F.dropout(torch.ones_like(places[:1]), self.rate, self.training)
+        h = h + places
+        if self.kind == "always":  # in evaluation mode too
+            h = F.dropout(h, self.rate, training=True)
+        if self.kind == "tokens":  # whole channels of a row
+            h = F.dropout1d(h.transpose(1, 2), self.rate, self.training).transpose(1, 2)
+        for layer in self.layers:
+            coin = torch.rand([]) if self.kind == "layerdrop" else torch.ones([])
+            if self.training and coin < self.rate:
+                continue
+            weight = layer.weight
+            if self.kind == "weights":
+                weight = F.dropout(weight, self.rate, self.training)
+            out = F.linear(h, weight, layer.bias)
+            h = h + (F.rrelu(out, training=self.training) if self.kind == "rrelu" else out.tanh())
+        return Logits(self.head(self.norm(h)))  # type: ignore[return-value]
+
+
+@dataclass
+class Logits:
+    """What a causal language model answers with."""
+
+    logits: Tensor
+
+
+def main() -> None:
+    """Run cases that the file does not hold yet; print the greatest ratio of each engine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES))
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
+    known = {(row["engine"], row["seed"]): row["ratio"] for row in map(json.loads, lines)}
+    with arguments.out.open("a") as file:
+        for engine in arguments.engines:
+            for seed in range(arguments.cases):
+                if (engine, seed) in known:
+                    continue
+                case = random_case(engine, seed)
+                known[engine, seed] = run_case(case)
+                file.write(json.dumps({**asdict(case), "ratio": known[engine, seed]}) + "\n")
+                file.flush()
+            ratios = [known[engine, seed] for seed in range(arguments.cases)]
+            above = sum(not ratio <= 1 for ratio in ratios)
+            print(f"{engine:12} {len(ratios)} cases, greatest {max(ratios):.6f}, above 1: {above}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Record the random numbers of each row in one run, and give every row the same in another.
+
+The recorder stands below autograd and below ``vmap``, where random operations fill plain tensors:
+what it records is what the production code drew. A row is known by its first token, which must be
+its own. Rows of a pass are those of its last look into the token table; an operation that begins
+from states that were seen before is a repetition (a second pass, activation checkpointing) and has
+the numbers of the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from userdp.gradients.model_randomness import device_states
+
+Key = tuple[int, int]
+"""A row's first token, and which draw of its pass. A later pass over the row takes its place."""
+
+NOBODY = 0
+"""The first token of padding rows, and of made-up ones."""
+
+
+class Masks(TorchDispatchMode):
+    """Within, every row's random numbers are noted, or come from ``recorded``.
+
+    Args:
+        vocabulary: rows of the token table; no other table may have as many.
+        recorded: what another `Masks` noted; None: note.
+    """
+
+    def __init__(self, vocabulary: int, recorded: dict[Key, Tensor] | None = None) -> None:
+        super().__init__()
+        self.noted: dict[Key, Tensor] = {}
+        self._recorded = recorded
+        self._vocabulary = vocabulary
+        self._rows: list[int] = []
+        self._shape: tuple[int, ...] = ()
+        self._count = 0
+        self._seen: dict[tuple[bytes, ...], tuple[list[int], int]] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "embedding" and args[0].shape[0] == self._vocabulary:
+            self._pass_over(args[1][..., 0])
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        begin = tuple(device_states().values())
+        found = func(*args, **(kwargs or {}))
+        if tuple(device_states().values()) == begin:
+            return found
+        if begin not in self._seen:
+            self._seen[begin] = self._rows, self._count
+            self._count += 1
+        rows, number = self._seen[begin]
+        if name == "rrelu_with_noise":  # the numbers are the second argument
+            self._exchange(args[1], rows, number)
+            return args[0] * args[1]
+        self._exchange(next(t for t in tree_leaves(found) if isinstance(t, Tensor)), rows, number)
+        return found
+
+    def _pass_over(self, first_tokens: Tensor) -> None:
+        """A pass begins; under ``vmap`` its rows lie in (units, rows)."""
+        self._shape = tuple(first_tokens.shape)
+        self._rows = first_tokens.flatten().tolist()
+        self._count = 0
+
+    def _exchange(self, drawn: Tensor, rows: list[int], number: int) -> None:
+        """Note each row's part of what was drawn, or put what was recorded in its place."""
+        for part, row in zip(self._parts(drawn, len(rows)), rows, strict=True):
+            key = (row, number)
+            if row == NOBODY:
+                continue
+            if self._recorded is None:
+                self.noted[key] = part.clone()
+            elif key in self._recorded:
+                _put(part, self._recorded[key])
+
+    def _parts(self, drawn: Tensor, rows: int) -> list[Tensor]:
+        if len(self._shape) == 2 and tuple(drawn.shape[:2]) == self._shape:
+            return [part for unit in drawn.unbind(0) for part in unit.unbind(0)]
+        if drawn.dim() and drawn.shape[0] == rows:
+            return list(drawn.unbind(0))
+        if drawn.dim() and drawn.shape[0] % rows == 0:
+            return list(drawn.split(drawn.shape[0] // rows))
+        return [drawn] * rows  # shared by the pass: the reference engine's passes are one unit's
+
+
+def _put(part: Tensor, recorded: Tensor) -> None:
+    """Where both have a place: the rest is padding of one of the passes, which nothing reads."""
+    here = tuple(slice(0, min(a, b)) for a, b in zip(part.shape, recorded.shape, strict=True))
+    part[here] = recorded[here]

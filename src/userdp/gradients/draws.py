@@ -1,0 +1,328 @@
+"""Which random numbers a model draws in a pass, and whether each of them belongs to one row.
+
+Several units may share a pass only if no random number is shared by its rows. A coin that skips a
+layer for the whole batch (LayerDrop), dropout of position embeddings of shape (1, length, width),
+or of weights, is one number for all who sit in the pass. Who sits together depends on the cohort:
+leave one user out, and users behind move to other passes, so that two of them share a coin where
+they did not. Their masks then have another *joint* law, and no coupling gives everybody equal
+masks (`userdp.gradients.model_randomness`, 1). Such models have each unit computed alone: within a
+unit's own passes sharing is a matter of its own rows.
+
+Every random operation of torch carries a tag, so they are seen below autograd, whatever layer or
+fused kernel asks for them; that one has drawn shows in the generators' states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from userdp.errors import FailureError, UseError
+from userdp.gradients.eager import eagerly
+from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.made_up import CANNOT_RUN, Shape, made_up
+from userdp.gradients.model_randomness import GeneratorStates, device_states, secretly, seeds
+from userdp.gradients.models import trainable_parameters
+from userdp.gradients.shards import is_sharded
+from userdp.gradients.units import Units
+
+_FEW, _MORE = 2, 3
+"""Rows of the two passes that are compared: what has one size in both is shared by rows."""
+
+_WIDTH = 7
+"""Tokens of each such row; neither number divides it."""
+
+
+class Draws(StrEnum):
+    """What a model draws in a pass.
+
+    NONE: nothing. PER_ROW: numbers of which each belongs to one row. SHARED: others too, or some
+    that cannot be seen; units are then computed one at a time.
+    """
+
+    NONE = "none"
+    PER_ROW = "per row"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One random operation: its name, the size of what it drew, and the states it began from."""
+
+    operation: str
+    first: int
+    begin: tuple[bytes, ...]
+
+
+class DrawWatch(TorchDispatchMode):
+    """Within, every random operation of torch on default generators is noted.
+
+    Attributes:
+        draws: in order; what recomputation draws again comes again.
+        unseen: torch's generators moved without an operation that is tagged as random.
+    """
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
+        self.draws: list[Draw] = []
+        self.unseen = False
+        self._known = {_torch_states()}
+        self._seeds = seeds()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if seeds() != self._seeds:
+            raise UseError(
+                f"the model seeds a generator before it draws ({name}): masks are then known",
+                hint="do not seed inside the model or the loss",
+            )
+        begin = self._look()
+        found = func(*args, **(kwargs or {}))
+        end = _torch_states()
+        given = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Generator)]
+        if end == begin and given:
+            raise UseError(
+                f"the model draws from a generator of its own ({name}): what it draws for one user "
+                "depends on how much it drew for others, from a seed that may be known",
+                hint="draw from torch's default generator, as torch.nn.functional.dropout does",
+            )
+        if end != begin:
+            self._known.add(end)
+            first = next(t for t in tree_leaves(found) if isinstance(t, Tensor))
+            self.draws.append(Draw(name, first.shape[0] if first.dim() else 0, begin))
+        return found
+
+    def _look(self) -> tuple[bytes, ...]:
+        now = _torch_states()
+        self.unseen = self.unseen or now not in self._known
+        return now
+
+    def finish(self) -> None:
+        """Note what moved since the last operation."""
+        self._look()
+
+
+def _torch_states() -> tuple[bytes, ...]:
+    return tuple(device_states().values())
+
+
+_Key: TypeAlias = tuple[object, ...]
+_Answers: TypeAlias = WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, tuple[_Key, "Draws"]]]
+_draws: _Answers = WeakKeyDictionary()
+_replayable: _Answers = WeakKeyDictionary()
+
+
+@secretly
+def draws_of(model: nn.Module, loss: Loss, units: Units) -> Draws:
+    """What ``model`` draws in a pass over several units, in the mode it is in.
+
+    Asked once for each model, loss and setting of the modules (modes, rates), on made-up rows:
+    two passes of 2 and 3 rows, of one width. A draw belongs to rows if its size grows
+    as their number. A row's loss must not change when the other rows do and the generators begin
+    from the same states. The answer is a property of the model's code, not of anybody's data; that
+    each later pass is as it says is checked there (`watching_draws`).
+
+    Raises:
+        UseError: as `require_replayable`.
+    """
+    if not len(units.lengths):
+        return Draws.NONE  # nothing will be computed
+    return _remembered(_draws, _ask, model, loss, units)
+
+
+@secretly
+def require_replayable(model: nn.Module, loss: Loss, units: Units) -> None:
+    """Refuse a model whose masks cannot be kept, also where each unit is computed alone.
+
+    Asked once for each model, loss and setting of the modules, in one pass over a made-up row.
+    A model that such a row does not fit is not refused.
+
+    Raises:
+        UseError: recomputation in the backward pass draws other numbers than the forward pass did,
+            or the model seeds a generator, or draws from one of its own.
+    """
+
+    def ask(model: nn.Module, loss: Loss, units: Units) -> Draws:
+        try:
+            with eagerly():
+                _watched(model, loss, _rows(model, units, 1))
+        except UseError:
+            raise
+        except CANNOT_RUN:
+            return Draws.SHARED  # cannot be told
+        return Draws.SHARED
+
+    if len(units.lengths):
+        _remembered(_replayable, ask, model, loss, units)
+
+
+def _remembered(
+    answers: _Answers,
+    ask: Callable[[nn.Module, Loss, Units], Draws],
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+) -> Draws:
+    key = (units.targets is not None, *_settings(model))
+    known = answers.setdefault(model, WeakKeyDictionary())
+    if loss not in known or known[loss][0] != key:
+        known[loss] = (key, ask(model, loss, units))
+    return known[loss][1]
+
+
+@contextmanager
+def watching_draws(kind: Draws, rows: int) -> Iterator[None]:
+    """Within, a pass over ``rows`` rows of several units draws what ``kind`` says, or stops.
+
+    Raises:
+        FailureError: it drew something else; nothing of the pass may be used.
+    """
+    watch = DrawWatch() if kind is Draws.PER_ROW else None
+    with watching_host(kind), nullcontext() if watch is None else watch:
+        yield
+    if watch is not None:
+        watch.finish()
+        if watch.unseen or not all(draw.first and draw.first % rows == 0 for draw in watch.draws):
+            raise _otherwise()
+
+
+@contextmanager
+def watching_host(kind: Draws) -> Iterator[None]:
+    """Within, no generator moves that ``kind`` says does not, of those that are not torch's any.
+
+    Raises:
+        FailureError: as `watching_draws`.
+    """
+    before = GeneratorStates.read()
+    yield
+    after = GeneratorStates.read()
+    if after.host != before.host or (kind is Draws.NONE and after != before):
+        raise _otherwise()
+
+
+def _otherwise() -> FailureError:
+    return FailureError(
+        "the model drew random numbers in a way in which it had not drawn before, and which users "
+        "of one pass may share; training stopped before this update",
+        hint="take --engine reference, which computes each user alone",
+    )
+
+
+def _ask(model: nn.Module, loss: Loss, units: Units) -> Draws:
+    few, more = _rows(model, units, _FEW), _rows(model, units, _MORE)
+    before = GeneratorStates.read()
+    with eagerly():
+        try:
+            first = _watched(model, loss, few)
+            second = _watched(model, loss, more)
+        except UseError:
+            raise
+        except CANNOT_RUN:
+            return Draws.SHARED  # cannot be told
+        if GeneratorStates.read() == before:
+            return Draws.NONE
+        if first is None or second is None or len(first) != len(second):
+            return Draws.SHARED
+        for one, other in zip(first, second, strict=True):
+            same = one.operation == other.operation
+            if not (same and one.first and one.first * _MORE == other.first * _FEW):
+                return Draws.SHARED
+        return Draws.PER_ROW if _stands_alone(model, loss, more, before) else Draws.SHARED
+
+
+def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
+    """The draws of one forward pass; None where it drew what cannot be seen or kept apart.
+
+    The backward pass runs too, to see what recomputation draws.
+    """
+    # Before the pass: within it FSDP puts gathered tensors in the places of parameters.
+    parameters = list(trainable_parameters(model).values())
+    before, watch = GeneratorStates.read(), DrawWatch()
+    with watch, torch.enable_grad():
+        losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+        watch.finish()
+        drawn = list(watch.draws)
+        middle = GeneratorStates.read()
+        if losses.requires_grad:
+            _backward(losses.sum(), parameters)
+    again = watch.draws[len(drawn) :]
+    begun = {draw.begin for draw in drawn}
+    if GeneratorStates.read() != middle or any(draw.begin not in begun for draw in again):
+        raise UseError(
+            "the backward pass draws random numbers that the forward pass did not: layers that are "
+            "computed again (activation checkpointing) would see other masks",
+            hint="checkpoint with preserve_rng_state=True, and draw from torch's generators only",
+        )
+    return None if watch.unseen or middle.host != before.host else drawn
+
+
+def _backward(total: Tensor, parameters: list[nn.Parameter]) -> None:
+    """A backward pass that leaves nothing behind."""
+    sharded = any(map(is_sharded, parameters))  # FSDP finishes a pass by writing to ``.grad``
+    inputs = () if sharded else tuple(parameters)
+    ones = torch.ones_like(total)
+    # torch.autograd.grad would switch the watch off while it runs, see `Tape.gradients`.
+    _engine_run_backward((total,), (ones,), False, False, inputs, True, accumulate_grad=sharded)
+    if sharded:
+        for parameter in parameters:
+            parameter.grad = None
+
+
+def _stands_alone(model: nn.Module, loss: Loss, units: Units, states: GeneratorStates) -> bool:
+    """Whether a row's loss stays as it is when other rows change and the generators do not.
+
+    Nor may the others decide how much is drawn, as where a CPU draws slopes for negative numbers
+    only (RReLU): a row's masks could then not be had again without them.
+    """
+    moved = units.input_ids.roll(1, dims=1)
+    moved[0] = units.input_ids[0]
+    kept = GeneratorStates.read()
+    found, ends = [], []
+    for input_ids in (units.input_ids, moved):
+        states.load()
+        with torch.no_grad():
+            losses = row_losses(loss, model, input_ids, units.lengths, units.targets)
+        found.append(losses[0].double())
+        ends.append(GeneratorStates.read())
+    kept.load()
+    # Same shapes and places: not even rounding may differ, but kernels may choose by values.
+    close = torch.isclose(found[0], found[1], rtol=1e-3, atol=1e-6, equal_nan=True)
+    return bool(close) and ends[0] == ends[1]
+
+
+def _rows(model: nn.Module, like: Units, count: int) -> Units:
+    """So many made-up rows of one width, each a unit."""
+    shape = Shape((1,) * count, (_WIDTH,) * count)
+    masked, device = like.targets is not None, like.lengths.device
+    return made_up(model, shape, masked=masked, device=device)
+
+
+def _settings(model: nn.Module) -> _Key:
+    """What a module's draws may hang on and a caller may change: modes, rates, switches.
+
+    Whole numbers are left out: some modules count their calls.
+    """
+    return tuple(
+        value
+        for module in model.modules()
+        for value in (type(module), *vars(module).values())
+        if isinstance(value, bool | float | type)
+    ) + tuple(p.requires_grad for p in model.parameters())

@@ -1,0 +1,125 @@
+"""One unit of a pass once more, under the masks that it had there.
+
+A batched engine may have to compute some units again: their norm cannot be formed in float32, or a
+layer turned out to have no rule. *That* it must may depend on what the masks were, and on who else
+sat in the pass. With new masks the others' masks would then have been selected by what u did:
+those that it took part in throwing away are not those that would have stayed without it. So masks
+are kept: the pass runs again from the generators' first states, with as many rows of the same
+lengths, in which every other unit's tokens are replaced by made-up ones (an infinity of theirs
+could reach the unit's gradient through a sum over rows, as 0 times infinity). Each mask is a matter
+of shapes, so the unit sees its own again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from userdp.errors import FailureError
+from userdp.gradients import reference
+from userdp.gradients.eager import eagerly
+from userdp.gradients.losses import Loss, row_losses
+from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.rules import ClipRule
+from userdp.gradients.sums import ClippedSum
+from userdp.gradients.units import Units
+
+_NOBODYS_TOKEN = 0
+
+
+def made_up_but(units: Units, kept: Tensor) -> Units:
+    """``units`` with made-up tokens in the rows that are not ``kept`` (bool, (rows,))."""
+    return Units(
+        input_ids=torch.where(kept[:, None], units.input_ids, _NOBODYS_TOKEN),
+        lengths=units.lengths,
+        offsets=units.offsets,
+        targets=units.targets,
+    )
+
+
+class _Replayed:
+    """A loss for one unit's rows, computed among the rows of the pass, under the pass's masks.
+
+    It takes the rows from the pass, in order, and of its arguments only how many are due.
+    """
+
+    def __init__(
+        self, loss: Loss, units: Units, unit: int, begin: GeneratorStates, end: GeneratorStates
+    ) -> None:
+        first, last = int(units.offsets[unit]), int(units.offsets[unit + 1])
+        places = torch.arange(len(units.lengths), device=units.lengths.device)
+        self._loss, self._begin, self._end = loss, begin, end
+        self._units = made_up_but(units, (places >= first) & (places < last))
+        self._at = first
+
+    def __call__(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        lengths: Tensor,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        units = self._units
+        width = int(units.lengths.max())
+        marks = None if units.targets is None else units.targets[:, :width]
+        self._begin.load()
+        losses = row_losses(self._loss, model, units.input_ids[:, :width], units.lengths, marks)
+        require_same_states(self._end)
+        here = slice(self._at, self._at + len(lengths))
+        self._at += len(lengths)
+        return losses[here]
+
+
+def clipped_again(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    unit: int,
+    begin: GeneratorStates,
+    end: GeneratorStates,
+    *,
+    l2_clip_norm: float,
+    item_clip_norm: float | None,
+    rule: ClipRule,
+) -> ClippedSum:
+    """Unit ``unit`` of a pass over ``units``, by the reference engine, under its masks.
+
+    Args:
+        model: as in the pass.
+        loss: as in the pass.
+        units: all of the pass.
+        unit: which one.
+        begin: the generators' states when the pass began.
+        end: and when it had ended.
+        l2_clip_norm: what the engine clips at.
+        item_clip_norm: see the reference.
+        rule: see the reference.
+
+    Raises:
+        FailureError: the pass drew something else this time, so that masks differ.
+    """
+    with eagerly():  # as in the pass
+        return reference.sum_of_units(
+            model,
+            _Replayed(loss, units, unit, begin, end),
+            units.select(unit, unit + 1),
+            l2_clip_norm=l2_clip_norm,
+            item_clip_norm=item_clip_norm,
+            micro_batch=len(units.lengths),
+            rule=rule,
+        )
+
+
+def require_same_states(end: GeneratorStates) -> None:
+    """Refuse a repeated pass that did not draw what the first one drew.
+
+    Raises:
+        FailureError: it did not.
+    """
+    if GeneratorStates.read() != end:
+        raise FailureError(
+            "a pass that was computed twice drew other random numbers the second time, so the "
+            "norm and the gradient of a user would not be of the same dropout masks; training "
+            "stopped before this update",
+            hint="take --engine reference, or set dropout to 0",
+        )

@@ -1,0 +1,157 @@
+"""What rows of a pass share: two users in one pass must have no random number in common."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.dropout.influence import build_model, build_rows
+from userdp.errors import FailureError
+from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients.draws import Draws, draws_of, watching_draws
+from userdp.gradients.engines.auto import choose
+from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.model_randomness import secret_randomness
+
+UNITS = Units.from_rows(build_rows((2, 1, 3)))
+PER_ROW = ["gpt2", "llama", "tokens", "always"]
+SHARED = ["positions", "layerdrop", "weights", "rrelu"]
+
+
+@pytest.mark.parametrize("kind", PER_ROW)
+def test_dropout_of_rows_belongs_to_rows(kind):
+    assert draws_of(build_model(kind, rate=0.3), causal_lm_loss, UNITS) is Draws.PER_ROW
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_coins_masks_and_weights_of_a_whole_pass_are_shared_and_auto_says_so(kind):
+    model = build_model(kind, rate=0.3)
+    assert draws_of(model, causal_lm_loss, UNITS) is Draws.SHARED
+    assert choose(model, causal_lm_loss, UNITS).engine == "reference"
+    with pytest.raises(NotCoveredError):
+        one_pass_sum(model, causal_lm_loss, UNITS, l2_clip_norm=1.0)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_model_without_dropout_or_in_evaluation_draws_nothing_and_changes_are_noticed(kind):
+    model = build_model(kind, rate=0.0)
+    assert draws_of(model, causal_lm_loss, UNITS) is Draws.NONE
+    for module in model.modules():
+        for name in ("p", "dropout", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.1)
+    assert draws_of(model, causal_lm_loss, UNITS) is Draws.PER_ROW
+    assert draws_of(model.eval(), causal_lm_loss, UNITS) is Draws.NONE
+
+
+def with_coin(coin):
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return causal_lm_loss(model, input_ids, lengths) * coin(len(input_ids))
+
+    return loss
+
+
+COINS = {
+    "python": lambda rows: 1.0 + random.random(),
+    "numpy": lambda rows: 1.0 + np.random.random(),
+    "numpy by row": lambda rows: torch.from_numpy(1.0 + np.random.random(rows)),
+    "one number": lambda rows: 1 + torch.rand([]),
+    "15 weights": lambda rows: 1 + F.dropout(torch.ones(15, 4), 0.5).mean(),
+    "960 weights": lambda rows: 1 + F.dropout(torch.ones(960, 4), 0.5).mean(),
+    "pairs of rows": lambda rows: 1 + torch.rand(rows * rows).mean(),
+}
+
+
+@pytest.mark.parametrize("coin", COINS)
+def test_what_is_not_of_one_row_is_shared(coin):
+    """Also where a size divides by the rows by chance, and where torch does not see the draw."""
+    model, loss = build_model("gpt2", rate=0.0), with_coin(COINS[coin])
+    assert draws_of(model, loss, UNITS) is Draws.SHARED
+
+
+def test_an_order_of_the_rows_is_shared():
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        losses = causal_lm_loss(model, input_ids, lengths)
+        return losses + losses[torch.randperm(len(losses))]
+
+    assert draws_of(build_model("gpt2", rate=0.0), loss, UNITS) is Draws.SHARED
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "lora", "vmap", "auto"])
+@pytest.mark.parametrize("coin", ["python", "numpy", "one number"])
+def test_no_engine_lets_two_users_share_a_coin(engine, coin):
+    """Each user is tossed for alone: gradients of equal users differ."""
+    row = build_rows((1,))[0]
+    tossed = []
+
+    def toss(rows: int) -> Tensor:
+        tossed.append(float(COINS[coin](rows)))
+        return torch.tensor(tossed[-1])
+
+    model = build_model("gpt2", rate=0.0)
+    engine_ = get_engine(engine)
+    engine_(model, with_coin(toss), Units.from_rows([row, row]), l2_clip_norm=1e6)
+    loss = with_coin(toss)
+    found = engine_(model, loss, Units.from_rows([row] * 4), l2_clip_norm=1e6)
+    ratios = found.norms / found.losses
+    assert len({round(float(norm), 6) for norm in found.norms}) == 4
+    torch.testing.assert_close(ratios, ratios[:1].expand(4), rtol=1e-3, atol=0)
+
+
+def test_twin_a_pass_with_a_shared_coin_couples_its_users(monkeypatch):
+    """Were the coin let through, users of one pass would be alike, and of two passes not."""
+    from userdp.gradients.engines import one_pass, verify
+
+    monkeypatch.setattr(one_pass, "draws_of", lambda *_: Draws.PER_ROW)
+    monkeypatch.setattr(one_pass, "watching_draws", lambda *_: torch.enable_grad())
+    monkeypatch.setattr(verify, "agrees_with_reference", lambda *_: True)
+    row = build_rows((1,))[0]
+    model, loss = build_model("gpt2", rate=0.0), with_coin(COINS["one number"])
+    units = Units.from_rows([row] * 4)
+    norms = one_pass_sum(model, loss, units, l2_clip_norm=1e6, micro_batch=2).norms
+    assert norms[0] == pytest.approx(float(norms[1]), rel=1e-5)
+    assert norms[2] == pytest.approx(float(norms[3]), rel=1e-5)
+    assert norms[0] != pytest.approx(float(norms[2]), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "lora", "vmap", "auto"])
+@pytest.mark.parametrize("draw", [random.random, np.random.random])
+def test_a_later_pass_that_draws_otherwise_is_stopped(engine, draw):
+    calm = {"is": True}
+
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return causal_lm_loss(model, input_ids, lengths) * (1.0 if calm["is"] else 1 + draw())
+
+    model, engine_ = build_model("gpt2", rate=0.0), get_engine(engine)
+    engine_(model, loss, UNITS, l2_clip_norm=1.0)
+    calm["is"] = False
+    with pytest.raises(FailureError, match="had not drawn before"):
+        engine_(model, loss, UNITS, l2_clip_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "draw", "right"),
+    [
+        (Draws.NONE, lambda: None, True),
+        (Draws.NONE, lambda: torch.rand(3), False),
+        (Draws.PER_ROW, lambda: torch.rand(3, 2), True),
+        (Draws.PER_ROW, lambda: torch.rand(6), True),
+        (Draws.PER_ROW, lambda: torch.rand(4, 3), False),
+        (Draws.PER_ROW, lambda: torch.rand([]), False),
+        (Draws.PER_ROW, random.random, False),
+        (Draws.PER_ROW, lambda: np.random.random(3), False),
+    ],
+)
+def test_every_pass_is_held_to_what_was_found(kind, draw, right):
+    with secret_randomness():
+        if right:
+            with watching_draws(kind, 3):
+                draw()
+            return
+        with pytest.raises(FailureError), watching_draws(kind, 3):
+            draw()

@@ -1,0 +1,299 @@
+"""Invariant 14: what a model draws is secret, in full width; the caller's streams run on."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.dropout.influence import Toy, build_model, build_rows
+from userdp.errors import FailureError, UseError
+from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
+from userdp.gradients.model_randomness import (
+    GeneratorStates,
+    full_state,
+    known_randomness,
+    require_reachable_randomness,
+    secret_randomness,
+)
+
+UNITS = Units.from_rows(build_rows((2, 1)))
+
+
+def drawn(count: int = 4) -> tuple[list[float], list[float], list[float]]:
+    """From each of the three generators of a CPU."""
+    return (
+        torch.rand(count).tolist(),
+        np.random.random(count).tolist(),
+        [random.random() for _ in range(count)],
+    )
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def test_numbers_within_are_not_those_of_a_public_seed_and_never_the_same_twice():
+    seen = []
+    for _ in range(3):
+        seed_all(0)
+        with secret_randomness():
+            seen.append(drawn())
+    seed_all(0)
+    seen.append(drawn())
+    for which in range(3):
+        assert len({tuple(numbers[which]) for numbers in seen}) == 4
+
+
+def test_draws_from_a_loaded_state_are_uniform_and_normal_and_independent():
+    with secret_randomness():
+        uniform = {
+            "torch": torch.rand(20_000, dtype=torch.float64).numpy(),
+            "numpy": np.random.random(20_000),
+            "python": np.array([random.random() for _ in range(20_000)]),
+        }
+        normal = torch.randn(20_000).numpy()
+        mask = torch.empty(20_000).bernoulli_(0.25).numpy()
+    for numbers in uniform.values():
+        assert stats.kstest(numbers, "uniform").pvalue > 1e-6
+        assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.04
+    assert stats.kstest(normal, "norm").pvalue > 1e-6
+    assert stats.binomtest(int(mask.sum()), 20_000, 0.25).pvalue > 1e-6
+    across = np.corrcoef(np.stack(list(uniform.values())))
+    assert abs(across[~np.eye(3, dtype=bool)]).max() < 0.04
+
+
+def state_follows_from_its_seed() -> bool:
+    """Whether all of torch's state is a function of the number that the generator calls its seed.
+
+    Of that number a CPU generator keeps 32 bits, so that such a state can be found by trying.
+    """
+    twin = torch.Generator().manual_seed(torch.initial_seed())
+    return torch.equal(twin.get_state(), torch.get_rng_state())
+
+
+def test_the_state_is_more_than_a_seed():
+    with secret_randomness():
+        assert not state_follows_from_its_seed()
+        words = torch.get_rng_state()[24 : 24 + 8 * 624].view(torch.int64)
+        bits = sum(int(word).bit_count() for word in words)
+    assert stats.binomtest(bits, 624 * 32, 0.5).pvalue > 1e-6
+
+
+def test_twin_a_secret_32_bit_seed_is_caught():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(random.SystemRandom().getrandbits(63))
+        assert state_follows_from_its_seed()
+        low = torch.rand(8)
+        torch.manual_seed(torch.initial_seed() & 0xFFFFFFFF)  # 32 bits are all there is
+        assert torch.equal(torch.rand(8), low)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_afterwards_the_callers_streams_run_on_as_if_nothing_had_been(fails):
+    seed_all(3)
+    expected = [drawn(), torch.randn(3).tolist(), np.random.normal(size=3), random.gauss(0, 1)]
+    seed_all(3)
+    first = drawn()
+    # Half-used pairs of normal numbers are part of the state.
+    try:
+        with secret_randomness():
+            torch.randn(5), np.random.normal(size=3), random.gauss(0, 1), drawn(1000)
+            if fails:
+                raise KeyError("some error")
+    except KeyError:
+        assert fails
+    after = [first, torch.randn(3).tolist(), np.random.normal(size=3), random.gauss(0, 1)]
+    assert after[0] == expected[0]
+    assert after[1] == expected[1]
+    assert np.array_equal(after[2], expected[2])
+    assert after[3] == expected[3]
+
+
+def test_test_seeds_repeat_and_differ():
+    def numbers(key: str) -> object:
+        with secret_randomness(key):
+            return drawn()
+
+    assert numbers("5/step 1") == numbers("5/step 1")
+    assert numbers("5/step 1") != numbers("5/step 2")
+
+
+def test_within_another_the_outer_states_run_on():
+    with secret_randomness("key"):
+        alone = torch.rand(4)
+    with secret_randomness("key"):
+        first = torch.rand(2)
+        with secret_randomness():
+            second = torch.rand(2)
+    assert torch.equal(torch.cat([first, second]), alone)
+
+
+def test_another_thread_waits_and_never_meets_public_states():
+    seen: list[list[float]] = []
+    begun = threading.Event()
+
+    def other() -> None:
+        begun.set()
+        with secret_randomness():
+            seen.append(torch.rand(4).tolist())
+
+    torch.manual_seed(0)
+    thread = threading.Thread(target=other)
+    with secret_randomness():
+        thread.start()
+        begun.wait(10)
+        thread.join(0.05)
+        assert not seen
+    thread.join(10)
+    public = torch.rand(4).tolist()
+    assert seen
+    assert seen[0] != public
+    torch.manual_seed(0)
+    assert torch.rand(4).tolist() == public
+
+
+@pytest.mark.parametrize("seed", [torch.manual_seed, lambda _: torch.seed()])
+def test_who_seeds_within_is_stopped(seed):
+    torch.manual_seed(1)
+    before = GeneratorStates.read()
+    with pytest.raises(FailureError, match="seeded"), secret_randomness():
+        seed(0)
+    assert GeneratorStates.read() == before
+
+
+def test_a_philox_state_is_a_random_key_and_a_place_that_is_a_multiple_of_four():
+    states = [full_state("cuda", 16, random.SystemRandom().randbytes) for _ in range(200)]
+    places = [int.from_bytes(state[8:], "little") for state in states]
+    assert all(place % 4 == 0 and place < 1 << 62 for place in places)
+    assert max(places) > 1 << 60
+    assert len({state[:8] for state in states}) == 200
+    with pytest.raises(UseError, match="not known"):
+        full_state("hpu", 16, random.SystemRandom().randbytes)
+    with pytest.raises(UseError, match="not known"):
+        full_state("cpu", 5000, random.SystemRandom().randbytes)
+
+
+# Generators that no state of ours reaches.
+
+OF_A_MODULE = torch.Generator().manual_seed(0)
+
+
+class Own(Toy):
+    def __init__(self, held: object) -> None:
+        super().__init__("plain", 0.1)
+        self.held = held
+
+
+class Global(Toy):
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
+        OF_A_MODULE.initial_seed()
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        torch.Generator(),
+        np.random.default_rng(0),
+        np.random.RandomState(0),
+        random.Random(0),
+        {"mask": np.random.default_rng(0)},
+        [torch.Generator()],
+    ],
+)
+def test_a_module_with_a_generator_of_its_own_is_refused(held):
+    with pytest.raises(UseError, match="of its own"):
+        clipped_sum(Own(held), causal_lm_loss, UNITS, l2_clip_norm=1.0)
+
+
+def test_a_generator_among_the_globals_of_a_forward_is_refused():
+    with pytest.raises(UseError, match="of its own"):
+        require_reachable_randomness(Global("plain", 0.1))
+    require_reachable_randomness(Own("no generator"))
+
+
+@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "vmap", "auto"])
+def test_a_generator_that_only_the_operation_shows_is_refused(engine):
+    hidden = {"state": torch.Generator()}
+
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        coin = torch.rand(len(input_ids), generator=hidden["state"])
+        return causal_lm_loss(model, input_ids, lengths) * coin
+
+    with pytest.raises(UseError, match="of its own"):
+        get_engine(engine)(build_model("gpt2"), loss, UNITS, l2_clip_norm=1.0)
+
+
+@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "vmap", "auto"])
+def test_a_model_that_seeds_before_it_draws_is_refused_also_where_it_hides_it(engine):
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return causal_lm_loss(model, input_ids, lengths)
+
+    with pytest.raises(UseError, match="seeds a generator"):
+        get_engine(engine)(build_model("gpt2"), loss, UNITS, l2_clip_norm=1.0)
+
+
+# Activation checkpointing.
+
+
+class Recomputed(nn.Module):
+    """A toy whose forward pass is computed again, with or without the masks of the first."""
+
+    def __init__(self, *, preserve: bool, host: bool = False) -> None:
+        super().__init__()
+        self.inner = Toy("plain", 0.5)
+        self.preserve, self.host = preserve, host
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        def run(input_ids: Tensor) -> Tensor:
+            h = self.inner.tokens(input_ids) * (random.random() if self.host else 1.0)
+            return F.dropout(h, 0.5)
+
+        h = checkpoint(
+            run, inputs["input_ids"], use_reentrant=False, preserve_rng_state=self.preserve
+        )
+        found = self.inner(**inputs)
+        found.logits = found.logits + self.inner.head(h)
+        return found
+
+
+@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "auto"])
+@pytest.mark.parametrize(("preserve", "host"), [(False, False), (True, True), (True, False)])
+def test_recomputation_under_other_masks_is_refused(engine, preserve, host):
+    model = Recomputed(preserve=preserve, host=host)
+    if preserve and not host:
+        get_engine(engine)(model, causal_lm_loss, UNITS, l2_clip_norm=1.0)
+        return
+    with pytest.raises(UseError, match="other masks"):
+        get_engine(engine)(model, causal_lm_loss, UNITS, l2_clip_norm=1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+def test_transformers_checkpointing_without_states_is_refused_before_anything_runs():
+    model = build_model("gpt2")
+    model.gradient_checkpointing_enable()
+    require_reachable_randomness(model)  # states are kept unless somebody says otherwise
+    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+    with pytest.raises(UseError, match="preserve_rng_state"):
+        require_reachable_randomness(model)
+
+
+def test_known_states_are_for_made_up_rows_and_go_again():
+    before = GeneratorStates.read()
+    with known_randomness("made-up rows"):
+        first = torch.rand(3)
+    with known_randomness("made-up rows"):
+        assert torch.equal(torch.rand(3), first)
+    assert GeneratorStates.read() == before

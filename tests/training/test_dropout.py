@@ -1,0 +1,177 @@
+"""Invariant 14, end to end: masks of a private step are secret, and the caller's streams run on."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.plans import els_plan, uls_plan
+from tests.training import distributed_jobs as jobs
+from tests.training.toy import CONFIG, attempts, gradient, sgd, weights
+from tests.training.worlds import run_world
+from userdp.errors import FailureError, UseError
+from userdp.gradients import causal_lm_loss
+from userdp.training.models import new_model
+from userdp.training.private import make_private
+
+
+def model_with_dropout(store, rate=0.5):
+    config = replace(CONFIG, dropout=rate)
+    model = new_model(config, vocab_size=store.meta.vocab_size, seq_len=store.meta.seq_len)
+    return model.train()
+
+
+@pytest.fixture
+def masks(monkeypatch):
+    """Every mask of a dropout layer that is drawn, as it comes."""
+    seen: list[Tensor] = []
+
+    def forward(self, x):
+        kept = F.dropout(torch.ones_like(x), self.p, self.training)
+        seen.append(kept.detach().clone())
+        return x * kept
+
+    monkeypatch.setattr(nn.Dropout, "forward", forward)
+    return seen
+
+
+def seed_all(seed):
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def steps(store, out, plan, **options):
+    model = model_with_dropout(store)
+    optimizer = sgd(model)
+    found = []
+    with make_private(model, optimizer, store, plan, out=out, **options) as private:
+        for _ in private:
+            found.append(gradient(model))
+            optimizer.step()
+    return model, found
+
+
+def as_bytes(masks):
+    return [(mask > 0).numpy().tobytes() for mask in masks if mask.numel() > 64]
+
+
+@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "auto"])
+@pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
+def test_after_a_public_seed_masks_are_not_what_the_seed_gives(
+    store, tmp_path, masks, engine, make_plan
+):
+    """Two runs with equal cohorts after equal seeds: no mask comes twice, in a run or across."""
+    seen = []
+    for number in range(2):
+        model = model_with_dropout(store)
+        optimizer, out = sgd(model), tmp_path / f"run{number}"
+        seed_all(0)
+        with make_private(
+            model, optimizer, store, make_plan(steps=3), out=out, engine=engine, unsafe_seed=3
+        ) as private:
+            for step in private:
+                if step.number > 1:  # the first one tries the model out on a few rows
+                    seen.append(as_bytes(masks))
+                optimizer.step()
+                masks.clear()
+                seed_all(0)
+    everything = [mask for step in seen for mask in step]
+    assert min(map(len, seen)) >= 2
+    assert len(set(everything)) == len(everything)
+
+
+def test_the_callers_random_numbers_are_as_if_no_step_had_happened(store, tmp_path):
+    def drawn():
+        normal = np.random.normal(), random.gauss(0, 1), torch.randn(3).tolist()
+        return [torch.rand(3).tolist(), np.random.random(3).tolist(), random.random(), normal]
+
+    model = model_with_dropout(store)
+    optimizer = sgd(model)
+    seed_all(0)
+    expected = [drawn(), drawn(), drawn(), drawn()]
+    with make_private(model, optimizer, store, uls_plan(steps=3), out=tmp_path / "run") as private:
+        seed_all(0)
+        seen = [drawn()]
+        for _ in private:
+            seen.append(drawn())
+            optimizer.step()
+    assert seen == expected
+
+
+def test_also_after_a_step_that_failed(store, tmp_path):
+    def failing(model, input_ids, lengths):
+        torch.rand(5), np.random.random(5), random.random()
+        raise RuntimeError("out of order")
+
+    model = model_with_dropout(store)
+    plan = uls_plan(population=20, cohort_size=20)
+    with make_private(
+        model, sgd(model), store, plan, out=tmp_path / "run", loss=failing
+    ) as private:
+        seed_all(1)
+        expected = torch.rand(3).tolist(), np.random.random(), random.random()
+        seed_all(1)
+        with pytest.raises(RuntimeError, match="out of order"):
+            next(iter(private))
+        assert (torch.rand(3).tolist(), np.random.random(), random.random()) == expected
+
+
+def test_a_loss_that_seeds_stops_the_step_before_its_update(store, tmp_path):
+    def seeding(model, input_ids, lengths):
+        losses = causal_lm_loss(model, input_ids, lengths)
+        torch.manual_seed(0)
+        return losses
+
+    model = model_with_dropout(store, rate=0.0)
+    before = weights(model)
+    plan = uls_plan(population=20, cohort_size=20)
+    with (
+        make_private(model, sgd(model), store, plan, out=tmp_path / "run", loss=seeding) as private,
+        pytest.raises((FailureError, UseError), match="seed"),
+    ):
+        next(iter(private))
+    assert torch.equal(weights(model), before)
+    assert all(p.grad is None for p in model.parameters())
+    assert attempts(tmp_path / "run") == 1  # and it stays charged
+
+
+def test_a_generator_of_the_models_own_is_refused_before_anything_is_charged(store, tmp_path):
+    model = model_with_dropout(store)
+    model.transformer.drop.source = torch.Generator()
+    with pytest.raises(UseError, match="of its own"):
+        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_test_seeds_repeat_a_run_with_dropout(store, tmp_path):
+    def run(name, **seeds):
+        torch.manual_seed(7)
+        return steps(store, tmp_path / name, uls_plan(steps=3), **seeds)[1]
+
+    same = [run(f"same{n}", unsafe_seed=1, unsafe_noise_seed=2) for n in range(2)]
+    other = run("other", unsafe_seed=1, unsafe_noise_seed=3)
+    assert all(map(torch.equal, *same))
+    assert not any(map(torch.equal, same[0], other))
+
+
+def test_processes_and_steps_draw_from_states_of_their_own(prepared, tmp_path):
+    """Two processes, each after ``torch.manual_seed(0)``."""
+    shutil.copytree(prepared, tmp_path / "store")
+    each = run_world(
+        2, jobs.draws_in_steps, tmp_path / "world", tmp_path / "store", tmp_path / "run"
+    )
+    torch.manual_seed(0)
+    public = torch.rand(4).tolist()
+    within = [tuple(numbers) for one in each for numbers in one[:-1]]
+    assert len(within) == 6
+    assert len({*within, tuple(public)}) == 7
+    for one in each:
+        assert one[-1] == public
