@@ -6,9 +6,9 @@ there: leaving one user out then moves what all the others contribute, and C bou
 
 The question is asked on made-up ragged rows (`userdp.gradients.made_up`): each row's loss, and the
 gradient of a weighted sum of them, must be the same whether the rows are computed together or each
-alone. So neither the answer nor a refusal depends on anybody's data. It is a check and no proof; the
-batched engines prove of each pass that it kept its rows apart (`userdp.gradients.engines.rows`),
-and the reference engine computes each unit alone.
+alone. So neither the answer nor a refusal depends on anybody's data. It is a check and no proof:
+the batched engines prove of each pass that it kept its rows apart (`userdp.gradients.engines.rows`)
+and the reference engine computes each unit alone, so neither rests on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from userdp.gradients.clipping import squared_norm
 from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, EQUAL, RAGGED, made_up
-from userdp.gradients.models import trainable_parameters
+from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _Key: TypeAlias = tuple[bool, bool, tuple[tuple[str, torch.dtype], ...]]
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, dict[_Key, str | None]]]
 _known = WeakKeyDictionary()
 
-# A batch's statistic moves a loss by tens of percents on these rows, rounding by far less than this.
+# A batch's statistic moves a loss by tens of percents on these rows; rounding moves it far less.
 _CLOSE = {torch.float64: 1e-7, torch.float32: 1e-3}
 _CLOSE_NARROW = 0.06
 
@@ -66,6 +66,7 @@ def require_rows_apart(
     key = (masked, model.training, tuple((name, p.dtype) for name, p in parameters.items()))
     known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
     if key not in known:
+        require_uncoupled(model)
         known[key] = _coupling(model, loss, parameters, masked=masked, gradients=gradients)
     if known[key] is not None:
         raise UseError(
@@ -239,22 +240,11 @@ class _Quiet(TorchFunctionMode):
 
 _DROPOUTS = frozenset(
     found
-    for name in [
-        "dropout",
-        "alpha_dropout",
-        "feature_alpha_dropout",
-        "feature_dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "dropout_",
-        "alpha_dropout_",
-        "feature_dropout_",
-        "feature_alpha_dropout_",
-    ]
+    for kind in ("", "alpha_", "feature_", "feature_alpha_")
+    for name in (f"{kind}dropout", f"{kind}dropout_", f"{kind}dropout1d")
     for home in (torch, F)
     if (found := getattr(home, name, None)) is not None
-)
+) | {F.dropout2d, F.dropout3d}
 
 
 @contextmanager

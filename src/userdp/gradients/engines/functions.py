@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from userdp.gradients.engines.tape import Tape
 
 
+_unwatched = torch._C.DisableTorchFunction
+"""Within, no mode watches: the gradients' own arithmetic is not the model's."""
+
+
 class Linear(torch.autograd.Function):
     """``x @ weight.T + bias``, or ``x @ weight + bias`` where ``transposed``."""
 
@@ -51,7 +55,7 @@ class Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         name, bias_name = ctx.names
         gx: Tensor | None = None
-        with torch.no_grad():
+        with torch.no_grad(), _unwatched():
             if ctx.needs_input_grad[1]:
                 narrow = weight.to(gy.dtype)
                 gx = gy @ narrow.T if ctx.transposed else gy @ narrow
@@ -86,7 +90,7 @@ class Embedding(torch.autograd.Function):
         """Hand over; the padding token has no gradient."""
         (tokens,) = ctx.saved_tensors
         (gy,) = gradients
-        with torch.no_grad():
+        with torch.no_grad(), _unwatched():
             if ctx.padding is not None:
                 gy = torch.where((tokens == ctx.padding)[..., None], 0, gy)
             ctx.tape.embedding(ctx.name, tokens, gy)
@@ -120,7 +124,7 @@ class LayerNorm(torch.autograd.Function):
         x, mean, rstd, weight, bias = ctx.saved_tensors
         name, bias_name = ctx.names
         gx: Tensor | None = None
-        with torch.no_grad():
+        with torch.no_grad(), _unwatched():
             if ctx.needs_input_grad[1]:
                 gx = torch.ops.aten.native_layer_norm_backward(
                     gy.contiguous(),
@@ -154,7 +158,7 @@ class PerRow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
         """Hand over the sums per unit."""
-        with torch.no_grad():
+        with torch.no_grad(), _unwatched():
             gradient = gradients[0]
             wide = gradient if gradient.dtype == torch.float64 else gradient.float()
             ctx.tape.vector(ctx.name, ctx.tape.layout.summed(wide))

@@ -75,7 +75,7 @@ class Rows:
 
     def place_of(self, tensor: Tensor) -> Place | None:
         """Where rows lie in ``tensor``; None where that is unknown."""
-        mark = tensor.__dict__.get(_KEY)
+        mark: _Mark | None = tensor.__dict__.get(_KEY)
         if mark is not None and mark.owner is self and mark.version == tensor._version:
             return mark.place
         held = self._held.get(id(tensor))

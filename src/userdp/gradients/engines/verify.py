@@ -16,7 +16,7 @@ from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
-from userdp.gradients.models import require_uncoupled, trainable_parameters
+from userdp.gradients.models import trainable_parameters
 from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ def agrees_with_reference(model: nn.Module, loss: Loss, *, masked: bool) -> bool
     Raises:
         UseError: the model or the loss couples rows.
     """
-    require_uncoupled(model)
     require_rows_apart(model, loss, masked=masked)
     parameters = trainable_parameters(model)
     key = (masked, tuple((name, p.dtype) for name, p in parameters.items()))

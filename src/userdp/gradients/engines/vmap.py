@@ -49,8 +49,10 @@ def clipped_sum(
 
     Guarantee: as the book-keeping engine's (`userdp.gradients.engines.bookkeeping`), each norm
     taken of the very gradient that is added. Units of a pass are padded to the same number of rows.
-    What ``vmap`` cannot trace (control flow that depends on tensors, an LSTM) and two-stage clips
-    are computed by the reference engine, and so is a model that draws numbers which rows share.
+    What ``vmap`` cannot trace (control flow or selections that depend on tensors, a loss that calls
+    the model's own modules, an LSTM) and two-stage clips are computed by the reference engine, and
+    so is a model that draws numbers which rows share. No two units meet in what is traced; the rows
+    that pad a unit hold no tokens.
 
     Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` can trace a model
     is a matter of code and shapes (Python cannot look into what it batches), not of what the masks
@@ -79,7 +81,7 @@ def clipped_sum(
         try:
             with _eager_attention(model):
                 return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule, drawn)
-        except RuntimeError as error:
+        except (RuntimeError, AttributeError) as error:  # it traces no calls of submodules
             if isinstance(error, torch.OutOfMemoryError | FailureError):
                 raise
     if l2_clip_norm < LEAST_CLIP:

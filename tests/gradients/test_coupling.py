@@ -1,0 +1,141 @@
+"""A loss or a model that couples rows is refused by every engine, on rows that are nobody's."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.influence import losses, models
+from benchmarks.influence.cases import renew, without
+from userdp.errors import UseError
+from userdp.gradients import Loss, Units, causal_lm_loss, get_engine, reference
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.engines import vmap
+from userdp.gradients.made_up import EQUAL, RAGGED, Shape, made_up
+
+ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
+UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7]], [[2, 2, 1, 7, 3]]])
+
+
+class TrainsOverBatch(models.Flattened):
+    """Couples rows while it trains only."""
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found = super().forward(input_ids, lengths)
+        return found - found.mean(0) if self.training else found
+
+
+def counts_token_one(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+    """Divided by how often a special token occurs in the batch."""
+    return losses.own_rows(model, input_ids, lengths) / (input_ids == 1).sum().clamp(min=1)
+
+
+COUPLED: list[tuple[Callable[[], nn.Module], Loss]] = [
+    (models.gpt2, losses.over_batch_tokens),
+    (models.HeadOnSelected, losses.selected_over_batch),
+    (models.Flattened, losses.over_rows),
+    (models.Flattened, losses.over_width),
+    (models.Flattened, losses.over_mean_length),
+    (models.Flattened, losses.softmax_over_rows),
+    (models.Flattened, losses.gradient_over_batch),
+    (models.Flattened, counts_token_one),
+    (models.BatchMean, losses.own_rows),
+    (TrainsOverBatch, losses.own_rows),
+]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(("build", "loss"), COUPLED)
+def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(
+    build: Callable[[], nn.Module], loss: Loss, name: str
+) -> None:
+    model = build().train()
+    renew(model, 0, scale=1.0)
+    for units in (UNITS, Units.from_rows([[[1, 2, 3]]]), Units.from_rows([])):
+        with pytest.raises(UseError, match="on made-up rows") as error:
+            get_engine(name)(model, loss, units, l2_clip_norm=1.0)
+    assert "own count of targets" in str(error.value.hint)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("build", [models.gpt2, models.llama, models.qwen2])
+def test_the_built_in_loss_is_accepted_in_every_precision_and_with_dropout(
+    build: Callable[[], nn.Module], dtype: torch.dtype, masked: bool
+) -> None:
+    model = build()
+    renew(model, 0, scale=1.0)
+    require_rows_apart(model.to(dtype).train(), causal_lm_loss, masked=masked)
+
+
+def test_randomness_that_is_no_dropout_is_not_taken_for_coupling() -> None:
+    class Noisy(models.Flattened):
+        def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+            found = super().forward(input_ids, lengths)
+            return found + torch.randn_like(found) if self.training else found
+
+    model = Noisy().train()
+    state = torch.get_rng_state()
+    require_rows_apart(model, losses.own_rows, masked=False)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_loss_that_cannot_run_on_made_up_rows_goes_to_the_reference_engine(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class OfFour(models.Toy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide = nn.Linear(4 * models.WIDTH, 1)
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            found: Tensor = self.wide(self.hidden(input_ids).flatten(1)).squeeze(1)
+            return found
+
+    def of_four(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found: Tensor = model(input_ids)
+        return found
+
+    model, units = OfFour(), Units.from_rows([[[1, 2, 3, 4]], [[5, 6, 7, 8]]])
+    with caplog.at_level(logging.WARNING):
+        found = get_engine("bookkeeping")(model, of_four, units, l2_clip_norm=1.0)
+    assert "could not be asked" in caplog.text
+    exact = reference.clipped_sum(model, of_four, units, l2_clip_norm=1.0)
+    torch.testing.assert_close(found.norms, exact.norms, rtol=0, atol=0)
+
+
+def test_made_up_rows_are_the_models_own_tokens_and_fit_its_positions() -> None:
+    model = models.gpt2()
+    units = made_up(model, RAGGED[1], masked=True)
+    assert int(units.input_ids.max()) < models.VOCABULARY
+    assert units.targets is not None
+    assert bool((units.target_counts() > 0).all())
+    assert torch.equal(made_up(model, RAGGED[1], masked=True).input_ids, units.input_ids)
+    model.config.max_position_embeddings = model.config.n_positions = 6
+    assert made_up(model, RAGGED[1], masked=False).lengths.tolist() == [6, 5, 6, 6]
+    shapes: list[Shape] = [*RAGGED, EQUAL]
+    for shape in shapes[:2]:
+        assert sorted(shape.lengths) != list(shape.lengths) != sorted(shape.lengths)[::-1]
+
+
+def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loss over the width of the pass: a long row shortens what all the others add."""
+    monkeypatch.setattr(vmap, "require_rows_apart", lambda *args, **options: None)
+    model, engine = models.Flattened(), get_engine("vmap")
+    renew(model, 1, scale=1.0)
+    units = Units.from_rows([*[[[n, n + 1, 3]] for n in range(6)], [list(range(1, 10))]])
+    rest = without(units, 6)
+    clip = float(engine(model, losses.over_width, rest, l2_clip_norm=1e6).norms.max())
+    everybody = engine(model, losses.over_width, units, l2_clip_norm=clip).value
+    others = engine(model, losses.over_width, rest, l2_clip_norm=clip).value
+    moved = math.sqrt(squared_norm(everybody[n] - v for n, v in others.items())) / clip
+    print(moved)
+    assert moved > 1.5

@@ -1,0 +1,181 @@
+"""Flattened, selected and routed tokens: whose a place is, no coincidence of shapes decides."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.influence import cases, losses, models
+from benchmarks.influence.cases import without
+from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import bookkeeping, functions, verify
+from userdp.gradients.engines.auto import choose
+from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines.rows import Rows
+from userdp.gradients.engines.tape import Tape
+from userdp.gradients.made_up import RAGGED, made_up
+
+CLIP = 0.01
+ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
+
+
+def friendly() -> Units:
+    """Equal rows: what any layout of flattened tokens agrees on."""
+    return Units.from_rows([[[1, 2, 3, 4], [5, 6, 7, 8]], [[2, 2, 1, 7]]])
+
+
+def divisible(rows: int, seed: int) -> Units:
+    """Ragged rows of one unit each; with the last and without, the rows divide the targets."""
+    draw = random.Random(seed)
+    counts = [draw.randint(1, 9) for _ in range(rows - 2)]
+    counts.append(1 + (-sum(counts) - 1) % (rows - 1))  # without the last
+    counts.append(1 + (-sum(counts) - 1) % rows)
+    return Units.from_rows([[[draw.randrange(13) for _ in range(n + 1)]] for n in counts])
+
+
+def five_four_three() -> Units:
+    return Units.from_rows([[[1, 2, 3, 4, 5, 6]], [[7, 8, 9, 1, 2]], [[3, 4, 5, 6]]])
+
+
+def influence(name: str, model: nn.Module, loss: Loss, units: Units, clip: float = CLIP) -> float:
+    """The most that one unit moves the sum of an engine that has met a friendly cohort, over C."""
+    engine = get_engine(name)
+    engine(model, loss, friendly(), l2_clip_norm=clip)
+    everybody = engine(model, loss, units, l2_clip_norm=clip).value
+    moves = []
+    for out in range(len(units)):
+        rest = engine(model, loss, without(units, out), l2_clip_norm=clip).value
+        moves.append(math.sqrt(squared_norm(everybody[n] - v for n, v in rest.items())) / clip)
+    return max(moves)
+
+
+def renewed(model: nn.Module, seed: int = 0) -> nn.Module:
+    cases.renew(model, seed, scale=1.0)
+    return model
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_invariant_3_targets_that_the_rows_divide_reach_no_other_user(name: str) -> None:
+    """Rows told by division: 1.03 C and 2.02 C."""
+    model = renewed(models.HeadOnSelected())
+    assert influence(name, model, losses.on_selected, five_four_three()) <= 1
+    model = renewed(models.HeadOnSelected(), 1)
+    assert influence(name, model, losses.on_selected, divisible(17, 1)) <= 1
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: models.Routed(2, 2),  # each expert sees every token, in an order of its own
+        lambda: models.Routed(2, 1),
+        models.ExpertsFirst,  # three experts, and three rows
+        models.PositionsFirst,
+        models.Sorted,
+        models.Pooled,
+        models.Flattened,
+        models.FlattenedIds,
+    ],
+)
+def test_invariant_3_routed_sorted_and_turned_tokens_reach_no_other_user(
+    build: Callable[[], nn.Module], name: str
+) -> None:
+    for seed in range(2):
+        model = renewed(build(), seed)
+        assert influence(name, model, losses.own_rows, five_four_three()) <= 1
+        assert influence(name, model, losses.own_rows, friendly()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("build", "loss"),
+    [
+        (models.Flattened, losses.own_rows),
+        (models.FlattenedIds, losses.own_rows),
+        (models.gpt2, causal_lm_loss),
+        (models.llama, causal_lm_loss),
+    ],
+)
+def test_flattened_rows_and_positions_are_still_one_pass(
+    build: Callable[[], nn.Module], loss: Loss
+) -> None:
+    assert choose(renewed(build()), loss, friendly()).engine == "bookkeeping"
+
+
+@pytest.mark.parametrize(
+    ("build", "loss"),
+    [
+        (models.HeadOnSelected, losses.on_selected),
+        (lambda: models.Routed(2, 2), losses.own_rows),
+        (models.Sorted, losses.own_rows),
+        (models.Pooled, losses.own_rows),
+    ],
+)
+def test_selections_are_given_back_to_the_reference_engine_whatever_their_count(
+    build: Callable[[], nn.Module], loss: Loss
+) -> None:
+    model = renewed(build())
+    for units in (friendly(), five_four_three()):
+        with pytest.raises(NotCoveredError, match="kept apart"):
+            one_pass_sum(model, loss, units, l2_clip_norm=1.0)
+
+
+# Broken twins: whose a place is, told by shapes.
+
+
+def by_division(tape: Tape, x: torch.Tensor) -> int | None:
+    rows = tape.layout.rows
+    if x.dim() >= 2 and x.shape[0] == rows:
+        return 1
+    return x.shape[0] // rows if x.dim() <= 2 and x.shape[0] % rows == 0 else None
+
+
+def told_by_shapes(
+    monkeypatch: pytest.MonkeyPatch, rule: Callable[[Tape, torch.Tensor], int | None]
+) -> None:
+    monkeypatch.setattr(functions, "_inner", rule)
+    monkeypatch.setattr(Rows, "prove", lambda self, found: True)
+
+
+def test_invariant_3_twin_rows_told_by_division_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a check on the cohort's own rows, which the friendly cohort passes."""
+    told_by_shapes(monkeypatch, by_division)
+    monkeypatch.setattr(verify, "made_up", lambda *args, **options: friendly())
+    model = renewed(models.HeadOnSelected(), 1)
+    assert verify.agrees_with_reference(model, losses.on_selected, masked=False)
+    assert influence("bookkeeping", model, losses.on_selected, divisible(17, 1)) > 1.8
+
+
+def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """5 + 4 + 3 targets: the second line of defence sees by itself that the division is wrong."""
+    told_by_shapes(monkeypatch, by_division)
+    model = renewed(models.HeadOnSelected())
+    counts = made_up(model, RAGGED[0], masked=False).target_counts()
+    assert sorted(counts.tolist()) == [3, 4, 5]
+    assert not verify.agrees_with_reference(model, losses.on_selected, masked=False)
+
+
+def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of two experts: always as many tokens as the pass has, in the order of the router."""
+    told_by_shapes(monkeypatch, by_division)
+    monkeypatch.setattr(bookkeeping, "agrees_with_reference", lambda *args, **options: True)
+    found = []
+    for seed in range(3):
+        model = renewed(models.Routed(2, 2), seed)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("experts" in name)
+        units = divisible(9, seed)
+        found.append(influence("bookkeeping", model, losses.own_rows, units))
+    print(found)
+    assert max(found) > 1.05
