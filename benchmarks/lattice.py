@@ -50,12 +50,10 @@ def grid_of(std: float) -> float:
     return float(2.0 ** (math.floor(math.log2(std)) - 20))
 
 
-def candidates(count: int, std: float, *, l2_distance: float = 1.0) -> tuple[Floats, Floats]:
-    """Two clean sums on the grid that one user's clipped gradient may lie between."""
-    grid = grid_of(std)
+def candidates(count: int, *, l2_distance: float = 1.0) -> tuple[Floats, Floats]:
+    """Two clean sums with one user's clipped gradient between them: nobody's, and some float64."""
     direction = np.random.default_rng(11).standard_normal(count)
-    moved = np.rint(direction * (l2_distance / math.sqrt(count)) / grid) * grid
-    return np.zeros(count), moved
+    return np.zeros(count), direction * (l2_distance / math.sqrt(count))
 
 
 def lattice_gain(release: Floats, *, truth: Floats, other: Floats, std: float) -> Gain:
@@ -67,19 +65,22 @@ def lattice_gain(release: Floats, *, truth: Floats, other: Floats, std: float) -
         other: another one, of the same shape.
         std: of the noise.
     """
-    gains = _log_excess(release - truth, std) - _log_excess(release - other, std)
+    gains = _log_excess(release, truth, std) - _log_excess(release, other, std)
     return Gain(
         nats=float(gains.sum()),
         standard_error=float(gains.std() * math.sqrt(len(gains))),
     )
 
 
-def _log_excess(noise: Floats, std: float) -> Floats:
-    """log of the width that float32 values in the cell of ``noise`` stand for, over the cell's."""
+def _log_excess(release: Floats, clean: Floats, std: float) -> Floats:
+    """log of the width that the float32 values that lead to ``release`` stand for, over its cell's.
+
+    If ``clean`` were the clean sum.
+    """
     grid = grid_of(std)
-    cell = np.rint(noise / grid)
-    count = _first_in(cell + 1, std, grid) - _first_in(cell, std, grid)
-    centre = (noise / std).astype(np.float32)
+    cell = np.rint(release / grid)
+    count = _first_in(cell + 1, clean, std) - _first_in(cell, clean, std)
+    centre = ((release - clean) / std).astype(np.float32)
     width = np.spacing(np.abs(centre)).astype(np.float64)
     # A cell without a value is impossible; a quarter keeps one mistake of ours from deciding all.
     found: Floats = np.log(np.maximum(count, 0.25) * width * (std / grid))
@@ -88,15 +89,18 @@ def _log_excess(noise: Floats, std: float) -> Floats:
     return found
 
 
-def _first_in(cell: Floats, std: float, grid: float) -> NDArray[np.int64]:
+def _first_in(cell: Floats, clean: Floats, std: float) -> NDArray[np.int64]:
     """The place, among all float32 values, of the first that the mechanism rounds to ``cell``.
 
     Values on the edge of two cells go where the mechanism's own rounding puts them: at σ = 1.5 a
-    third of the edges are values.
+    third of the edges are values, if the clean sum is on the grid.
     """
-    near = _place(((cell - 0.5) * (grid / std)).astype(np.float32))
+    grid = grid_of(std)
+    near = _place((((cell - 0.5) * grid - clean) / std).astype(np.float32))
     below = sum(
-        (np.rint(std * _value(near + k).astype(np.float64) / grid) < cell).astype(np.int64)
+        (np.rint((clean + std * _value(near + k).astype(np.float64)) / grid) < cell).astype(
+            np.int64
+        )
         for k in range(-2, 3)
     )
     found: NDArray[np.int64] = near - 2 + below

@@ -72,7 +72,7 @@ def _fair_bits(setting: Setting) -> int:
 
 def _row(std: float, setting: Setting) -> Result:
     count = 10**5 if setting.tiny else 10**6
-    truth, other = candidates(count, std)
+    truth, other = candidates(count)
     value = {"w": torch.from_numpy(truth.copy()).to(setting.device)}
     _source(setting).add_(value, std)
     release = value["w"].cpu().numpy()

@@ -60,7 +60,7 @@ def test_fedavg_takes_plain_steps(tmp_path):
 def test_invariant_5_the_noise_of_a_silo_tells_nothing_by_its_lattice(tmp_path):
     """`benchmarks.lattice`: within 4 standard errors; its twin is float32 noise, 12 and more."""
     member, std = silo(tmp_path, plan(), items(COUNTS), seed=3), 1.5
-    truth, other = candidates(100_000, std)
+    truth, other = candidates(100_000)
     total = {"w": torch.from_numpy(truth.copy())}
     member._add_noise(total, std)
     release, narrow = total["w"].numpy(), float32_release(truth, std, seed=3)

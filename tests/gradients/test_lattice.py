@@ -36,7 +36,7 @@ def gain_of(release: Floats, std: float, truth: Floats, other: Floats) -> Gain:
 
 def noised(std: float, *, on_device: bool, from_moved: bool = False) -> Gain:
     """The gain from one release of a noise source; from either candidate."""
-    truth, other = candidates(COUNT, std)
+    truth, other = candidates(COUNT)
     if from_moved:
         truth, other = other, truth
     value = {"w": torch.from_numpy(truth.copy())}
@@ -55,7 +55,7 @@ def test_invariant_5_a_release_tells_nothing_by_its_lattice(
 
 @pytest.mark.parametrize("std", STDS)
 def test_invariant_5_twin_float32_noise_tells_the_clean_sum(std: float) -> None:
-    truth, other = candidates(COUNT, std)
+    truth, other = candidates(COUNT)
     gain = gain_of(float32_release(truth, std, seed=3), std, truth, other)
     assert gain.errors > 3 * ENOUGH
     assert gain.nats > 400  # where a Gaussian allows (C/σ)²/2, at most 1
@@ -89,7 +89,7 @@ def test_invariant_5_twin_noise_that_passes_through_float32_is_caught(
 
     monkeypatch.setattr(noise_module, "draw_on_host", host_narrow)
     monkeypatch.setattr(noise_module, "draw_on_device", device_narrow)
-    truth, other = candidates(COUNT, std)
+    truth, other = candidates(COUNT)
     value = {"w": torch.from_numpy(truth.copy())}
     NoiseSource(unsafe_noise_seed=3, threads=1, on_device=on_device).add_(value, std)
     assert gain_of(value["w"].numpy(), std, truth, other).errors > 3 * ENOUGH

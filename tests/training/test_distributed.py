@@ -155,7 +155,7 @@ def test_invariant_5_noise_of_several_processes_tells_nothing_by_its_lattice(tmp
         else:
             assert len(release) < numbers
             release = torch.cat([release, second[name]])
-        truth, other = candidates(numbers, std)
+        truth, other = candidates(numbers)
         gain = lattice_gain(release.numpy(), truth=truth, other=other, std=std)
         assert (gain.errors > 12) if "float32" in name else (abs(gain.errors) < 4), (name, gain)
 
