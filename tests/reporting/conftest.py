@@ -138,7 +138,8 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
         for epsilon in (1.0, 4.0, 16.0):
             plan = small_plan(sampling, epsilon)
             run = folder / f"{name}-{epsilon:g}"
-            train(store, plan, CONFIG, out=run, tensorboard=False)
+            # Of ELS δ is 1/n, which the page is to say.
+            train(store, plan, CONFIG, out=run, tensorboard=False, allow_large_delta=True)
             evaluate_splits(run, store, held_out_splits(store))
             runs.append(run)
     return tuple(runs)
@@ -149,8 +150,8 @@ def small_plan(sampling: Sampling, epsilon: float, *, steps: int = 4) -> Plan:
     constants = {"steps": steps, "l2_clip_norm": 1.0, "target_epsilon": epsilon}
     if sampling is Sampling.USERS:
         return Plan.for_users(
-            population=200, cohort_size=4, group_size=2, target_delta=1e-4, **constants
+            population=200, cohort_size=4, group_size=2, target_delta=1e-3, **constants
         )
     return Plan.for_examples(
-        population=1000, batch_size=8, group_size=4, target_delta=1e-4, **constants
+        population=1000, batch_size=8, group_size=4, target_delta=1e-3, **constants
     )

@@ -62,6 +62,13 @@ def test_the_commands_plan_is_the_runs(make_run: MakeRun, plan: Plan) -> None:
     assert replace(found, target_epsilon=None) == replace(plan, target_epsilon=None)
 
 
+def test_the_command_asks_leave_for_a_large_delta(make_run: MakeRun) -> None:
+    """Else it would be refused: δ is 1 over the ELS plan's examples, and within the rule of ULS."""
+    asks = [" --allow-large-delta" in train_command(read_run(make_run(n, p)))
+            for n, p in (("uls", ULS), ("els", ELS))]  # fmt: skip
+    assert asks == [False, True]
+
+
 def test_every_setting_of_training_is_judged(make_run: MakeRun) -> None:
     """A new setting must be let onto public pages by hand, or be named here as none of theirs."""
     from dataclasses import fields

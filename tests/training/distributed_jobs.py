@@ -104,7 +104,7 @@ def all_trained(jobs: list[tuple[Path, Path, str, bool, bool]]) -> list[torch.Te
 
 def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.Tensor:
     """The noise of some steps without anybody, in units of what it should be: (steps, numbers)."""
-    plan = uls_plan(population=10**9, cohort_size=1, steps=4)
+    plan = uls_plan(population=10**9, target_delta=1e-10, cohort_size=1, steps=4)
     if broken == "noise on every process":
         together = Dealing.together
 

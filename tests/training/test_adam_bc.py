@@ -119,7 +119,7 @@ def test_a_noise_that_is_not_a_deviation_is_refused(bad):
 def test_a_private_run_tells_the_optimizer_the_noise_in_its_gradients(store, tmp_path):
     """Nobody is drawn, so that .grad is noise alone, at a clip norm that moves."""
     plan = dataclasses.replace(
-        uls_plan(population=10**12, cohort_size=50),
+        uls_plan(population=10**12, target_delta=1e-14, cohort_size=50),
         adaptive=AdaptiveClipping(count_noise_std=5.0, learning_rate=1.0),
     )
     model = toy_model(store)

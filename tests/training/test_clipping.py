@@ -110,7 +110,9 @@ def test_invariant_1_twin_a_ledger_of_another_noise_ratio_is_refused_by_the_clai
 
 def moves_of_the_clip_norm(store, out):
     """What noise on the count of nobody did to the clip norm, in its own deviations."""
-    plan = adaptive(uls_plan(population=10**12, cohort_size=50, steps=60), learning_rate=1.0)
+    plan = adaptive(
+        uls_plan(population=10**12, target_delta=1e-14, cohort_size=50, steps=60), learning_rate=1.0
+    )
     run_all(toy_model(store), store, plan, out)
     clips = np.array([step["l2_clip_norm"] for step in steps_of(out)])
     return -np.diff(np.log(clips)) * plan.denominator / plan.count_noise_std

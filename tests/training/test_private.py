@@ -100,7 +100,7 @@ def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(store, tmp_p
 
 @pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
 def test_invariant_2_an_empty_cohort_is_a_noise_only_step_that_counts(store, tmp_path, make_plan):
-    plan = make_plan(population=10**12)
+    plan = make_plan(population=10**12, target_delta=1e-14)
     model = toy_model(store)
     seen = run_all(model, store, plan, tmp_path / "run")
     assert [step.operator["units"] for step, _ in seen] == [0] * plan.steps
@@ -182,9 +182,15 @@ def noise_scale(tmp_path, store, micro_batch):
     plan, _ = noise_of_a_step(tmp_path, store, "one", micro_batch)
     model = toy_model(store)
     noisy = run_all(
-        model, store, uls_plan(population=10**12), tmp_path / "empty", micro_batch=micro_batch
+        model,
+        store,
+        uls_plan(population=10**12, target_delta=1e-14),
+        tmp_path / "empty",
+        micro_batch=micro_batch,
     )[0][1]
-    scaled = (noisy * uls_plan(population=10**12).denominator / plan.noise_std).numpy()
+    scaled = (
+        noisy * uls_plan(population=10**12, target_delta=1e-14).denominator / plan.noise_std
+    ).numpy()
     low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], scaled.size) / scaled.size
     return low < np.square(scaled).mean() < high
 
@@ -280,7 +286,7 @@ def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
 
 
 def test_invariant_7_a_resumed_run_draws_other_noise(store, tmp_path):
-    plan = uls_plan(population=10**12)
+    plan = uls_plan(population=10**12, target_delta=1e-14)
     model = toy_model(store)
     optimizer = sgd(model)
     firsts = []

@@ -52,6 +52,8 @@ def train_command(run: RunFacts) -> str:
         options = list(_plan_options(plan))
     else:
         options = ["--plan", "plan.json"]
+    if plan and size_of(plan.target_delta, plan.population) is DeltaSize.TOO_LARGE:
+        options.append("--allow-large-delta")
     parts = ["userdp", "train", "STORE", "--out", "RUN", *options, *_train_options(run.train)]
     return shlex.join(parts)
 
@@ -74,8 +76,6 @@ def _plan_options(plan: Plan) -> Iterator[str]:
     yield from ("--l2-clip-norm", _number(plan.l2_clip_norm))
     yield from ("--noise-multiplier", _number(plan.noise_multiplier))
     yield from ("--delta", _number(plan.target_delta))
-    if size_of(plan.target_delta, plan.population) is DeltaSize.TOO_LARGE:
-        yield "--allow-large-delta"
     if plan.item_clip_norm is not None:
         yield from ("--item-clip-norm", _number(plan.item_clip_norm))
     if plan.accountant is not Accountant.CONTOUR:
