@@ -38,7 +38,8 @@ _TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the stri
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
 _BACK = 5.0
 _LEAST_EPSILON = 1e-9  # orders are in units of 1/epsilon
-_MOST_NODES = 8e5  # about a second
+_MOST_LOG = 600.0  # of what must be a double
+_MOST_NODES, _MOST_WORK = 8e5, 8e8  # work: nodes times points; one to three seconds
 _EXTENSIONS = (1.5, 3.0, 5.0, 8.0)
 _MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
 _SHARES_OF_EPSILON = (0.8, 0.45, 0.3, 0.2, 0.12, 0.07, 0.04, 0.02)
@@ -316,6 +317,17 @@ def _log_tail(lines: tuple[LargeLine, ...], mu2: float, u: float) -> float:
     return float(np.logaddexp.reduce(shares)) + product
 
 
+def _splittable(lines: tuple[LargeLine, ...]) -> bool:
+    """Whether prod M / prod M_0 is a double at u = 0, where it is largest."""
+    total = 0.0
+    for line in lines:
+        small, large = float(line.small.sum().real), float(line.large.sum().real)
+        if not small > 1e-290:
+            return False  # hardly a step is small: nothing to split
+        total += line.count * math.log1p(large / small)
+    return total < _MOST_LOG
+
+
 def _nodes(
     side: Side,
     splits: tuple[Split, ...],
@@ -337,14 +349,16 @@ def _nodes(
     period = float(periods[fine[0]] if fine.size else periods[int(excess.argmin())])
     h = 2 * math.pi / period
     wanted = log_delta + _LOG_SHARE - (log_m - c * epsilon)
-    u = 20.0 / epsilon
+    if not _splittable(lines):
+        return None
+    u = min(20.0 / epsilon, _MOST_NODES * h)
     width = sum(line.ell.size for line in lines)
     while True:
         tail = _log_tail(lines, side.mu2, u)
         if tail - math.log(math.pi * u) <= wanted:
             break
         u *= 1.15
-        if u / h * width > 8e8 or u / h > _MOST_NODES:
+        if u / h * width > _MOST_WORK or u / h > _MOST_NODES:
             if tail - math.log(math.pi * u) > wanted - _LOG_SHARE - 2.0:
                 return None  # what lies beyond could be a tenth of delta: not worth its second
             break
@@ -358,8 +372,6 @@ def _nodes(
     noise = 0.0
     for line in lines:
         start = float(line.small.sum().real)
-        if not start > 1e-290:
-            return None  # hardly a step is small: nothing to split
         away = departures(line.small, line.ell, h, n) / start
         m0 = start * (1 + away)
         m1 = sums(line.large, line.ell, h, n)
@@ -378,7 +390,7 @@ def _nodes(
         log_most_small += line.count * np.log(np.abs(m0) + error0)
         noise += line.count * line.noise
     log_small += side.mu2 * (-0.5 * grid**2 + 1j * grid * (c + 0.5))
-    if not float(hits.real.max()) < 600.0 or not float(log_small.real.max()) < 600.0:
+    if not float(hits.real.max()) < _MOST_LOG or not float(log_small.real.max()) < _MOST_LOG:
         return None  # also where one of them is not a number
     value_nodes = np.exp(log_small) * np.expm1(hits)
     growth += EPS * (64 + 8 * np.abs(log_small))
