@@ -101,13 +101,14 @@ class Moment:
         """The part of the axis with nodes, and a wider one with cells."""
         view, b, law = self.view, self._float_b, self.view.law
         log_f = b * view.loss + view.log_weight - np.log(np.gradient(view.x))
-        margin = 12.0
+        peak = float(log_f.max())
+        self._scale = max(peak - self._log_target, 1.0)
+        # at the height Y/2 of the nodes the bound has grown by e^{growth Y²/4}, Y² ≈ scale/growth
+        margin = 12.0 if self._real else 12.0 + 0.27 * self._scale
         keep = np.flatnonzero(log_f > self._log_target - margin)
         if keep.size < 3 or keep[-1] >= view.x.size - 1 or keep[0] == 0:
             raise ArithmeticError("the integrand does not fade within the range looked at")
         self.inner = (float(view.x[keep[0] - 1]), float(view.x[keep[-1] + 1]))
-        peak = float(log_f.max())
-        self._scale = max(peak - self._log_target, 1.0)
         _, _, variance = law.at(view.x[keep])
         self._widest = float(variance.max())
         spare = 8.0

@@ -9,7 +9,7 @@ are bounded by Chernoff's inequality.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from userdp.accounting.proof.moment import Moment, TailLine
 from userdp.accounting.proof.planning import Plan, make_plan
 
 LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
-MOST_PRODUCTS = 1.4e8  # nodes in u times nodes in x: some 10 s
+MOST_PRODUCTS = 8e7  # nodes in u times nodes in x, at 128 bits: some 6 s
 MOST_TERMS = 300_000
 _SMOOTHED = 1e-7  # relative error that smoothing may leave, where the sum needs it
-_LOG_SMOOTHED = math.log(1e-8)  # of the tail, where smoothing costs more than that anyway
+_LOG_SMOOTHED = math.log(4e-9)  # in place of LOG_TOLERANCE, where smoothing costs more anyway
 _LEAST_BITS, _MOST_BITS = 128, 600
 
 
@@ -49,6 +49,11 @@ class _Problem:
     variance: Ball  # μ² of the Gaussian phases
     epsilon: float
     remove: bool
+    log_tolerance: float = LOG_TOLERANCE
+
+
+class _TooManyTermsError(ArithmeticError):
+    """The sum has to be smoothed: nothing is gained by tight tolerances elsewhere."""
 
 
 def sum_delta(
@@ -79,16 +84,14 @@ def sum_delta(
     best = OneWay(0.0, 1.0, "trivial")
     guess = math.log(size) if size > 0 else None
     for turn in range(3):
-        plan = make_plan(
-            phases,
-            epsilon,
-            remove=remove,
-            log_tolerance=LOG_TOLERANCE,
-            variance=float(variance.mid()),
-            log_delta=guess,
-        )
         try:
-            found = _along(problem, plan, guess)
+            try:
+                plan = _plan(problem, guess)
+                found = _along(problem, plan, guess)
+            except _TooManyTermsError:
+                problem = replace(problem, log_tolerance=_LOG_SMOOTHED)
+                plan = _plan(problem, guess)
+                found = _along(problem, plan, guess)
         except ArithmeticError:
             if turn == 0:
                 raise
@@ -111,6 +114,17 @@ def sum_delta(
     return best
 
 
+def _plan(problem: _Problem, guess: float | None) -> Plan:
+    return make_plan(
+        problem.phases,
+        problem.epsilon,
+        remove=problem.remove,
+        log_tolerance=problem.log_tolerance,
+        variance=float(problem.variance.mid()),
+        log_delta=guess,
+    )
+
+
 def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
     phases = problem.phases
     log_delta = plan.log_delta if guess is None else min(guess, plan.log_delta)
@@ -118,7 +132,7 @@ def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
     per_unit = plan.log_at_c - log_delta + math.log(sum(s.count for s in phases)) - math.log(plan.c)
     per_unit = max(per_unit, 0.0)
     bits = _LEAST_BITS
-    need = 60 + (per_unit - LOG_TOLERANCE) / math.log(2)
+    need = 60 + (per_unit - problem.log_tolerance) / math.log(2)
     while bits < need:
         bits += 32
     while True:
@@ -140,7 +154,7 @@ def _with_bits(
         for steps, view in zip(phases, plan.views, strict=True):
             b = 1 + arb(plan.c) if remove else -arb(plan.c)
             log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
-            target = log_m + LOG_TOLERANCE - per_unit
+            target = log_m + problem.log_tolerance - per_unit
             moments.append(Moment(steps, view, b, target, bits))
         chosen = _Sum(problem, plan, moments, log_delta)
         return chosen.enclose(bits), chosen.blurred
@@ -178,7 +192,7 @@ class _Sum:
 
     def _length(self, smoothing: float) -> float:
         """U at which the tail is small enough."""
-        goal = self.log_delta + (_LOG_SMOOTHED if smoothing else LOG_TOLERANCE)
+        goal = self.log_delta + self.problem.log_tolerance
         low, high = 0.0, self.float_h
         while self._log_tail(high, smoothing) > goal:
             low, high = high, high * 2
@@ -199,10 +213,13 @@ class _Sum:
         arb, acb = flint.arb, flint.acb
         problem, c, h = self.problem, self.c, self.h
         nodes = max(len(moment.points) for moment in self.moments)
-        most = max(64, int(min(MOST_PRODUCTS / nodes, MOST_TERMS)))
+        cheap = (_LEAST_BITS / bits) ** 1.3
+        most = max(64, int(min(cheap * MOST_PRODUCTS / nodes, MOST_TERMS)))
         smoothing = 0.0
         count = self._length(0.0) / self.float_h + 2
         if count > most:
+            if problem.log_tolerance < _LOG_SMOOTHED:
+                raise _TooManyTermsError("the sum along the line is too long")
             smoothing = _SMOOTHED / (self.plan.c * (self.plan.c + 1))
             while self._length(smoothing) / self.float_h + 2 > most:
                 smoothing *= 1.5
@@ -252,8 +269,13 @@ class _Sum:
         cap = chern_right if chern_right < upper else upper
         if not (upper.is_finite() and lower.is_finite()):
             raise ArithmeticError("the balls grew without bound")
-        # the trapezoid's own errors are in the balls too, near 1e-11: more than that is rounding
-        self.blurred = bool(sums.rad() > sums.mid() * arb(1e-9)) and float_above(cap) > 1e-300
+        rounded = any(
+            value[j].real.rad() > 2 * moment.error
+            for value, moment in zip(values, self.moments, strict=True)
+            for j in (0, -1)
+        )
+        blur = max(100 * math.exp(problem.log_tolerance), 1e-9)
+        self.blurred = rounded and bool(sums.rad() > sums.mid() * arb(blur))
         how = "smoothed sum" if smoothing else "sum"
         return OneWay(
             max(float_below(lower), 0.0),
