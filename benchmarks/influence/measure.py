@@ -35,7 +35,7 @@ def influence(engine: Engine, case: Case) -> dict[str, Any]:
         with _counted_reference() as calls:
             others = engine(case.model, case.loss, rest, l2_clip_norm=clip)
     except UseError as error:
-        return {**row, "refused": str(error)}
+        return {**row, "refused": str(error).split(",")[0][:60]}
     moved = (everybody.value[name] - value for name, value in others.value.items())
     return {
         **row,

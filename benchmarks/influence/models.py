@@ -64,11 +64,6 @@ def mixtral_attention() -> nn.Module:
     return model
 
 
-class Output:
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
-
-
 class OnSelected(nn.Module):
     """A language model whose head sees only the tokens that count."""
 

@@ -18,7 +18,7 @@ apart, and there is no reference engine), which is found on made-up rows, before
 charged.
 
 `make influence`, {date}, {cores} CPU cores, one thread, {minutes:.0f} minutes of processor time in
-all; single cases in `influence.jsonl`.
+all; single cases go to `influence.jsonl` beside this page, which is not kept.
 
 | engine | kind | cases | largest ratio | clipped | fell back | refused |
 |---|---|---:|---:|---:|---:|---:|

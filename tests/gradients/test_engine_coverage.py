@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import one_pass, uses
+from userdp.gradients.engines import functions, one_pass, rows, uses
 from userdp.gradients.engines.auto import choose
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines.tape import Tape
 from userdp.gradients.losses import causal_lm_loss
 
 MakeModel = Callable[..., nn.Module]
@@ -140,8 +141,13 @@ def test_a_parameter_without_a_rule_is_named_not_skipped(
         one_pass_sum(Toy(layer()), toy_loss, units, l2_clip_norm=1.0)
 
 
+def by_division(tape: Tape, x: Tensor) -> int | None:
+    rows_ = tape.layout.rows
+    return x.shape[0] // rows_ if x.shape[0] % rows_ == 0 else None
+
+
 def test_a_layout_that_no_rule_can_see_is_caught_by_the_comparison_with_the_reference(
-    units: Units, caplog: pytest.LogCaptureFixture
+    units: Units, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     model = Toy(PositionsFirst())
@@ -149,7 +155,11 @@ def test_a_layout_that_no_rule_can_see_is_caught_by_the_comparison_with_the_refe
         get_engine("bookkeeping")(model, toy_loss, units, l2_clip_norm=1.0)
     assert "slower reference engine" in caplog.text
     assert choose(model, toy_loss, units).engine == "reference"
-    # Broken twin: the same engine without the comparison clips the wrong mixtures.
+    with pytest.raises(NotCoveredError, match="kept apart"):
+        one_pass_sum(model, toy_loss, units, l2_clip_norm=1.0)
+    # Broken twin: rows told by shapes, without the comparison, clip the wrong mixtures.
+    monkeypatch.setattr(functions, "_inner", by_division)
+    monkeypatch.setattr(rows.Rows, "prove", lambda self, losses: True)
     blind = one_pass_sum(model, toy_loss, units, l2_clip_norm=1.0)
     exact = clipped_sum(model, toy_loss, units, l2_clip_norm=1.0)
     assert float(((blind.norms - exact.norms) / exact.norms).abs().max()) > 0.01
@@ -300,7 +310,7 @@ def test_the_cost_model_forms_gradients_of_long_units_only() -> None:
 def test_invariant_3_which_engine_computes_changes_nobodys_contribution(
     make_model: MakeModel,
 ) -> None:
-    """A lone unit cannot be compared with another, so the reference computes it: at the same aim.
+    """A lone unit, and units that fall back to the reference, are clipped at the same aim.
 
     Broken twin: the reference at its own margin would scale everybody who is left by 1 + 1e-3.
     """

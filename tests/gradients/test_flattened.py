@@ -92,6 +92,19 @@ def test_invariant_3_routed_sorted_and_turned_tokens_reach_no_other_user(
         assert influence(name, model, losses.own_rows, friendly()) <= 1
 
 
+def experts_train() -> nn.Module:
+    model = renewed(models.Routed(2, 2), 10)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("experts" in name)
+    return model
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_invariant_3_as_many_tokens_as_the_pass_has_but_in_the_routers_order(name: str) -> None:
+    """Flattened input that is taken wherever its length is rows x width: 1.84 C."""
+    assert influence(name, experts_train(), losses.own_rows, divisible(9, 10)) <= 1
+
+
 @pytest.mark.parametrize(
     ("build", "loss"),
     [
@@ -170,12 +183,6 @@ def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
     """Two of two experts: always as many tokens as the pass has, in the order of the router."""
     told_by_shapes(monkeypatch, by_division)
     monkeypatch.setattr(bookkeeping, "agrees_with_reference", lambda *args, **options: True)
-    found = []
-    for seed in range(3):
-        model = renewed(models.Routed(2, 2), seed)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_("experts" in name)
-        units = divisible(9, seed)
-        found.append(influence("bookkeeping", model, losses.own_rows, units))
-    print(found)
-    assert max(found) > 1.05
+    model = experts_train()
+    units = divisible(9, 10)
+    assert influence("bookkeeping", model, losses.own_rows, units) > 1.5

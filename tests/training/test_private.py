@@ -7,6 +7,9 @@ import torch
 from scipy import stats
 
 import userdp
+from benchmarks.influence import losses
+from benchmarks.influence.cases import renew
+from benchmarks.influence.models import HeadOnSelected
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import (
     attempts,
@@ -437,3 +440,57 @@ def test_operator_facts_count_what_was_drawn(store, tmp_path):
     assert step.operator["rows"] == np.minimum(counts, plan.group_size).sum()
     assert step.operator["loss"] == pytest.approx(math.log(32), abs=0.3)
     assert 0 <= step.operator["clipped_fraction"] <= 1
+
+
+# Invariant 3, sensitivity: what one user moves, from the store to the gradient.
+
+
+def moved_by_the_last_user(folder, counts, loss):
+    """The change of the sum, over C, when the last user's record is not in the store."""
+    texts = {
+        f"user{n:02d}".encode(): [" ".join(f"w{(5 * n + k) % 30}" for k in range(count + 1))]
+        for n, count in enumerate(counts)
+    }
+    plan = uls_plan(population=len(counts), cohort_size=len(counts), group_size=1, steps=1)
+    sums = []
+    for kept in (len(counts), len(counts) - 1):
+        some = dict(list(texts.items())[:kept])
+        opened = toy_store(folder / f"{kept}", some, held_out=0.0)
+        model = HeadOnSelected()
+        model.embedding = torch.nn.Embedding(opened.meta.vocab_size, 8)
+        model.head = torch.nn.Linear(8, opened.meta.vocab_size)
+        renew(model, 1, scale=1.0)
+        ((_, found),) = run_all(
+            model,
+            opened,
+            plan,
+            folder / f"run {kept}",
+            loss=loss,
+            engine="bookkeeping",
+            unsafe_seed=1,
+            unsafe_noise_seed=2,
+        )
+        sums.append(found * plan.denominator)  # with the same noise, which cancels
+    return float((sums[0] - sums[1]).norm()) / plan.l2_clip_norm
+
+
+def test_invariant_3_a_head_on_selected_tokens_moves_the_sum_by_at_most_the_clip_norm(tmp_path):
+    """With rows told by division it was 1.41 C: the first rows are equal, and passed a check."""
+    counts = [3, 3, 2, 2, 3, 5, 2, 2, 2, 3, 3, 4, 6, 1, 2, 5, 1, 4, 1, 6, 1, 2, 4, 3, 5]
+    assert sum(counts) % len(counts) == 0
+    assert 0.5 < moved_by_the_last_user(tmp_path, counts, losses.on_selected) <= 1
+
+
+def test_invariant_3_a_loss_over_the_batch_is_refused_before_anything_is_charged(store, tmp_path):
+    model = HeadOnSelected()
+    with pytest.raises(UseError, match="on made-up rows"):
+        make_private(
+            model,
+            sgd(model),
+            store,
+            uls_plan(),
+            out=tmp_path / "run",
+            loss=losses.selected_over_batch,
+        )
+    assert not (tmp_path / "run").exists()
+    assert not (store.path / "ledger.jsonl").exists()
