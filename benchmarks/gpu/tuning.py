@@ -11,7 +11,7 @@ this kind of device: the constant should lie where the ratio passes 1.
 
 ``passes``: how many units a pass may hold. The engines allow `one_pass.FORMED_BYTES`, or four times
 the parameters, as if every gradient were formed; where norms come from Gram matrices a pass could
-hold more. The decoder in bfloat16 under that limit, a larger one and none, beside the ordinary
+hold more. The decoder in float32 under that limit, a larger one and none, beside the ordinary
 pass; in passes of 64 rows at most.
 """
 
@@ -27,11 +27,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.decoders import cohort, gpt2
-from benchmarks.gpu.setting import BY_COST, DECODER, TINY, Result, Setting, loss_of
+from benchmarks.gpu.setting import DECODER, TINY, Result, Setting, loss_of
 from benchmarks.gpu.timing import cleared, interleaved, seconds
 from benchmarks.passes import engine_step, plain
 from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.uses import Dense, Ghost, Layout, form
+from userdp.training.config import Precision
 
 UNITS = 4
 SIDES = ((1024, 1024), (4096, 1024))
@@ -123,7 +124,7 @@ def limits(setting: Setting, deadline: float) -> Result:
     """Rows as `timing.compare` makes them; an engine's name ends with its limit."""
     shape = TINY if setting.tiny else DECODER
     model = gpt2(shape, device=setting.device)
-    precision, micro_batch = BY_COST[0], 64
+    precision, micro_batch = Precision.FLOAT32, 64  # fewer bits are not batched
     loss = loss_of(precision, model)
     rows: list[Result] = []
     skipped, absent = [], []

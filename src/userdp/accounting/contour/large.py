@@ -322,8 +322,8 @@ def _splittable(lines: tuple[LargeLine, ...]) -> bool:
     total = 0.0
     for line in lines:
         small, large = float(line.small.sum().real), float(line.large.sum().real)
-        if not small > 1e-290:
-            return False  # hardly a step is small: nothing to split
+        if not small > 1e-290 or not large > -0.5 * small:
+            return False  # hardly a step is small, or rounding is all there is: nothing to split
         total += line.count * math.log1p(large / small)
     return total < _MOST_LOG
 

@@ -35,7 +35,10 @@ def on_branch(value: Complexes, y: Floats, slope: Floats) -> Complexes:
         y: (m,), >= 0.
         slope: l'(x), (n,).
     """
-    turns = np.rint((np.outer(y, slope) - value.imag) / _TURN)
+    turns = np.outer(y, slope)
+    turns -= value.imag
+    turns /= _TURN
+    np.rint(turns, out=turns)
     out: Complexes = value + 1j * _TURN * turns if turns.any() else value
     return out
 
@@ -45,7 +48,10 @@ def is_on_branch(ell: Complexes, y: Floats, slope: Floats) -> bool:
 
     Legitimate only where y^2 l'' < 2.
     """
-    return bool((np.abs(ell.imag - np.outer(y, slope)) < 0.5 * np.pi * (1 + 1e-9)).all())
+    off = np.outer(y, slope)
+    off -= ell.imag
+    # a maximum that is not a number fails too
+    return bool(np.abs(off, out=off).max() < 0.5 * np.pi * (1 + 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
