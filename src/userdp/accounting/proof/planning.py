@@ -98,13 +98,16 @@ class View:
 class Plan:
     """What one direction is computed with.
 
-    ``log_delta`` is the guess at log δ, ``log_excess`` the log of Chernoff's value at c over it.
+    ``right``, ``left`` and ``best`` are orders of Chernoff's bound: for the aliases on either
+    side, and the one that bounds δ itself best. ``log_delta`` is the guess at log δ, ``log_at_c``
+    the log of M(c)^T e^{-cε}.
     """
 
     c: float
     period: float
     right: float
     left: float
+    best: float
     views: tuple[View, ...]
     log_delta: float
     log_at_c: float
@@ -129,7 +132,10 @@ def _view(law: FloatLaw, cut: Cut | None, furthest: float, most: float) -> View:
         x = np.unique(x) if left < 0 else np.linspace(-19.0, 18.0, 2500)
         log_cut = np.zeros_like(x)
     else:
-        x = np.linspace(-18.0, furthest, 4000)
+        near = min(cut.place + 12.0, furthest)
+        x = np.linspace(-18.0, near, 3000)
+        if furthest > near + 1.0:  # components far out count for large orders only
+            x = np.concatenate([x[:-1], np.linspace(near, furthest, 1500)])
         log_cut = log_ndtr(-math.sqrt(2) * cut.sharpness * (x - cut.place))
     loss, _, _ = law.at(x)
     widths = np.gradient(x)
@@ -229,8 +235,8 @@ def _try(
             place = _place(law, sharpness, guess + log_tolerance - math.log(2 * steps_in_all))
             cut = Cut(place, sharpness)
             most = min(most, 1.9 * square) if law.a * law.k[-1] > 30 else most
-            furthest = max(_furthest(law, cut, min(most, 1e3)), place + 10.0)
-            views.append(_view(law, cut, min(furthest, 4e3), most))
+            furthest = max(_furthest(law, cut, most), place + 10.0)
+            views.append(_view(law, cut, furthest, most))
         else:
             views.append(_view(law, None, 0.0, most))
     orders = _LINES[most >= _LINES]
@@ -268,6 +274,7 @@ def _try(
         period=float(max(right, left)) * 1.02,
         right=_dyadic(float(orders[r])),
         left=0.0 if q < 0 else _dyadic(float(orders[q])),
+        best=_dyadic(float(orders[int(np.argmin(chern + kappa))])),
         views=tuple(views),
         log_delta=log_delta,
         log_at_c=float(chern[at]),
