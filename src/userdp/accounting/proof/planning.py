@@ -19,7 +19,7 @@ from userdp.accounting.proof.law import Binomial, Steps
 Floats = NDArray[np.float64]
 
 _NEGLIGIBLE = 110.0  # log of what a window of k may leave out, beside the largest term
-_LINES = np.geomspace(1e-8, 1e6, 421)  # candidates for c and for the orders of Chernoff's bound
+_LINES = np.geomspace(1e-8, 1e8, 481)  # candidates for c and for the orders of Chernoff's bound
 
 
 class FloatLaw:
@@ -224,10 +224,11 @@ def _try(
     log_tolerance: float,
     steps_in_all: int,
     variance: float,
+    most: float = 1e4,
 ) -> Plan | None:
+    ordinary = most
     remove = square > 0
     views = []
-    most = 1e4
     for law in laws:
         cut = None
         if remove:
@@ -247,6 +248,11 @@ def _try(
     chern = log_moments - orders * epsilon
     kappa = orders * np.log(orders) - (1 + orders) * np.log1p(orders)
     saddle = int(np.argmin(chern - np.log(orders) - np.log1p(orders)))
+    if saddle >= orders.size - 4 and most >= ordinary and most < 1e7:
+        # tiny losses want large orders, and these a wide and coarse view: only where needed
+        return _try(
+            phases, laws, epsilon, square, guess, log_tolerance, steps_in_all, variance, 30 * most
+        )
     log_delta = min(float((chern + kappa).min()), 0.0) - 1.0
     want = min(guess, log_delta) + log_tolerance
     best: tuple[float, int, int, int] | None = None
