@@ -149,28 +149,32 @@ def _one_step(
 
 
 def _mixture_tail(steps: Steps, law: FloatLaw, root: Ball, bits: int, *, above: bool) -> Ball:
-    """Q(x > root), or Q(x < root); components far in both tails are bounded, not summed."""
+    """Q(x > root), or Q(x < root).
+
+    The terms q_k Pr[N(ka, 1) beyond root] are log-concave in k, as q_k and the normal tail are:
+    what lies outside the window of k is at most a geometric series from its edge.
+    """
     arb = flint_library().arb
     least, sign = steps.law.least, 1 if above else -1
-    at = float(root.mid())
-    size = law.log_q + log_ndtr(sign * (law.a * law.k - at))
+    size = law.log_q + log_ndtr(sign * (law.a * law.k - float(root.mid())))
     keep = np.flatnonzero(size > size.max() - (bits * math.log(2) + 20))
     low, high = int(keep[0]) + least, int(keep[-1]) + least
+
+    def beyond(k: int) -> Ball:
+        return _tail(sign * (root - steps.unit * k))
+
     weight = steps.law.weight(low)
     value = arb(0)
     if low > least:
-        # the factor is at most 1, and at most the one at ``low`` where it falls downwards
-        rho = 1 / steps.law.ratio(low - 1)
-        edge = _tail(root - steps.unit * low) if above else arb(1)
-        value += _upto(weight * edge * _geometric(rho))
+        rho = beyond(low - 1) / beyond(low) / steps.law.ratio(low - 1)
+        value += _upto(weight * beyond(low) * _geometric(rho))
     for k in range(low, high + 1):
-        value += weight * _tail(sign * (root - steps.unit * k))
+        value += weight * beyond(k)
         if k < high:
             weight = weight * steps.law.ratio(k)
     if high < steps.law.most:
-        rho = steps.law.ratio(high)
-        edge = arb(1) if above else _tail(steps.unit * high - root)
-        value += _upto(weight * edge * _geometric(rho))
+        rho = beyond(high + 1) / beyond(high) * steps.law.ratio(high)
+        value += _upto(weight * beyond(high) * _geometric(rho))
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from userdp.accounting.proof.balls import flint_library, float_above
 from userdp.accounting.proof.closed import (
@@ -97,7 +97,10 @@ def enclose_delta(
                 found = sum_delta(mixed, variance, epsilon, remove=remove, wanted=wanted, size=size)
         except ArithmeticError as error:
             reasons.append(f"{'remove' if remove else 'add'}: {error}")
-            found = OneWay(0.0, 1.0, "dominating bounds")
-        upper = min(found.upper, capped)
-        ways.append(OneWay(found.lower, upper, found.how, found.bits, found.terms))
+            found = OneWay(0.0, 1.0, "none")
+        if found.why:
+            reasons.append(f"{'remove' if remove else 'add'}: {found.why}")
+        if capped < found.upper:
+            found = replace(found, upper=capped, how=f"{found.how}, dominating bound")
+        ways.append(found)
     return Enclosure(epsilon, ways[0], ways[1], time.process_time() - started, "; ".join(reasons))

@@ -126,7 +126,7 @@ class Ratio:
             flint.arb_poly([c * (k - low) ** r for k, c in enumerate(self.coefficients, low)])
             for r in range(3)
         ]
-        self._complex = flint.acb_poly(self.coefficients)
+        self._line: tuple[Ball, Ball, Ball] | None = None
         self._above = self._below = arb(0)
         if high < law.most:
             rho = law.ratio(high) * (-half * (2 * high + 1) + self.a * arb(reach[1])).exp()
@@ -162,13 +162,28 @@ class Ratio:
         return loss, mean + self.low, variance
 
     def above(self, x: float, y: Ball) -> tuple[Ball, Ball]:
-        """Z(x + iy)/t^low as a complex ball, and the log of t: z·a."""
+        """Z(x + iy)/t^low as a complex ball, and the log of t: z·a.
+
+        On one line the angle θ = ay is the same for all x: the real and the imaginary part are
+        polynomials in |t| with coefficients c_k cos(k - low)θ and c_k sin(k - low)θ. Real balls do
+        not widen when they are multiplied; rectangles in the plane do.
+        """
         flint = flint_library()
         arb, acb = flint.arb, flint.acb
+        if self._line is None or self._line[0] is not y:
+            turns = [
+                (self.a * y * (k - self.low)).sin_cos() for k in range(self.low, self.high + 1)
+            ]
+            pairs = list(zip(self.coefficients, turns, strict=True))
+            self._line = (
+                y,
+                flint.arb_poly([c * cos for c, (_, cos) in pairs]),
+                flint.arb_poly([c * sin for c, (sin, _) in pairs]),
+            )
         log_t = acb(self.a * arb(x), self.a * y)
-        t = log_t.exp()
-        slack = self._missing(log_t.real.exp(), 0).upper()
-        return self._complex(t) + acb(arb(0, slack), arb(0, slack)), log_t
+        t = log_t.real.exp()
+        slack = arb(0, self._missing(t, 0).upper())
+        return acb(self._line[1](t) + slack, self._line[2](t) + slack), log_t
 
 
 def _geometric(rho: Ball) -> Ball:
@@ -187,8 +202,9 @@ def continuous_log(ratio: Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
 
     .. math:: |Im ℓ(x+iy) - ay\, m(x)| ≤ W(x)\,(4\tan(ay/2) - 2ay)
 
-    (docs/proof.md, Lemma 3). Where the right side is below π - radius, it tells the multiple of 2π
-    that the principal logarithm lacks.
+    (docs/proof.md, Lemma 3). Where the right side and the distance of one candidate from a·y·m(x)
+    sum to less than 2π, no other candidate satisfies it: that tells the multiple of 2π that the
+    principal logarithm lacks.
 
     Raises:
         ArithmeticError: the bound does not tell.
@@ -204,7 +220,8 @@ def continuous_log(ratio: Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
     turns = (centre - principal.imag) / (2 * arb.pi())
     whole = math.floor(float(turns.mid()) + 0.5)
     shifted = principal + acb(0, 2 * arb.pi() * whole)
-    if not abs(shifted.imag - centre) + slack < arb.pi():
+    # the other candidates are at least 2π - |shifted - centre| away from the centre
+    if not abs(shifted.imag - centre) + slack < 2 * arb.pi():
         raise ArithmeticError("the branch of the logarithm is not determined on this line")
     return shifted, variance
 

@@ -163,12 +163,11 @@ class Moment:
         (x1, x2), (low, high) = self.outer, self.inner
         width = min(0.04, (high - low) / 200)
         width = max(width, (high - low) / _MOST_CELLS)
-        # a cell's bound is too high by e^{slope × width}, which three nats may be
-        means = self.view.law.at(np.array([x1, x2]))[1]
-        slope = abs(self._float_b) * self.view.law.a * float(means[1]) + max(-x1, x2)
+        # the cut falls within a cell by e^{slope × width}, which three nats may be
+        most = 0.5
         if self.view.cut is not None:
-            slope += 2 * self.view.cut.sharpness**2 * max(x2 - self.view.cut.place, 0.0)
-        most = 3.0 / slope
+            past = max(x2 - self.view.cut.place, 1.0)
+            most = min(most, 1.5 / (self.view.cut.sharpness**2 * past))
         edges = np.concatenate(
             [
                 low - _widening(low - x1, width, most)[:0:-1],
@@ -186,20 +185,24 @@ class Moment:
         self._growth = kappa**2 + arb(0.5)
         root = (2 * arb.pi()).sqrt()
         erfc = [cut_weight(cut, arb(float(x))).upper() for x in edges]
-        squares = [(-(arb(float(x)) ** 2) / 2).exp().upper() for x in edges]
+        heights = [
+            (self.b * at[0] - arb(float(x)) ** 2 / 2).exp().upper()
+            for x, at in zip(edges, at_edge, strict=True)
+        ]
         self._cells: list[tuple[Ball, Ball, Ball, bool]] = []
         for i in range(edges.size - 1):
             u, v = float(edges[i]), float(edges[i + 1])
-            loss = at_edge[i if self.raises else i + 1][0]
-            gauss = arb(1) if u < 0 < v else squares[i if u >= 0 else i + 1]
             weight = erfc[i]
             if cut:
                 gap = max(u - cut.place, cut.place - v, 0.0)
                 weight = weight + _CUT_FACTOR * (-((kappa * arb(gap) * (1 - 1e-9)) ** 2)).exp()
-            top = (gauss * weight * (self.b * loss).exp() / root).upper()
             length = arb(v) - arb(u)
             spread = (at_edge[i][2] * (ratio.a * length).exp()).upper()
             spread = spread.min(arb(self._trials()) / 4)
+            # Lemma 4: φ Z^b is at most its larger end, raised by what its curvature allows
+            bend = 1 - self.b * ratio.a**2 * spread if self.raises else arb(1)
+            height = heights[i].max(heights[i + 1]) * (bend * length**2 / 8).exp()
+            top = (height * weight / root).upper()
             self._cells.append((top, length, spread, low <= u and v <= high))
         self._ends = (
             self._left_bound(x1, at_edge[0], root),

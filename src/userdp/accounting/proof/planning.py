@@ -19,7 +19,7 @@ from userdp.accounting.proof.law import Binomial, Steps
 Floats = NDArray[np.float64]
 
 _NEGLIGIBLE = 110.0  # log of what a window of k may leave out, beside the largest term
-_LINES = np.geomspace(1e-8, 1e6, 421)  # candidates for c and for the orders of Chernoff's bound
+_LINES = np.geomspace(1e-8, 1e8, 481)  # candidates for c and for the orders of Chernoff's bound
 
 
 class FloatLaw:
@@ -98,13 +98,16 @@ class View:
 class Plan:
     """What one direction is computed with.
 
-    ``log_delta`` is the guess at log δ, ``log_excess`` the log of Chernoff's value at c over it.
+    ``right``, ``left`` and ``best`` are orders of Chernoff's bound: for the aliases on either
+    side, and the one that bounds δ itself best. ``log_delta`` is the guess at log δ, ``log_at_c``
+    the log of M(c)^T e^{-cε}.
     """
 
     c: float
     period: float
     right: float
     left: float
+    best: float
     views: tuple[View, ...]
     log_delta: float
     log_at_c: float
@@ -129,7 +132,10 @@ def _view(law: FloatLaw, cut: Cut | None, furthest: float, most: float) -> View:
         x = np.unique(x) if left < 0 else np.linspace(-19.0, 18.0, 2500)
         log_cut = np.zeros_like(x)
     else:
-        x = np.linspace(-18.0, furthest, 4000)
+        near = min(cut.place + 12.0, furthest)
+        x = np.linspace(-18.0, near, 3000)
+        if furthest > near + 1.0:  # components far out count for large orders only
+            x = np.concatenate([x[:-1], np.linspace(near, furthest, 1500)])
         log_cut = log_ndtr(-math.sqrt(2) * cut.sharpness * (x - cut.place))
     loss, _, _ = law.at(x)
     widths = np.gradient(x)
@@ -218,10 +224,11 @@ def _try(
     log_tolerance: float,
     steps_in_all: int,
     variance: float,
+    most: float = 1e4,
 ) -> Plan | None:
+    ordinary = most
     remove = square > 0
     views = []
-    most = 1e4
     for law in laws:
         cut = None
         if remove:
@@ -229,8 +236,8 @@ def _try(
             place = _place(law, sharpness, guess + log_tolerance - math.log(2 * steps_in_all))
             cut = Cut(place, sharpness)
             most = min(most, 1.9 * square) if law.a * law.k[-1] > 30 else most
-            furthest = max(_furthest(law, cut, min(most, 1e3)), place + 10.0)
-            views.append(_view(law, cut, min(furthest, 4e3), most))
+            furthest = max(_furthest(law, cut, most), place + 10.0)
+            views.append(_view(law, cut, furthest, most))
         else:
             views.append(_view(law, None, 0.0, most))
     orders = _LINES[most >= _LINES]
@@ -241,6 +248,11 @@ def _try(
     chern = log_moments - orders * epsilon
     kappa = orders * np.log(orders) - (1 + orders) * np.log1p(orders)
     saddle = int(np.argmin(chern - np.log(orders) - np.log1p(orders)))
+    if saddle >= orders.size - 4 and most >= ordinary and most < 1e7:
+        # tiny losses want large orders, and these a wide and coarse view: only where needed
+        return _try(
+            phases, laws, epsilon, square, guess, log_tolerance, steps_in_all, variance, 30 * most
+        )
     log_delta = min(float((chern + kappa).min()), 0.0) - 1.0
     want = min(guess, log_delta) + log_tolerance
     best: tuple[float, int, int, int] | None = None
@@ -268,6 +280,7 @@ def _try(
         period=float(max(right, left)) * 1.02,
         right=_dyadic(float(orders[r])),
         left=0.0 if q < 0 else _dyadic(float(orders[q])),
+        best=_dyadic(float(orders[int(np.argmin(chern + kappa))])),
         views=tuple(views),
         log_delta=log_delta,
         log_at_c=float(chern[at]),

@@ -29,13 +29,14 @@ _LEAST_BITS, _MOST_BITS = 128, 600
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """lower ≤ δ(ε) ≤ upper of one direction, and how it was found."""
+    """lower ≤ δ(ε) ≤ upper of one direction, how it was found, and why no better."""
 
     lower: float
     upper: float
     how: str
     bits: int = 0
     terms: int = 0
+    why: str = ""
 
     @property
     def relative_width(self) -> float:
@@ -77,8 +78,8 @@ def sum_delta(
         wanted: relative width at which to stop trying other plans.
         size: about how large δ is, where that is known; else 0. It is not relied upon.
 
-    Raises:
-        ArithmeticError: no enclosure within the limits on nodes.
+    Where the sum does not come within the limits on nodes, ``upper`` is Chernoff's bound (or 1),
+    ``lower`` is 0, and ``why`` says what stopped it.
     """
     problem = _Problem(phases, variance, epsilon, remove)
     best = OneWay(0.0, 1.0, "trivial")
@@ -92,10 +93,10 @@ def sum_delta(
                 problem = replace(problem, log_tolerance=_LOG_SMOOTHED)
                 plan = _plan(problem, guess)
                 found = _along(problem, plan, guess)
-        except ArithmeticError:
-            if turn == 0:
-                raise
-            break
+        except ArithmeticError as error:
+            if turn:
+                break
+            return replace(_upper_only(problem, guess), why=str(error))
         lower, upper = max(best.lower, found.lower), min(best.upper, found.upper)
         if lower > upper:
             raise AssertionError("two enclosures of one number do not meet")
@@ -250,16 +251,14 @@ class _Sum:
             level *= log_u.bound(end) ** steps.count
         tail = (level / arb.pi() * (1 / end + h / end**2)).upper()
         period = 2 * arb.pi() / h
-        chern_right = self._chernoff(self.plan.right, variance)
+        chern_right = _chernoff(problem, self.plan, self.plan.right, variance)
         excess = chern_right / (((arb(self.plan.right) - c) * period).exp() - 1)
         if self.plan.left > 0:
-            chern_left = self._chernoff(self.plan.left, variance)
+            chern_left = _chernoff(problem, self.plan, self.plan.left, variance)
             excess += chern_left / (((c - arb(self.plan.left)) * period).exp() - 1)
         else:
             excess += 1 / ((c * period).exp() - 1)
-        dropped = arb(0)
-        for steps, view in zip(problem.phases, self.plan.views, strict=True):
-            dropped += steps.count * dropped_mass(steps, view, bits)
+        dropped = _dropped(problem, self.plan, bits)
         upper = sums + tail
         smoothed = arb(0)
         if smoothing:
@@ -285,21 +284,40 @@ class _Sum:
             terms,
         )
 
-    def _chernoff(self, order: float, variance: Ball) -> Ball:
-        """κ(a) M(a)^T e^{-aε}, an upper bound of δ(ε') e^{a(ε'-ε)} for every ε'."""
-        flint = flint_library()
-        arb = flint.arb
-        problem = self.problem
-        a = arb(order)
-        with flint.ctx.workprec(_LEAST_BITS):
-            value = _kappa(a) * (variance * a * (a + 1) / 2 - a * self.epsilon).exp()
-            for steps, view in zip(problem.phases, self.plan.views, strict=True):
-                b = 1 + a if problem.remove else -a
-                log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
-                target = log_m + math.log(0.05 / steps.count)
-                moment = Moment(steps, view, b, target, _LEAST_BITS, real=True)
-                value *= moment.at_zero() ** steps.count
-            return value.upper()
+
+def _chernoff(problem: _Problem, plan: Plan, order: float, variance: Ball) -> Ball:
+    """κ(a) M(a)^T e^{-aε}, an upper bound of δ(ε') e^{a(ε'-ε)} for every ε'."""
+    flint = flint_library()
+    arb = flint.arb
+    a = arb(order)
+    with flint.ctx.workprec(_LEAST_BITS):
+        value = _kappa(a) * (variance * a * (a + 1) / 2 - a * arb(problem.epsilon)).exp()
+        for steps, view in zip(problem.phases, plan.views, strict=True):
+            b = 1 + a if problem.remove else -a
+            log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
+            target = log_m + math.log(0.05 / steps.count)
+            moment = Moment(steps, view, b, target, _LEAST_BITS, real=True)
+            value *= moment.at_zero() ** steps.count
+        return value.upper()
+
+
+def _dropped(problem: _Problem, plan: Plan, bits: int) -> Ball:
+    """An upper bound of the mass that the cuts of all steps take from the numerator."""
+    dropped = flint_library().arb(0)
+    for steps, view in zip(problem.phases, plan.views, strict=True):
+        dropped += steps.count * dropped_mass(steps, view, bits)
+    return dropped
+
+
+def _upper_only(problem: _Problem, guess: float | None) -> OneWay:
+    """Chernoff's bound alone, or [0, 1] where even that fails."""
+    try:
+        plan = _plan(problem, guess)
+        bound = _chernoff(problem, plan, plan.best, problem.variance)
+        upper = float_above(bound + _dropped(problem, plan, _LEAST_BITS))
+    except ArithmeticError:
+        return OneWay(0.0, 1.0, "none")
+    return OneWay(0.0, min(upper, 1.0), "upper bound only", _LEAST_BITS)
 
 
 def _log_line(line: TailLine, u: float) -> float:
