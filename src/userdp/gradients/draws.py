@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError, UseError
-from userdp.gradients.compiled import eagerly
+from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates, device_states, secretly, seeds
 from userdp.gradients.models import trainable_parameters

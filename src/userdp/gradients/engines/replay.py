@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError
 from userdp.gradients import reference
-from userdp.gradients.compiled import eagerly
+from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.rules import ClipRule

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
-from userdp.gradients.compiled import eagerly
+from userdp.gradients.eager import eagerly
 from userdp.gradients.engines import functions
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.uses import (

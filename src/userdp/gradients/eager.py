@@ -1,4 +1,4 @@
-"""Models under `torch.compile`: engines see torch's functions as they are called, or not at all."""
+"""Code compiled by `torch.compile`, run as it is written where a pass must see its functions."""
 
 from __future__ import annotations
 
