@@ -182,7 +182,8 @@ def require_supported(
 def _draws(model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter]) -> Draws:
     """What the model draws, told on made-up rows; a collective where it is not known yet."""
     nobody = Units.from_rows([]).to(next(iter(parameters.values())).device)
-    drawn = draws_of(model, loss, _made_up(model, nobody, rows=(1, 1, 1)))
+    with known_randomness("made-up rows"):  # every process finds the same
+        drawn = draws_of(model, loss, _made_up(model, nobody, rows=(1, 1, 1)))
     reshard(model)
     if drawn is Draws.SHARED:
         raise UseError(
