@@ -272,7 +272,8 @@ def _draws(
     model: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], *, masked: bool
 ) -> Draws:
     """What the model draws, told on made-up rows; a collective where it is not known yet."""
-    drawn = draws_of(model, loss, _nobody(model, masked=masked))
+    with known_randomness("made-up rows"):  # every process finds the same
+        drawn = draws_of(model, loss, _nobody(model, masked=masked))
     reshard(model)
     if drawn is Draws.SHARED:
         raise UseError(
