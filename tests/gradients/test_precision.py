@@ -67,7 +67,8 @@ class NarrowAttention(Plain):
 
     def inner(self, x: Tensor, tokens: Tensor) -> Tensor:
         narrow = super().inner(x, tokens).to(self.dtype)[:, None]
-        return F.scaled_dot_product_attention(narrow, narrow, narrow)[:, 0]
+        # Causal, so that a row's padding, which others decide, is seen by nobody.
+        return F.scaled_dot_product_attention(narrow, narrow, narrow, is_causal=True)[:, 0]
 
 
 class Sometimes(Plain):
@@ -87,9 +88,11 @@ def row_loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
 def loss_in(dtype: torch.dtype) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     def loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
         logits = model(tokens)
+        real = torch.arange(tokens.shape[1]) < lengths[:, None]
         with torch.autocast("cpu", dtype=dtype):
             ones = torch.ones(WIDTH, 1)
-            return (logits @ ones)[..., 0].float().square().mean(1)
+            squares = (logits @ ones)[..., 0].float().square()
+            return (squares * real).sum(1) / lengths.clamp(min=1)
 
     return loss
 

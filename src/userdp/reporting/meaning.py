@@ -8,7 +8,8 @@ from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Any
 
-from userdp.accounting.mechanisms.base import Mechanism
+from userdp.accounting.implemented import implemented_delta
+from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.guarantees import require_delta, require_epsilon
 from userdp.ledger import Claim
@@ -67,7 +68,9 @@ def meaning_of_claim(claim: Claim) -> Meaning | None:
 
 
 @lru_cache(maxsize=64)
-def meaning_of(epsilon: float, delta: float, mechanism: Mechanism | None = None) -> Meaning:
+def meaning_of(
+    epsilon: float, delta: float, mechanism: SampledMechanism | FixedGraphExamples | None = None
+) -> Meaning:
     """The bounds that (ε, δ)-DP implies, or those of a mechanism that is all of the claim.
 
     Args:
@@ -88,7 +91,7 @@ def meaning_of(epsilon: float, delta: float, mechanism: Mechanism | None = None)
     guess, detection = curve.best_guess, curve.max_true_positive_rate(FALSE_ALARMS)
     if mechanism is not None and epsilon > 0:
         own = curve_at(
-            lambda e: float(mechanism.delta(e).upper),
+            lambda e: implemented_delta(mechanism.delta(e).upper, e, steps=mechanism.steps),
             FALSE_ALARMS,
             most_epsilon=min(epsilon, _MOST_EPSILON),
         )
