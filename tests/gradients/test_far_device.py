@@ -120,6 +120,8 @@ def test_twin_a_tensor_left_on_the_host_is_noticed(both, monkeypatch):
         honest = layout_of(units, by_row=by_row)
         return type(honest)(bounds=honest.bounds, unit_of_row=honest.unit_of_row.cpu())
 
+    with Accelerator():  # what must be known about the model is asked before it is broken
+        get_engine("bookkeeping")(far, causal_lm_loss, there, l2_clip_norm=0.5)
     monkeypatch.setattr(one_pass, "layout_of", forgetful)
     with Accelerator(), pytest.raises(MixedDevicesError):
         get_engine("bookkeeping")(far, causal_lm_loss, there, l2_clip_norm=0.5)

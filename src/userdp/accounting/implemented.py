@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from userdp.accounting.bracket import Bracket
 from userdp.errors import UseError
-from userdp.guarantees import require_delta, require_epsilon
+from userdp.guarantees import delta_up, require_delta, require_epsilon
 from userdp.noise_law import distance
 
 _SHARES = tuple(2.0**-bits for bits in (50, 40, 30, 20, 10, 5, 1))
@@ -92,8 +92,8 @@ def ideal_delta_for(epsilon: float, delta: float, *, steps: float) -> float:
         if _suffices(share, require_epsilon(epsilon), delta, steps):
             return delta * (1 - share)
     raise UseError(
-        f"delta = {delta:g} is too small for epsilon = {epsilon:g} over {steps:g} steps: the noise "
-        f"as it is drawn is not exactly Gaussian, which adds {_addition(epsilon, steps):.2g} to "
+        f"delta = {delta_up(delta)} is too small for epsilon = {epsilon:g} over {steps:g} steps: the "
+        f"noise as it is drawn is not exactly Gaussian, which adds {_addition(epsilon, steps):.2g} to "
         "delta",
         hint="lower the target epsilon, or raise delta",
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -28,10 +28,17 @@ from torch.overrides import TorchFunctionMode
 
 from userdp.errors import UseError
 from userdp.gradients.clipping import squared_norm
+from userdp.gradients.draws import Draws, draws_of, require_replayable
 from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, EQUAL, RAGGED, made_up
-from userdp.gradients.models import require_uncoupled, trainable_parameters
+from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.models import (
+    buffer_versions,
+    require_same_buffers,
+    require_uncoupled,
+    trainable_parameters,
+)
 from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
@@ -87,16 +94,25 @@ def _coupling(
 ) -> str | None:
     """What moved, in words; None where nothing did, or where the rows cannot be run."""
     device = next(iter(parameters.values())).device
+    # First, whether its random numbers can be kept at all; and, if it draws, not to compare coins.
+    like = made_up(model, EQUAL, masked=masked, device=device)
+    draws = False
+    if gradients:
+        require_replayable(model, loss, like)
+        draws = draws_of(model, loss, like) is not Draws.NONE
     index = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=index), eagerly():
         for shape in (*RAGGED, EQUAL):
             units = made_up(model, shape, masked=masked, device=device)
             ask = _Question(model, loss, units, list(parameters.values()), gradients=gradients)
+            before = buffer_versions(model)
             try:
-                found = ask.answer()
-                if found is not None and not ask.repeatable():
-                    with evaluating(model):  # it draws numbers that are no dropout
-                        found = ask.answer()
+                with evaluating(model) if draws else nullcontext():
+                    states = GeneratorStates.read()
+                    found = ask.answer()
+                require_same_buffers(model, before)
+                if draws and found is not None and GeneratorStates.read() != states:
+                    return None  # it draws in evaluation mode too: rows cannot be compared
             except UseError:
                 raise
             except CANNOT_RUN as error:
@@ -160,13 +176,6 @@ class _Question:
                 f"(apart by {apart / sizes:.3g} of their size)"
             )
         return None
-
-    def repeatable(self) -> bool:
-        """Whether the same rows give the same losses twice."""
-        with _Quiet(self._units.lengths.device.type):
-            width = self._units.input_ids.shape[1]
-            one, two = (self._run(slice(None), width, backward=False)[0] for _ in range(2))
-        return one is None or two is None or bool(torch.equal(one, two))
 
     def _run(
         self, rows: slice, width: int, *, backward: bool = True

@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from userdp.errors import UseError
-from userdp.guarantees import Sampling, require_count, require_delta
+from userdp.guarantees import Sampling, delta_up, require_count, require_delta
 from userdp.plan.plan import Plan
 
 _RULE = -1.1
@@ -67,20 +67,26 @@ def require_small_delta(
     n = f"{population:,} {counted}"
     if size is DeltaSize.ABOVE_RULE:
         return (
-            f"delta = {delta:g} is below 1/n = {1 / population:.3g} of the declared {n}, but above "
+            f"delta = {delta_up(delta)} is below 1/n = {1 / population:.3g} of the declared {n}, but above "
             f"the rule n^-1.1 = {rule_of(population):.2g}: choose a smaller one before training"
         )
     what = (
-        f"delta = {delta:g} is not below 1/n = {1 / population:.3g} of the declared {n}: "
+        f"delta = {delta_up(delta)} is not below 1/n = {1 / population:.3g} of the declared {n}: "
         "publishing all that one user in n wrote would be within such a claim"
     )
     if allow_large_delta:
         return what
     raise UseError(
         what,
-        hint=f"give --delta {rule_of(population):.1g} (n^-1.1) or less; for a toy, "
+        hint=f"give --delta {_below(population)} (n^-1.1) or less; for a toy, "
         "--allow-large-delta",
     )
+
+
+def _below(population: int) -> str:
+    """A δ of one digit that is within the rule."""
+    # Rounded to the nearest, as a proposal; what is then given is judged anew.
+    return format(rule_of(population), ".1g")
 
 
 def plan_with_small_delta(
