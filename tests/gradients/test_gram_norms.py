@@ -17,8 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients import ClippedSum, Units
-from userdp.gradients import coupling
+from userdp.gradients import ClippedSum, Units, coupling
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import get_engine, uses
 from userdp.gradients.engines.forms import Form

@@ -78,8 +78,7 @@ def require_small_delta(
         return what
     raise UseError(
         what,
-        hint=f"give --delta {_below(population)} (n^-1.1) or less; for a toy, "
-        "--allow-large-delta",
+        hint=f"give --delta {_below(population)} (n^-1.1) or less; for a toy, --allow-large-delta",
     )
 
 

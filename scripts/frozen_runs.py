@@ -1,0 +1,161 @@
+"""Seven seeded tiny runs whose weights and ε must not change while the code is rearranged.
+
+Usage: python scripts/frozen_runs.py
+
+Prints, for each run, the SHA-256 of its released weights and the ε of its ledger. The runs cover
+the two samplings, Group Privacy, fixed-graph adjacency, adaptive clipping, adapters and a run that
+was interrupted and resumed. Both seeds are unsafe on purpose, so that the figures repeat; no such
+run may claim anything, so ε is that of the ledger's plan. Weights depend on the processor's
+arithmetic: compare two commits on one machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from userdp.accounting import Accountant
+from userdp.adaptive import AdaptiveClipping
+from userdp.cli.app import run as userdp
+from userdp.data.store import UserStore
+from userdp.guarantees import Adjacency
+from userdp.ledger.journal import read_entries
+from userdp.ledger.run import plan_of
+from userdp.plan import Plan
+from userdp.training.config import TrainConfig
+from userdp.training.loop import train
+
+_CONFIG = TrainConfig(
+    model="new", layers=1, width=16, heads=2, learning_rate=0.01, checkpoint_every=2
+)
+_STEPS = 6
+
+
+class _Stop(Exception):
+    """Ends a run in its middle, as a killed process would."""
+
+
+class _StopAt:
+    """Progress that interrupts the run after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """Not shown."""
+
+    def at(self, done: int) -> None:
+        if done == self._step:
+            raise _Stop
+
+
+def _records(path: Path, *, owners: bool) -> Path:
+    draw = random.Random(7)
+    words = [f"word{number}" for number in range(40)]
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(240):
+            first = f"user{draw.randrange(40):02d}"
+            second = f"user{draw.randrange(40):02d}"
+            user = sorted({first, second}) if owners else first
+            text = " ".join(draw.choices(words, k=draw.randint(3, 12)))
+            file.write(json.dumps({"user": user, "text": text, "n": number}) + "\n")
+    return path
+
+
+def _store(folder: Path, name: str, *options: str) -> UserStore:
+    records = _records(folder / f"{name}.jsonl", owners=bool(options))
+    out = folder / name
+    code = userdp(
+        ["prepare", str(records), "--out", str(out), "--seq-len", "16", *options, "--json"]
+    )
+    assert code == 0, code
+    return UserStore.open(out, fixed_graph=True)
+
+
+def _uls() -> Plan:
+    return Plan.for_users(
+        population=1000,
+        cohort_size=200,
+        group_size=3,
+        steps=_STEPS,
+        l2_clip_norm=0.5,
+        noise_multiplier=0.8,
+        target_delta=1e-5,
+    )
+
+
+def _els(**changes: object) -> Plan:
+    return Plan.for_examples(
+        population=1000,
+        batch_size=100,
+        group_size=3,
+        steps=_STEPS,
+        l2_clip_norm=0.5,
+        noise_multiplier=1.1,
+        target_delta=1e-5,
+        **changes,
+    )
+
+
+def _show(name: str, run: Path) -> None:
+    weights = hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+    plan = plan_of(run / "ledger.jsonl", read_entries(run / "ledger.jsonl"))
+    assert plan is not None
+    print(f"{name:14} {weights}  epsilon {plan.guarantee().epsilon!r}", flush=True)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        plain = _store(folder, "plain")
+        graph = _store(
+            folder,
+            "graph",
+            "--owners",
+            "greedy",
+            "--records-per-user",
+            "3",
+            "--held-out-examples",
+            "0",
+        )
+        lora = replace(_CONFIG, lora_rank=4)
+        runs = {
+            "uls": (plain, _uls(), _CONFIG),
+            "els": (plain, _els(), _CONFIG),
+            "group-privacy": (plain, _els(accountant=Accountant.GROUP_PRIVACY), _CONFIG),
+            "fixed-graph": (graph, _els(adjacency=Adjacency.FIXED_GRAPH), _CONFIG),
+            "adaptive": (plain, replace(_uls(), adaptive=AdaptiveClipping(quantile=0.5)), _CONFIG),
+            "lora": (plain, _uls(), lora),
+            "resumed": (plain, _uls(), _CONFIG),
+        }
+        for number, (name, (store, plan, config)) in enumerate(runs.items()):
+            out = folder / name
+            seeds = {"unsafe_seed": 10 + number, "unsafe_noise_seed": 100 + number}
+            if name == "resumed":
+                try:
+                    train(
+                        store,
+                        plan,
+                        config,
+                        out=out,
+                        tensorboard=False,
+                        progress=_StopAt(3),
+                        **seeds,
+                    )
+                except _Stop:
+                    seeds = {"unsafe_seed": 50, "unsafe_noise_seed": 51}
+                train(store, plan, config, out=out, tensorboard=False, resume=True, **seeds)
+            else:
+                train(store, plan, config, out=out, tensorboard=False, **seeds)
+            _show(name, out)
+
+
+if __name__ == "__main__":
+    main()
