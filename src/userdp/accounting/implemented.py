@@ -92,9 +92,9 @@ def ideal_delta_for(epsilon: float, delta: float, *, steps: float) -> float:
         if _suffices(share, require_epsilon(epsilon), delta, steps):
             return delta * (1 - share)
     raise UseError(
-        f"delta = {delta_up(delta)} is too small for epsilon = {epsilon:g} over {steps:g} steps: the "
-        f"noise as it is drawn is not exactly Gaussian, which adds {_addition(epsilon, steps):.2g} to "
-        "delta",
+        f"delta = {delta_up(delta)} is too small for epsilon = {epsilon:g} over {steps:g} steps: "
+        "the noise as it is drawn is not exactly Gaussian, which adds "
+        f"{_addition(epsilon, steps):.2g} to delta",
         hint="lower the target epsilon, or raise delta",
     )
 
