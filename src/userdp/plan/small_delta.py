@@ -67,8 +67,9 @@ def require_small_delta(
     n = f"{population:,} {counted}"
     if size is DeltaSize.ABOVE_RULE:
         return (
-            f"delta = {delta_up(delta)} is below 1/n = {1 / population:.3g} of the declared {n}, but "
-            f"above the rule n^-1.1 = {rule_of(population):.2g}: choose a smaller one before training"
+            f"delta = {delta_up(delta)} is below 1/n = {1 / population:.3g} of the declared {n}, "
+            f"but above the rule n^-1.1 = {rule_of(population):.2g}: choose a smaller one before "
+            "training"
         )
     what = (
         f"delta = {delta_up(delta)} is not below 1/n = {1 / population:.3g} of the declared {n}: "
