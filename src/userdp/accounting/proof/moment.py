@@ -46,6 +46,16 @@ def _powers(base: Ball, count: int) -> list[Ball]:
     return powers[:count]
 
 
+def _without_dust(values: list[Ball], least: Ball) -> list[Ball]:
+    """Entries below ``least`` in modulus become the square around 0 that holds them.
+
+    The matrix product works on blocks with common exponents, and is several times faster so.
+    """
+    acb, arb = flint_library().acb, flint_library().arb
+    square = acb(arb(0, least), arb(0, least))
+    return [square if value.abs_upper() < least else value for value in values]
+
+
 @dataclass(frozen=True, slots=True)
 class TailLine:
     """Σ beta e^{-U theta} + error bounds |F(b + iu)| for every u ≥ U."""
@@ -387,12 +397,15 @@ class Moment:
         columns = max(1, math.isqrt(count))
         rows = -(-count // columns)
         turn = acb(0, 1) * step
+        # beside a value of the size of the largest weight this is rounding
+        dust = arb(2) ** (-self.bits)
+        heavy = dust * max((weight.abs_upper() for weight in self.weights), key=log_float)
         tall: list[list[Ball]] = []
         wide: list[Ball] = []
         for loss, weight in zip(self.losses, self.weights, strict=True):
-            wide.extend(_powers((turn * loss).exp(), columns))
+            wide.extend(_without_dust(_powers((turn * loss).exp(), columns), dust))
             leaps = _powers((turn * columns * loss).exp(), rows)
-            tall.append([weight * leap for leap in leaps])
+            tall.append(_without_dust([weight * leap for leap in leaps], heavy))
         nodes = len(self.losses)
         left = acb_mat(rows, nodes, [tall[i][r] for r in range(rows) for i in range(nodes)])
         right = acb_mat(nodes, columns, wide)
