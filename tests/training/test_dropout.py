@@ -124,20 +124,39 @@ def test_also_after_a_step_that_failed(store, tmp_path):
         assert (torch.rand(3).tolist(), np.random.random(), random.random()) == expected
 
 
-def test_a_loss_that_seeds_stops_the_step_before_its_update(store, tmp_path):
-    def seeding(model, input_ids, lengths):
+def seeding(when):
+    """The built-in loss, which also calls a public seed once ``when`` holds anything."""
+
+    def loss(model, input_ids, lengths):
         losses = causal_lm_loss(model, input_ids, lengths)
-        torch.manual_seed(0)
+        if when:
+            torch.manual_seed(0)
         return losses
 
+    return loss
+
+
+def test_a_loss_that_seeds_is_refused_before_anything_is_charged(store, tmp_path):
     model = model_with_dropout(store, rate=0.0)
     before = weights(model)
+    with pytest.raises((FailureError, UseError), match="seed"):
+        make_private(
+            model, sgd(model), store, uls_plan(), out=tmp_path / "run", loss=seeding([True])
+        )
+    assert torch.equal(weights(model), before)
+    assert not (tmp_path / "run").exists() or attempts(tmp_path / "run") == 0
+
+
+def test_a_loss_that_begins_to_seed_stops_the_step_before_its_update(store, tmp_path):
+    model = model_with_dropout(store, rate=0.0)
+    before, when = weights(model), []
     plan = uls_plan(population=20, cohort_size=20)
-    with (
-        make_private(model, sgd(model), store, plan, out=tmp_path / "run", loss=seeding) as private,
-        pytest.raises((FailureError, UseError), match="seed"),
-    ):
-        next(iter(private))
+    with make_private(
+        model, sgd(model), store, plan, out=tmp_path / "run", loss=seeding(when)
+    ) as private:
+        when.append("now")
+        with pytest.raises((FailureError, UseError), match="seed"):
+            next(iter(private))
     assert torch.equal(weights(model), before)
     assert all(p.grad is None for p in model.parameters())
     assert attempts(tmp_path / "run") == 1  # and it stays charged
