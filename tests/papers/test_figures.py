@@ -10,7 +10,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 from scipy import stats
-from userdp.papers.table import Row, write_csv
 
 from userdp.accounting import PoissonExamples, PoissonUsers
 from userdp.papers.charles import conjecture_1 as charles_conjecture_1
@@ -20,6 +19,7 @@ from userdp.papers.charles import figure_3 as charles_figure_3
 from userdp.papers.charles import figure_9 as charles_figure_9
 from userdp.papers.ganesh import figure_1 as ganesh_figure_1
 from userdp.papers.ganesh import figure_2 as ganesh_figure_2
+from userdp.papers.table import Row, write_csv
 
 
 @pytest.fixture(scope="module")
