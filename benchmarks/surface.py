@@ -284,7 +284,7 @@ def table(lines: list[Row]) -> str:
 
 def draw(plan: dict[str, Any], rows: list[Row], epsilons: list[float], path: Path) -> None:
     """Heat maps as Figure 13 above, sub-optimality over budgets as Figure 14 below."""
-    from userdp.reporting.figures.drawing import panels, save
+    from userdp.reporting.drawing import panels, save
 
     figure, axes = panels(2 * len(epsilons), rows=2, width=6.0, height=4.2)
     for column, epsilon in enumerate(epsilons):

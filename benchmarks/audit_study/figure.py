@@ -11,7 +11,7 @@ from benchmarks.private_runs import Row
 
 def draw(rows: list[Row], path: Path) -> None:
     """Bounds beside the claims, and the attack's curves."""
-    from userdp.reporting.figures.drawing import panels, save
+    from userdp.reporting.drawing import panels, save
 
     figure, axes = panels(1 + len(TEXTS), width=4.6, height=4.2)
     right = sorted(

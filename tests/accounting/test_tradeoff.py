@@ -9,8 +9,8 @@ import pytest
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.conjecture import Verdict, check_conjecture_1
 from userdp.accounting.tradeoff import DeltaCurve, delta_curve
+from userdp.papers.charles.conjecture import Verdict, check_conjecture_1
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

@@ -6,8 +6,7 @@ import random
 import pytest
 
 from userdp.cli.app import run as userdp
-from userdp.federated import figures
-from userdp.federated.accounting import AccountingName, Algorithm
+from userdp.federated.accounting import Algorithm
 from userdp.federated.ledger import federation_claim
 
 pytest.importorskip("sklearn", reason="the extra `federated` is not installed")
@@ -140,42 +139,3 @@ def test_what_is_no_federation_is_not_submitted(tmp_path, capsys):
     status, _, error = federate(capsys, tmp_path, "--claim")
     assert status == 2
     assert "at least one silo's ledger" in error
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    monkeypatch.setattr(figures, "SUBJECTS", 40)
-    monkeypatch.setattr(figures, "ITEMS", 6.0)
-    monkeypatch.setattr(figures, "SILOS", 2)
-    monkeypatch.setattr(figures, "ROUNDS", 2)
-    monkeypatch.setattr(figures, "ALPHAS", (None, 8.0))
-    monkeypatch.setattr(figures, "FEMNIST_SUBJECTS", 300)
-    monkeypatch.setattr(figures, "FEMNIST_BATCH", 64)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, monkeypatch, number):
-    few = [(Algorithm.FEDAVG, AccountingName.TIGHT), (Algorithm.HIGRADAVG, AccountingName.PAPER)]
-    monkeypatch.setattr(figures, "cells", lambda: few)
-    name = f"marathe-figure-{number}"
-    assert userdp(["reproduce", name, "--out", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] > 0
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / f"{name}.csv").read_text().count("\n") > 1
-
-
-def test_figure_2_counts_every_mini_batch_of_every_silo(tiny):
-    rows = figures.figure_2()
-    assert {row["alpha"] for row in rows} == {1.0, 8.0}
-    assert sum(row["mini_batches"] for row in rows if row["alpha"] == 1.0) == 50 * 2
-    assert max(row["largest_group"] for row in rows) > 1
-
-
-def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
-    train = figures._data()
-    paper = figures.small_plan(Algorithm.HIGRADAVG, AccountingName.PAPER, [train] * 2)
-    tight = figures.small_plan(Algorithm.HIGRADAVG, AccountingName.TIGHT, [train] * 2)
-    assert paper.rounds == 1
-    assert paper.group_size == int(train.counts.max())
-    assert tight.group_size == figures.CAP
-    assert 3.99 < tight.guarantee().epsilon <= 4.0

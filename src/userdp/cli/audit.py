@@ -13,7 +13,7 @@ from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
 from userdp.guarantees import delta_up, round_up
-from userdp.reporting.figures.drawing import panels, require_drawing_place, save
+from userdp.reporting.drawing import panels, require_drawing_place, save
 
 
 def audit(

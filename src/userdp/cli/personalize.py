@@ -11,7 +11,7 @@ from rich.table import Table
 from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.reporting.figures.drawing import panels, require_drawing_place, save
+from userdp.reporting.drawing import panels, require_drawing_place, save
 
 
 def personalize(

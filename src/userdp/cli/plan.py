@@ -12,7 +12,7 @@ from rich.table import Table
 from userdp.cli.output import emit, print_warning, stderr
 from userdp.errors import UseError
 from userdp.guarantees import delta_up, round_up
-from userdp.reporting.figures.drawing import require_drawing_place
+from userdp.reporting.drawing import require_drawing_place
 
 if TYPE_CHECKING:
     from userdp.planning.norms import GradientNorms

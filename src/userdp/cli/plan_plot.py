@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from userdp.reporting.figures.drawing import save
+from userdp.reporting.drawing import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from userdp.cli.output import emit, stderr
-
-Figure = Literal[
-    "charles-figure-1",
-    "charles-figure-2",
-    "charles-figure-3",
-    "charles-figure-9",
-    "charles-conjecture-1",
-    "ganesh-figure-1",
-    "ganesh-figure-2",
-    "marathe-figure-1",
-    "marathe-figure-2",
-    "marathe-figure-3",
-]
+from userdp.papers.harness import Figure
 
 
 def reproduce(
@@ -35,30 +22,13 @@ def reproduce(
         out: the folder to write to.
         json: print one JSON object on stdout.
     """
-    from importlib import import_module
+    from userdp.papers.harness import reproduce as compute
 
-    from userdp.reporting.figures.table import write_csv
-
-    if name.startswith("marathe"):  # these train, which a report may not
-        trained = import_module("userdp.federated.figures")
-        drawings = import_module("userdp.reporting.figures.marathe")
-        number = name.rpartition("-")[2]
-        compute, draw = (
-            getattr(trained, f"figure_{number}"),
-            getattr(drawings, f"draw_figure_{number}"),
-        )
-    else:
-        figure = import_module(f"userdp.reporting.figures.{name.replace('-', '_')}")
-        compute, draw = figure.rows, figure.draw
     with stderr.status(f"computing {name}"):
-        rows = compute()
-    out.mkdir(parents=True, exist_ok=True)
-    csv, png = out / f"{name}.csv", out / f"{name}.png"
-    write_csv(rows, csv)
-    draw(rows, png)
-    result = {"name": name, "rows": len(rows), "csv": str(csv), "png": str(png)}
+        done = compute(name, out)
+    result = {"name": done.name, "rows": done.rows, "csv": str(done.csv), "png": str(done.png)}
     emit(
         result,
         json=json,
-        render=lambda console: console.print(f"{len(rows)} rows: {csv}, {png}"),
+        render=lambda console: console.print(f"{done.rows} rows: {done.csv}, {done.png}"),
     )

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from userdp.cli.output import emit
 from userdp.errors import UseError
-from userdp.reporting.figures.drawing import require_drawing_place, save
+from userdp.reporting.drawing import require_drawing_place, save
 
 if TYPE_CHECKING:
     from userdp.data.statistics import SplitStatistics, StoreStatistics

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from userdp.reporting.figures.drawing import panels, save
-from userdp.reporting.figures.table import Row
-from userdp.reporting.figures.variances import examples_noise, users_noise
-from userdp.studies.mean_estimation import Algorithm, Population, simulate
+from userdp.papers.charles.mean_estimation import Algorithm, Population, simulate
+from userdp.papers.charles.variances import examples_noise, users_noise
+from userdp.papers.table import Row
+from userdp.reporting.drawing import panels, save
 
 DEFAULTS: dict[str, float] = {"epsilon": 1.0, "budget": 64, "within": 1.0}
 PANELS: dict[str, tuple[float, ...]] = {

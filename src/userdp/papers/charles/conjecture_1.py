@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.conjecture import Verdict, check_conjecture_1
 from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
-from userdp.reporting.figures.drawing import panels, save
-from userdp.reporting.figures.table import Row
+from userdp.papers.charles.conjecture import Verdict, check_conjecture_1
+from userdp.papers.table import Row
+from userdp.reporting.drawing import panels, save
 
 _LEAST_RATIO = 1e-12
 

@@ -1,4 +1,4 @@
-"""The figures of Marathe et al. 2023 in small: handwritten digits, 16 silos, both accountings.
+"""The federations behind the figures of Marathe et al. 2023: digits, 16 silos, both accountings.
 
 Sizes are chosen so that a figure takes a minute or two, not to reach the paper's accuracy.
 """
@@ -6,29 +6,24 @@ Sizes are chosen so that a figure takes a minute or two, not to reach the paper'
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from userdp.cohorts.poisson import distinct_indices
 from userdp.federated.accounting import AccountingName, Algorithm, Reduction
-from userdp.federated.data import SubjectItems, digits, split_items, spread
+from userdp.federated.data import SubjectItems, digits, spread
 from userdp.federated.models import accuracy, build_model, put_weights
 from userdp.federated.plan import FederationPlan, ModelKind, ModelSpec
 from userdp.federated.rounds import RoundFacts, Weights
 from userdp.federated.simulation import make_federation, run_in_process
-from userdp.studies.federated_bounds import Descent
-
-Row = dict[str, Any]
+from userdp.papers.marathe.bounds import Descent
+from userdp.papers.table import Row
 
 SILOS, EPSILON, DELTA = 16, 4.0, 1e-5
 SUBJECTS, ITEMS = 1000, 24.0
 ROUNDS, CLIP, CAP = 16, 1.0, 2
-FEMNIST_SUBJECTS, FEMNIST_ITEMS, FEMNIST_SPREAD, FEMNIST_BATCH = 3500, 145, 0.38, 512
 ALPHAS: tuple[float | None, ...] = (None, 2.0, 4.0, 8.0, 16.0)
 MODEL = ModelSpec(kind=ModelKind.CNN, width=2, inputs=8, outputs=10)
 RATES = {
@@ -38,6 +33,7 @@ RATES = {
     Algorithm.HIGRADAVG: 2.0,
     Algorithm.USER_LDP: 0.03,
 }
+_STYLES = {"tight": "o-", "paper": "x--", "none": "s-"}
 SHAPES = {AccountingName.PAPER: (4, 16.0), AccountingName.TIGHT: (1, 64.0)}
 """Local steps a round and items a step: the paper's few small batches, and one larger."""
 
@@ -51,56 +47,8 @@ def cells() -> Iterator[tuple[Algorithm, AccountingName]]:
                 yield algorithm, accounting
 
 
-def figure_1() -> list[Row]:
-    """Accuracy and loss over rounds, and the bounds of Section 4 beside the last loss."""
-    train, held = split_items(_data(), np.random.default_rng(1))
-    return [
-        row
-        for algorithm, accounting in cells()
-        for row in _train(algorithm, accounting, train, held, alpha=None, every=True)
-    ]
-
-
-def figure_2() -> list[Row]:
-    """How many mini-batches have which largest group, at FEMNIST's sizes; nothing is trained.
-
-    Subjects' numbers of items are log-normal, with FEMNIST's relative spread (226.83 items with a
-    standard deviation of 88.94: Caldas et al. 2018, LEAF, Table 1).
-    """
-    draw = np.random.default_rng(2)
-    location = np.log(FEMNIST_ITEMS) - FEMNIST_SPREAD**2 / 2
-    sizes = np.maximum(1, draw.lognormal(location, FEMNIST_SPREAD, FEMNIST_SUBJECTS))
-    owners = np.repeat(np.arange(FEMNIST_SUBJECTS), sizes.round().astype(np.int64))
-    train = SubjectItems.of(
-        np.zeros((len(owners), 1), dtype=np.int64), np.ones(len(owners), dtype=np.int64), owners
-    )
-    rows = []
-    for alpha in ALPHAS:
-        largest: Counter[int] = Counter()
-        for silo in spread(train, SILOS, draw, alpha=alpha):
-            for _ in range(50 if silo.items else 0):
-                batch = distinct_indices(draw, silo.items, min(silo.items, FEMNIST_BATCH))
-                largest[int(np.bincount(silo.subjects[batch]).max())] += 1
-        rows += [
-            {"alpha": alpha or 1.0, "largest_group": size, "mini_batches": number}
-            for size, number in sorted(largest.items())
-        ]
-    return rows
-
-
-def figure_3() -> list[Row]:
-    """Accuracy after the last round against α of the subjects' spread over silos."""
-    train, held = split_items(_data(), np.random.default_rng(1))
-    return [
-        row
-        for alpha in ALPHAS
-        for algorithm, accounting in cells()
-        if algorithm is not Algorithm.USER_LDP
-        for row in _train(algorithm, accounting, train, held, alpha=alpha, every=False)
-    ]
-
-
-def _data() -> SubjectItems:
+def data() -> SubjectItems:
+    """Made-up handwritten digits by subject."""
     return digits(subjects=SUBJECTS, items_per_subject=ITEMS)
 
 
@@ -136,7 +84,7 @@ def small_plan(
     )
 
 
-def _train(
+def train_cell(
     algorithm: Algorithm,
     accounting: AccountingName,
     train: SubjectItems,
@@ -145,6 +93,7 @@ def _train(
     alpha: float | None,
     every: bool,
 ) -> list[Row]:
+    """Train one federation: a row after each round, or only after the last one."""
     draw = np.random.default_rng(3)
     silos = spread(train, SILOS, draw, alpha=alpha)
     if accounting is AccountingName.TIGHT and algorithm.for_subjects:
@@ -193,4 +142,16 @@ def _train(
         folder = Path(temporary) / "federation"
         make_federation(folder, plan, silos)
         run_in_process(folder, plan, on_round=after)
+    return found
+
+
+def lines(rows: Sequence[Row]) -> list[tuple[str, list[Row], str, str]]:
+    """(label, rows, style, colour) of each algorithm and accounting."""
+    algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
+    found = []
+    for algorithm, accounting in dict.fromkeys((r["algorithm"], r["accounting"]) for r in rows):
+        line = [r for r in rows if (r["algorithm"], r["accounting"]) == (algorithm, accounting)]
+        flaws = f" (unsound: {line[0]['flaws']})" if line[0]["flaws"] else ""
+        label = algorithm if accounting == "none" else f"{algorithm}, {accounting}{flaws}"
+        found.append((label, line, _STYLES[accounting], f"C{algorithms.index(algorithm)}"))
     return found

@@ -12,16 +12,14 @@ import pytest
 from scipy import stats
 
 from userdp.accounting import PoissonExamples, PoissonUsers
-from userdp.reporting.figures import (
-    charles_conjecture_1,
-    charles_figure_1,
-    charles_figure_2,
-    charles_figure_3,
-    charles_figure_9,
-    ganesh_figure_1,
-    ganesh_figure_2,
-)
-from userdp.reporting.figures.table import Row, write_csv
+from userdp.papers.charles import conjecture_1 as charles_conjecture_1
+from userdp.papers.charles import figure_1 as charles_figure_1
+from userdp.papers.charles import figure_2 as charles_figure_2
+from userdp.papers.charles import figure_3 as charles_figure_3
+from userdp.papers.charles import figure_9 as charles_figure_9
+from userdp.papers.ganesh import figure_1 as ganesh_figure_1
+from userdp.papers.ganesh import figure_2 as ganesh_figure_2
+from userdp.papers.table import Row, write_csv
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.reporting.figures import ganesh_figure_1
-from userdp.reporting.figures.drawing import draw_groups
-from userdp.reporting.figures.table import Row
+from userdp.papers.ganesh import figure_1 as ganesh_figure_1
+from userdp.papers.groups import draw_groups
+from userdp.papers.table import Row
 
 
 def rows(

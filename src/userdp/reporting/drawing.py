@@ -1,30 +1,20 @@
-"""What the figures share in matplotlib, which is imported only when something is drawn."""
+"""What all drawings share in matplotlib, which is imported only when something is drawn."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from userdp.errors import FailureError, UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, write_file
 
-Row = dict[str, Any]
-
 KINDS = (".png", ".svg", ".pdf", ".html")
 
 _HTML = (
     b'<!doctype html><html lang="en"><meta charset="utf-8"><title>userdp</title>'
     b"<body>%s</body></html>\n"
-)
-
-GROUP_LINES = (
-    ("epsilon", "mixture of Gaussians (ours)", "o-", "tab:blue"),
-    ("epsilon_best_from_curve", "best from one (ε, δ)", "^--", "tab:green"),
-    ("epsilon_vadhan", "Vadhan's lemma", "s--", "tab:orange"),
-    ("epsilon_linear", "k·ε₁ (reference, no bound)", ":", "tab:gray"),
 )
 
 
@@ -75,27 +65,3 @@ def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
         write_file(path, content, mode=OPERATOR_FILE if operator_only else SHAREABLE_FILE)
     except OSError as error:
         raise FailureError(f"cannot write {path}: {error.strerror}") from error
-
-
-def draw_groups(rows: Sequence[Row], path: Path, *, title: str, noise_label: str) -> None:
-    """ε over the group size, a panel for each noise multiplier; lines end where they diverge."""
-    noises = sorted({row["noise_multiplier"] for row in rows})
-    figure, axes = panels(len(noises))
-    for axis, noise in zip(axes, noises, strict=True):
-        part = sorted(
-            (r for r in rows if r["noise_multiplier"] == noise), key=lambda r: r["group_size"]
-        )
-        for key, label, style, color in GROUP_LINES:
-            finite = [(r["group_size"], r[key]) for r in part if math.isfinite(r[key])]
-            axis.plot(*zip(*finite, strict=True), style, color=color, label=label, markersize=4)
-            if len(finite) < len(part):
-                axis.plot(*finite[-1], "x", color=color, markersize=10, markeredgewidth=2)
-        axis.set_yscale("log")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set_title(f"{noise_label} = {noise:g}")
-        axis.set_xlabel("group size")
-        axis.set_ylabel("ε")
-        axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
-    figure.suptitle(f"{title}   (× : diverges after this point)", fontsize=10)
-    save(figure, path)

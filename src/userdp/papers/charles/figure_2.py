@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.reporting.figures.drawing import panels, save
-from userdp.reporting.figures.table import Row
-from userdp.reporting.figures.variances import (
+from userdp.papers.charles.variances import (
     diverse_clip,
     examples_noise,
     examples_variance,
     users_noise,
     users_variance,
 )
+from userdp.papers.table import Row
+from userdp.reporting.drawing import panels, save
 
 SERIES = ("ELS", "ULS, L_ULS = L_ELS", "ULS, L_ULS = L_ELS/√G_ULS")
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from userdp.accounting.mechanisms import FixedBatchExamples
-from userdp.reporting.figures.drawing import draw_groups
-from userdp.reporting.figures.table import Row, group_rows
+from userdp.papers.groups import draw_groups, group_rows
+from userdp.papers.table import Row
 
 
 def rows(

@@ -1,0 +1,1 @@
+"""Ganesh 2024, on group accounting by mixtures of Gaussians: its figures."""

@@ -1,0 +1,58 @@
+"""Finds a figure of the papers by its name, computes it, and writes its table and its picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from userdp.papers.table import write_csv
+
+
+class Figure(StrEnum):
+    """The figures: ``charles-figure-1`` is the module ``userdp.papers.charles.figure_1``."""
+
+    CHARLES_FIGURE_1 = "charles-figure-1"
+    CHARLES_FIGURE_2 = "charles-figure-2"
+    CHARLES_FIGURE_3 = "charles-figure-3"
+    CHARLES_FIGURE_9 = "charles-figure-9"
+    CHARLES_CONJECTURE_1 = "charles-conjecture-1"
+    GANESH_FIGURE_1 = "ganesh-figure-1"
+    GANESH_FIGURE_2 = "ganesh-figure-2"
+    MARATHE_FIGURE_1 = "marathe-figure-1"
+    MARATHE_FIGURE_2 = "marathe-figure-2"
+    MARATHE_FIGURE_3 = "marathe-figure-3"
+
+    @property
+    def module(self) -> Any:
+        """The module that computes and draws it, imported now: some of them need torch."""
+        paper, _, name = self.value.partition("-")
+        return import_module(f"userdp.papers.{paper}.{name.replace('-', '_')}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reproduction:
+    """A figure that was computed, and where it lies."""
+
+    name: str
+    rows: int
+    csv: Path
+    png: Path
+
+
+def reproduce(figure: Figure, out: Path) -> Reproduction:
+    """Compute a figure and write ``NAME.csv`` and ``NAME.png`` into ``out``, which is made.
+
+    Raises:
+        FailureError: the disk refused.
+    """
+    rows = figure.module.rows()
+    out.mkdir(parents=True, exist_ok=True)
+    done = Reproduction(
+        name=str(figure), rows=len(rows), csv=out / f"{figure}.csv", png=out / f"{figure}.png"
+    )
+    write_csv(rows, done.csv)
+    figure.module.draw(rows, done.png)
+    return done

@@ -1,0 +1,49 @@
+"""Marathe et al. 2023, Figure 1: accuracy and loss over rounds, by algorithm and accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from userdp.federated.data import split_items
+from userdp.papers.marathe import federations
+from userdp.papers.table import Row
+from userdp.reporting.drawing import panels, save
+
+
+def rows() -> list[Row]:
+    """Accuracy and loss over rounds, and the bounds of Section 4 beside the last loss."""
+    train, held = split_items(federations.data(), np.random.default_rng(1))
+    return [
+        row
+        for algorithm, accounting in federations.cells()
+        for row in federations.train_cell(
+            algorithm, accounting, train, held, alpha=None, every=True
+        )
+    ]
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Accuracy and loss over rounds, a line for each algorithm and accounting."""
+    figure, axes = panels(2, width=5.4)
+    for axis, key in zip(axes, ("accuracy", "loss"), strict=True):
+        for label, line, style, color in federations.lines(rows):
+            axis.plot(
+                [row["round"] for row in line],
+                [row[key] for row in line],
+                style,
+                color=color,
+                label=label,
+                markersize=4,
+            )
+        axis.set_xlabel("round")
+        axis.set_ylabel(f"test {key}")
+        axis.grid(alpha=0.3)
+    axes[1].set_ylim(top=min(4.0, axes[1].get_ylim()[1]))
+    axes[0].legend(fontsize=7)
+    figure.suptitle(
+        "digits, 16 silos, ε = 4, δ = 1e-5 (Marathe et al. 2023, Figure 1)", fontsize=10
+    )
+    save(figure, path)

@@ -1,1 +1,0 @@
-"""Simulations of the papers: no store, no model, numpy alone."""
