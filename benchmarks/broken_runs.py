@@ -6,16 +6,16 @@ claim what the plan says. For the audit's tests and its study; nothing of the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.auditing.extra_run import Sabotage
-from userdp.cohorts import Cohort, Sampler
-from userdp.cohorts.poisson import poisson_indices
 from userdp.gradients import ClippedSum, NoiseSource, Units
-from userdp.plan import StepRecord
+from userdp.sampling.coins import poisson_indices
 from userdp.training.private import PrivateRun
 
 
@@ -46,54 +46,34 @@ class ReusedWithin(NoiseSource):
             NoiseSource(unsafe_noise_seed=seed).add_({name: tensor}, noise_std)
 
 
-class Redrawn(Sampler):
-    """Draws other units than the run's sampler would, and records what that one says."""
-
-    def __init__(self, honest: Sampler) -> None:
-        self._honest = honest
-        self._queue = np.empty(0, dtype=np.int64)
-
-    def draw(self) -> Cohort:
-        inside = self._honest.__dict__
-        units, generator = inside["_units"], inside["_generator"]
-        chosen = self.choose(units.total, inside["_probability"], generator)
-        found: Cohort = units.rows_of(np.sort(chosen), generator)
-        return found
-
-    def choose(self, total: int, probability: float, draw: np.random.Generator) -> np.ndarray:
-        raise NotImplementedError
-
-    def record(
-        self, *, noise_std: float, l2_clip_norm: float, count_noise_std: float | None = None
-    ) -> StepRecord:
-        return self._honest.record(
-            noise_std=noise_std, l2_clip_norm=l2_clip_norm, count_noise_std=count_noise_std
-        )
+Draws = Callable[[int, float, np.random.Generator], Iterator[NDArray[np.int64]]]
+"""Of the units that there are, with which probability, from which generator: those of each step."""
 
 
-class Shuffled(Redrawn):
+def _shuffled_draws(total: int, probability: float, draw: np.random.Generator) -> Iterator[Any]:
     """Batches of a shuffled pass, under the name of Poisson sampling."""
+    size, queue = max(1, round(probability * total)), np.empty(0, dtype=np.int64)
+    while True:
+        if len(queue) < size:
+            queue = draw.permutation(total)
+        chosen, queue = queue[:size], queue[size:]
+        yield np.sort(chosen)
 
-    def choose(self, total: int, probability: float, draw: np.random.Generator) -> np.ndarray:
-        size = max(1, round(probability * total))
-        if len(self._queue) < size:
-            self._queue = draw.permutation(total)
-        chosen, self._queue = self._queue[:size], self._queue[size:]
-        return chosen
 
-
-class FixedSize(Redrawn):
+def _draws_of_fixed_size(
+    total: int, probability: float, draw: np.random.Generator
+) -> Iterator[Any]:
     """Batches of a fixed size, drawn afresh at each step."""
+    while True:
+        yield np.sort(draw.choice(total, max(1, round(probability * total)), replace=False))
 
-    def choose(self, total: int, probability: float, draw: np.random.Generator) -> np.ndarray:
-        return draw.choice(total, max(1, round(probability * total)), replace=False)
 
-
-class TwiceAsOften(Redrawn):
+def _draws_twice_as_often(
+    total: int, probability: float, draw: np.random.Generator
+) -> Iterator[Any]:
     """Poisson sampling of twice the probability."""
-
-    def choose(self, total: int, probability: float, draw: np.random.Generator) -> np.ndarray:
-        return poisson_indices(draw, total, min(1.0, 2 * probability))
+    while True:
+        yield poisson_indices(draw, total, min(1.0, 2 * probability))
 
 
 def _with_noise(source: Callable[[], NoiseSource]) -> Sabotage:
@@ -103,9 +83,12 @@ def _with_noise(source: Callable[[], NoiseSource]) -> Sabotage:
     return broken
 
 
-def _with_draws(kind: type[Redrawn]) -> Sabotage:
+def _with_draws(draws: Draws) -> Sabotage:
     def broken(run: PrivateRun) -> None:
-        run._sampler = kind(run._sampler)
+        """The run draws other units, and records what it was to draw."""
+        sampling = run.plan.sampling
+        total = sampling.total_units(run._collator.counts)
+        run._sampler._draws = draws(total, sampling.chance(total), run._sampler._generator)
 
     return broken
 
@@ -127,9 +110,9 @@ under_noised = _with_noise(lambda: ScaledNoise(0.1))
 noiseless = _with_noise(lambda: ScaledNoise(0.001))
 reused = _with_noise(Reused)
 reused_within = _with_noise(ReusedWithin)
-shuffled = _with_draws(Shuffled)
-fixed_size = _with_draws(FixedSize)
-twice_as_often = _with_draws(TwiceAsOften)
+shuffled = _with_draws(_shuffled_draws)
+fixed_size = _with_draws(_draws_of_fixed_size)
+twice_as_often = _with_draws(_draws_twice_as_often)
 
 BROKEN: Mapping[str, Sabotage] = {
     "ten times too little noise": under_noised,

@@ -42,10 +42,10 @@ from torch import nn
 
 from benchmarks.step.measure import interval
 from benchmarks.step.models import LENGTH, SETTINGS, VOCABULARY, build
-from userdp.cohorts import Cohort
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import two_pass
 from userdp.gradients.shards import ShardNoise, shard
+from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, LeaderNoise, deal
 from userdp.training.private import set_gradients

@@ -20,6 +20,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -184,7 +185,7 @@ def run(name: str, data: SubjectItems, key: Mapping[str, Any]) -> dict[str, Any]
         "group_size": plan.group_size,
         "charged_steps": plan.charged_steps,
         "epsilon": claim.guarantee.epsilon if plan.flaws == {} and algorithm.private else None,
-        "claims": [g.to_dict() for g in plan.guarantees()] if not plan.paper else [],
+        "claims": [asdict(g) for g in plan.guarantees()] if not plan.paper else [],
         "flaws": "".join(plan.flaws),
         "seconds": time.process_time() - began,
     }

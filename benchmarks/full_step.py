@@ -29,6 +29,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
+from benchmarks.plans import poisson_plan
 from benchmarks.step.measure import clock, interval
 from benchmarks.step.models import SETTINGS, build
 from userdp.data.prepare import prepare_store
@@ -37,10 +38,10 @@ from userdp.data.records import Record, Tally
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.plan import Plan
 from userdp.training.config import TrainConfig
 from userdp.training.optimizers import build_optimizer
 from userdp.training.private import PrivateRun, make_private
+from userdp.vocabulary import PrivacyUnit
 
 LENGTH, VOCABULARY, GROUP, USERS, COHORT = 128, 8192, 4, 512, 16
 
@@ -135,9 +136,10 @@ def measure(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     updates: list[float] = []
     parts: dict[str, list[float]] = {}
     micro_batch = COHORT * GROUP
-    plan = Plan.for_users(
+    plan = poisson_plan(
+        PrivacyUnit.USER,
         population=USERS,
-        cohort_size=COHORT,
+        size=COHORT,
         group_size=GROUP,
         steps=args.runs + 1,
         l2_clip_norm=1.0,

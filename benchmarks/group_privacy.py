@@ -24,11 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plans import poisson_plan
 from benchmarks.private_runs import Job, Row, held_out_loss, read_rows, run_all
 from benchmarks.surface import DELTA, FINE, POPULATION, RESULTS, STEPS, interval
 from userdp.accounting import Accountant
-from userdp.guarantees import ClipForm
+from userdp.clip import ClipForm
 from userdp.plan import Plan
+from userdp.vocabulary import PrivacyUnit
 
 K = 10
 EPSILONS = (0.5, 1.0, 3.0, 8.0)
@@ -49,9 +51,10 @@ def plan_of(method: str, epsilon: float, norms: dict[str, float], example_norm: 
     accountant = METHODS[method]
     if accountant is None:
         low, high = norms["8"], norms["16"]
-        plan = Plan.for_users(
+        plan = poisson_plan(
+            PrivacyUnit.USER,
             population=POPULATION,
-            cohort_size=BATCH_SIZE / EXAMPLES_PER_USER,
+            size=BATCH_SIZE / EXAMPLES_PER_USER,
             group_size=K,
             steps=STEPS,
             l2_clip_norm=low + (high - low) * (K - 8) / 8,
@@ -59,9 +62,10 @@ def plan_of(method: str, epsilon: float, norms: dict[str, float], example_norm: 
             target_epsilon=epsilon,
         )
     else:
-        plan = Plan.for_examples(
+        plan = poisson_plan(
+            PrivacyUnit.EXAMPLE,
             population=POPULATION * EXAMPLES_PER_USER,
-            batch_size=BATCH_SIZE,
+            size=BATCH_SIZE,
             group_size=K,
             steps=STEPS,
             l2_clip_norm=example_norm,
@@ -69,7 +73,7 @@ def plan_of(method: str, epsilon: float, norms: dict[str, float], example_norm: 
             target_epsilon=epsilon,
             accountant=accountant,
         )
-    return replace(plan, clip_form=ClipForm.NORMALIZED)
+    return replace(plan, clip=replace(plan.clip, form=ClipForm.NORMALIZED))
 
 
 def run(work: Path, surface_plan: dict[str, Any], results: Path) -> None:
@@ -187,7 +191,7 @@ def main() -> None:
         for epsilon in EPSILONS:
             norms, example = surface_plan["norms"], surface_plan["example_norm"]
             plans = {m: plan_of(m, epsilon, norms, example) for m in METHODS}
-            print(epsilon, {m: round(p.noise_multiplier, 4) for m, p in plans.items()})
+            print(epsilon, {m: round(p.noise.multiplier, 4) for m, p in plans.items()})
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plans import poisson_plan
 from benchmarks.private_runs import Job, Row, read_rows, run_all
-from userdp.guarantees import ClipForm
-from userdp.plan import Plan
+from userdp.clip import ClipForm
 from userdp.training.config import PlainPlan, Schedule, TrainConfig
+from userdp.vocabulary import PrivacyUnit
 
 BUDGETS = (16, 32, 64, 128, 256)
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -152,9 +153,10 @@ def job(
     plan: dict[str, Any], work: Path, *, epsilon: float, g: int, m: int, rate: float, run: str
 ) -> Job:
     """One private run of a cell; its σ is the plan file's."""
-    private = Plan.for_users(
+    private = poisson_plan(
+        PrivacyUnit.USER,
         population=POPULATION,
-        cohort_size=m,
+        size=m,
         group_size=g,
         steps=STEPS,
         l2_clip_norm=plan["norms"][str(g)],
@@ -163,7 +165,7 @@ def job(
     )
     return Job(
         key={"epsilon": epsilon, "g": g, "m": m, "rate": rate, "run": run},
-        plan=replace(private, clip_form=ClipForm.NORMALIZED),
+        plan=replace(private, clip=replace(private.clip, form=ClipForm.NORMALIZED)),
         config=replace(FINE, model=str(work / "base" / "model"), learning_rate=rate),
     )
 

@@ -22,13 +22,14 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from userdp.accounting import Accountant
-from userdp.adaptive import AdaptiveClipping
 from userdp.cli.app import run as userdp
+from userdp.clip import AdaptiveClipping, Clip
 from userdp.data.store import UserStore
-from userdp.guarantees import Adjacency
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
-from userdp.plan import Plan
+from userdp.noise import Gaussian
+from userdp.plan import Budget, Plan
+from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig
 from userdp.training.loop import train
 
@@ -80,27 +81,24 @@ def _store(folder: Path, name: str, *options: str) -> UserStore:
 
 
 def _uls() -> Plan:
-    return Plan.for_users(
-        population=1000,
-        cohort_size=200,
-        group_size=3,
+    return Plan(
+        sampling=PoissonUsers(sampling_probability=200 / 1000, group_size=3),
+        clip=Clip(l2_norm=0.5),
+        noise=Gaussian(multiplier=0.8),
         steps=_STEPS,
-        l2_clip_norm=0.5,
-        noise_multiplier=0.8,
-        target_delta=1e-5,
+        population=1000,
+        budget=Budget(target_delta=1e-5),
     )
 
 
-def _els(**changes: object) -> Plan:
-    return Plan.for_examples(
-        population=1000,
-        batch_size=100,
-        group_size=3,
+def _els(sampling: type[PoissonExamples] = PoissonExamples) -> Plan:
+    return Plan(
+        sampling=sampling(sampling_probability=100 / 1000, group_size=3),
+        clip=Clip(l2_norm=0.5),
+        noise=Gaussian(multiplier=1.1),
         steps=_STEPS,
-        l2_clip_norm=0.5,
-        noise_multiplier=1.1,
-        target_delta=1e-5,
-        **changes,
+        population=1000,
+        budget=Budget(target_delta=1e-5),
     )
 
 
@@ -129,9 +127,13 @@ def main() -> None:
         runs = {
             "uls": (plain, _uls(), _CONFIG),
             "els": (plain, _els(), _CONFIG),
-            "group-privacy": (plain, _els(accountant=Accountant.GROUP_PRIVACY), _CONFIG),
-            "fixed-graph": (graph, _els(adjacency=Adjacency.FIXED_GRAPH), _CONFIG),
-            "adaptive": (plain, replace(_uls(), adaptive=AdaptiveClipping(quantile=0.5)), _CONFIG),
+            "group-privacy": (plain, replace(_els(), accountant=Accountant.GROUP_PRIVACY), _CONFIG),
+            "fixed-graph": (graph, _els(FixedGraph), _CONFIG),
+            "adaptive": (
+                plain,
+                replace(_uls(), clip=Clip(l2_norm=0.5, adaptation=AdaptiveClipping(quantile=0.5))),
+                _CONFIG,
+            ),
             "lora": (plain, _uls(), lora),
             "resumed": (plain, _uls(), _CONFIG),
         }

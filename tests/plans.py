@@ -1,6 +1,72 @@
 """Plans that tests share: small, with noise given, so that nothing is calibrated."""
 
-from userdp.plan import Plan
+from dataclasses import replace
+
+from userdp.accounting import Accountant
+from userdp.clip import Clip
+from userdp.codec import decode
+from userdp.noise import Gaussian
+from userdp.plan import Budget, Plan
+from userdp.sampling import (
+    FixedGraph,
+    PoissonExamples,
+    PoissonUsers,
+    Sampling,
+    ShuffleExamples,
+    ShuffleUsers,
+)
+
+_CLIP = {
+    "l2_clip_norm": "l2_norm",
+    "item_clip_norm": "item_norm",
+    "clip_form": "form",
+    "clip_stability": "stability",
+    "layer_split": "split",
+    "adaptive": "adaptation",
+}
+_BUDGET = ("target_delta", "target_epsilon")
+_SHUFFLED = {PoissonUsers: ShuffleUsers, PoissonExamples: ShuffleExamples}
+
+
+def plan_of_size(
+    sampling: type[Sampling],
+    size: float,
+    *,
+    population: int,
+    group_size: int,
+    steps: int,
+    l2_clip_norm: float,
+    target_delta: float,
+    target_epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    item_clip_norm: float | None = None,
+    accountant: Accountant = Accountant.CONTOUR,
+    unsafe_shuffle: bool = False,
+    **bounds,
+) -> Plan:
+    """A plan by the expected size of a step; its noise given, or the least for its budget."""
+    assert (noise_multiplier is None) != (target_epsilon is None)
+    kind = _SHUFFLED[sampling] if unsafe_shuffle else sampling
+    plan = Plan(
+        sampling=kind.of_size(size, population=population, group_size=group_size, **bounds),
+        clip=Clip(l2_norm=l2_clip_norm, item_norm=item_clip_norm),
+        noise=Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier),
+        steps=steps,
+        population=population,
+        budget=Budget(target_delta=target_delta, target_epsilon=target_epsilon),
+        accountant=accountant,
+    )
+    return plan if target_epsilon is None else plan.calibrated()
+
+
+def for_users(*, cohort_size: float, **values) -> Plan:
+    """A ULS plan: q = ``cohort_size / population``."""
+    return plan_of_size(PoissonUsers, cohort_size, **values)
+
+
+def for_examples(*, batch_size: float, fixed_graph: bool = False, **values) -> Plan:
+    """An ELS plan: p = ``batch_size / population``, a declared number of capped examples."""
+    return plan_of_size(FixedGraph if fixed_graph else PoissonExamples, batch_size, **values)
 
 
 def uls_plan(**changes) -> Plan:
@@ -13,7 +79,7 @@ def uls_plan(**changes) -> Plan:
         "target_delta": 1e-5,
         "noise_multiplier": 2.0,
     }
-    return Plan.for_users(**{**values, **changes})
+    return for_users(**{**values, **changes})
 
 
 def els_plan(**changes) -> Plan:
@@ -26,4 +92,32 @@ def els_plan(**changes) -> Plan:
         "target_delta": 1e-5,
         "noise_multiplier": 3.0,
     }
-    return Plan.for_examples(**{**values, **changes})
+    return for_examples(**{**values, **changes})
+
+
+def changed_plan(plan: Plan, **changes) -> Plan:
+    """The plan with other constants, wherever in it they lie."""
+    for name, value in changes.items():
+        if name in _CLIP:
+            plan = replace(plan, clip=replace(plan.clip, **{_CLIP[name]: value}))
+        elif name in _BUDGET:
+            plan = replace(plan, budget=replace(plan.budget, **{name: value}))
+        elif name == "noise_multiplier":
+            plan = replace(plan, noise=Gaussian(multiplier=value))
+        elif name in ("group_size", "sampling_probability", "cap", "batch_size"):
+            plan = replace(plan, sampling=replace(plan.sampling, **{name: value}))
+        elif name == "unsafe_shuffle":
+            kind = _SHUFFLED[type(plan.sampling)] if value else type(plan.sampling)
+            fields = {
+                "sampling_probability": plan.sampling.sampling_probability,
+                "group_size": plan.sampling.group_size,
+            }
+            plan = replace(plan, sampling=kind(**fields))
+        else:
+            plan = replace(plan, **{name: value})
+    return plan
+
+
+def as_plan(values) -> Plan:
+    """A plan from plain values, as a reader makes it."""
+    return decode(Plan, values, what="the plan")

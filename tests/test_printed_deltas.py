@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -16,8 +17,8 @@ from rich.console import Console
 import userdp
 from tests.plans import uls_plan
 from userdp.cli.account import print_table
-from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, delta_up
-from userdp.reporting.constants import _plan_value
+from userdp.reporting.constants import constants_of
+from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up
 
 SOURCE = Path(userdp.__file__).parent
 AWKWARD = 1.00000049e-6  # to six digits, the nearest is 1e-06, which is less
@@ -69,7 +70,7 @@ def test_the_headline_rounds_delta_up() -> None:
         delta=AWKWARD,
         unit=PrivacyUnit.USER,
         adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling=Sampling.USERS,
+        sampling="users",
         accountant="contour",
     )
     assert "1.00001e-06)-DP per user" in str(claim)
@@ -83,7 +84,9 @@ def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     out = StringIO()
     print_table(Console(file=out), {"epsilon": 1.0, "delta": 1.0000000049e-6})
     assert "1.0000001e-06" in out.getvalue()
-    assert _plan_value(uls_plan(target_delta=AWKWARD), "target_delta") == "1.00001e-06"
+    run = SimpleNamespace(plan=uls_plan(target_delta=AWKWARD), settings={})
+    shown = {row.name: row.values for row in constants_of([run])}
+    assert shown["target δ"] == ("1.00001e-06",)
 
 
 def test_nothing_else_in_the_package_formats_a_delta() -> None:

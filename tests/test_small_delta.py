@@ -13,6 +13,7 @@ from tests.plans import els_plan, uls_plan
 from tests.reporting.conftest import run_maker, users_plan
 from tests.training.toy import sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
+from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -117,7 +118,7 @@ def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
 def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, capsys) -> None:
     plan = els_plan(target_delta=1 / 400)
     constants = [{"name": "population", "value": 100, "origin": "declared", "query_id": None}]
-    values = {"schema": SCHEMA, "plan": plan.to_dict(), "basis": "x", "constants": constants}
+    values = {"schema": SCHEMA, "plan": encode(plan), "basis": "x", "constants": constants}
     (tmp_path / "proposal.json").write_text(json.dumps(values))
     plan.save(tmp_path / "bare.json")
     assert declared_users(tmp_path / "proposal.json") == 100
@@ -172,6 +173,6 @@ def test_a_federation_is_judged_by_the_most_subjects_it_may_have(tmp_path, capsy
 def test_broken_twin_a_check_of_the_population_alone_would_let_examples_through() -> None:
     """Taking examples / G for n is less than the users may be: 1/n is then too lenient."""
     plan = els_plan(target_delta=1 / 300)  # 400 examples of up to 4 a user: 100 to 400 users
-    lenient = size_of(plan.target_delta, plan.population // plan.group_size)
+    lenient = size_of(plan.budget.target_delta, plan.population // plan.sampling.group_size)
     assert lenient is DeltaSize.WITHIN_RULE
-    assert size_of(plan.target_delta, plan.population) is DeltaSize.TOO_LARGE
+    assert size_of(plan.budget.target_delta, plan.population) is DeltaSize.TOO_LARGE

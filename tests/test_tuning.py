@@ -6,12 +6,13 @@ import math
 
 import pytest
 
-from tests.plans import els_plan, uls_plan
+from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.accounting import Accountant, rdp
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
+from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.plan import FixedGrid, PrivateSelection
-from userdp.plan.tuning import divided, selected, tuning_from_dict
+from userdp.plan.tuning import divided, selected, tuning_from
 
 LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
 
@@ -32,7 +33,7 @@ def test_a_budget_is_divided_before_the_first_run():
     found = grid.guarantee()
     assert 2.99 < found.epsilon <= 3.0
     assert found.delta <= 1e-5
-    assert grid.plans[0].noise_multiplier == grid.plans[1].noise_multiplier
+    assert grid.plans[0].noise == grid.plans[1].noise
     with pytest.raises(UseError, match="nothing is left"):
         divided(plans, epsilon=0.3, delta=1e-5, score_epsilon=0.1)
 
@@ -46,8 +47,7 @@ def test_a_private_selection_meets_its_budget_with_about_the_least_noise(law, pl
     chosen = selected(plans, epsilon=4.0, delta=1e-5, score_epsilon=0.1, repetitions=law)
     assert chosen.guarantee().epsilon <= 4.0
     less = tuple(
-        dataclasses.replace(plan, noise_multiplier=0.97 * plan.noise_multiplier)
-        for plan in chosen.plans
+        changed_plan(plan, noise_multiplier=0.97 * plan.noise.multiplier) for plan in chosen.plans
     )
     assert dataclasses.replace(chosen, plans=less).guarantee().epsilon > 4.0
     one = chosen.plans[0].mechanism
@@ -57,7 +57,7 @@ def test_a_private_selection_meets_its_budget_with_about_the_least_noise(law, pl
 def test_what_cannot_be_claimed_is_refused():
     with pytest.raises(UseError, match="whatever the noise"):
         selected((uls_plan(),), epsilon=0.1, delta=1e-5, score_epsilon=0.1, repetitions=LAW)
-    lifted = dataclasses.replace(els_plan(), accountant=Accountant.GROUP_PRIVACY)
+    lifted = changed_plan(els_plan(), accountant=Accountant.GROUP_PRIVACY)
     for plan in (uls_plan(unsafe_shuffle=True), lifted):
         with pytest.raises(UseError, match="has no claim"):
             FixedGrid(plans=(plan,), score_epsilon=0.1)
@@ -81,11 +81,11 @@ def test_what_cannot_be_claimed_is_refused():
     ids=["grid", "negative binomial", "poisson"],
 )
 def test_a_tuning_survives_a_ledger(tuning):
-    values = json.loads(json.dumps(tuning.to_dict()))
-    assert tuning_from_dict(values) == tuning
+    values = json.loads(json.dumps(encode(tuning)))
+    assert tuning_from(values) == tuning
     for broken in ({**values, "schema": "userdp.tuning/9"}, {**values, "kind": "other"}, {}):
         with pytest.raises(UseError):
-            tuning_from_dict(broken)
+            tuning_from(broken)
 
 
 def test_invariant_8_twin_a_winner_priced_as_one_run_is_caught():
@@ -95,8 +95,8 @@ def test_invariant_8_twin_a_winner_priced_as_one_run_is_caught():
     for delta in (1e-4, 1e-6, 1e-9):
         alone = rdp.epsilon(
             delta,
-            sampling_probability=plan.sampling_probability,
-            noise_multiplier=plan.noise_multiplier,
+            sampling_probability=plan.sampling.sampling_probability,
+            noise_multiplier=plan.noise.multiplier,
             group_size=1,
             steps=plan.steps,
         ).upper

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from userdp.accounting import rdp
-from userdp.accounting.mechanisms import PoissonExamples
+from userdp.accounting.mechanisms import Mixture, binomial_steps
 from userdp.errors import UseError
 
 SLOW = 2.0  # processor seconds
@@ -55,8 +55,8 @@ class Corner:
     delta: float | None
     epsilon: float | None
 
-    def mechanism(self, steps: int | None = None) -> PoissonExamples:
-        return PoissonExamples(
+    def mechanism(self, steps: int | None = None) -> Mixture:
+        return binomial_steps(
             sampling_probability=self.sampling_probability,
             group_size=self.group_size,
             noise_multiplier=self.noise_multiplier,

@@ -27,9 +27,9 @@ class Clock:
 
 
 def _mechanism(setting: Setting) -> Any:
-    from userdp.accounting.mechanisms import PoissonExamples
+    from userdp.accounting.mechanisms import binomial_steps
 
-    return PoissonExamples(
+    return binomial_steps(
         sampling_probability=setting.sampling_probability,
         group_size=setting.group_size,
         noise_multiplier=setting.noise_multiplier,

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.accounting.settings import Setting, proof_settings
-from userdp.accounting import PoissonExamples
+from userdp.accounting import Mixture, binomial_steps
 from userdp.accounting.proof import Binomial, Steps, enclose_delta
 
 FILE = Path("docs/results/proof.jsonl")
@@ -63,8 +63,8 @@ def _meet(row: dict[str, Any], setting: Setting) -> bool:
     return bool(lower <= contour.upper and contour.lower <= upper)
 
 
-def _mechanism(setting: Setting) -> PoissonExamples:
-    return PoissonExamples(
+def _mechanism(setting: Setting) -> Mixture:
+    return binomial_steps(
         sampling_probability=setting.sampling_probability,
         group_size=setting.group_size,
         noise_multiplier=setting.noise_multiplier,

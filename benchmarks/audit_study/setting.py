@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plans import poisson_plan
 from userdp.plan import Plan
 from userdp.training.config import TrainConfig
+from userdp.vocabulary import PrivacyUnit
 
 TEXTS = ("commits", "shakespeare")
 WHOLE = "shakespeare-whole"  # the same people of it, with all that they said
@@ -49,5 +51,5 @@ def plan(
         "noise_multiplier": noise_multiplier,
     }
     if algorithm == "ULS":
-        return Plan.for_users(population=POPULATION, cohort_size=COHORT, **common)
-    return Plan.for_examples(population=4 * POPULATION, batch_size=BATCH, **common)
+        return poisson_plan(PrivacyUnit.USER, population=POPULATION, size=COHORT, **common)
+    return poisson_plan(PrivacyUnit.EXAMPLE, population=4 * POPULATION, size=BATCH, **common)

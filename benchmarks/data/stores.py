@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.plans import poisson_plan
+from userdp.vocabulary import PrivacyUnit
+
 SEQ_LEN = 128
 
 
@@ -54,11 +57,10 @@ def index_of(counts: NDArray[np.int64]) -> Any:
 
 
 def sampler_of(counts: NDArray[np.int64], cohort: int) -> Any:
-    from userdp.cohorts import build_sampler
-    from userdp.plan import Plan
+    from userdp.sampling.coins import secret_generator
 
-    plan = Plan.for_users(
-        population=len(counts), cohort_size=cohort, group_size=4, steps=10, l2_clip_norm=1.0,
-        target_delta=1e-6, noise_multiplier=1.0,
+    plan = poisson_plan(
+        PrivacyUnit.USER, population=len(counts), size=cohort, group_size=4, steps=10,
+        l2_clip_norm=1.0, target_delta=1e-6, noise_multiplier=1.0,
     )  # fmt: skip
-    return build_sampler(plan, counts)
+    return plan.sampling.sampler(counts, secret_generator())

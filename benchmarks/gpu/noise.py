@@ -21,7 +21,7 @@ from benchmarks.gpu.setting import Result, Setting
 from benchmarks.gpu.timing import seconds
 from benchmarks.lattice import STDS, candidates, grid_of, lattice_gain
 from userdp.gradients import NoiseSource
-from userdp.noise_law import NoiseSampler
+from userdp.noise.gaussian import NoiseSampler
 
 MOST_ERRORS = 5.0
 """A right sampler's three attacks pass this with probability 2e-6."""

@@ -26,6 +26,7 @@ from safetensors.torch import load_file
 
 import userdp
 from benchmarks.gpu.setting import Result, Setting
+from benchmarks.plans import poisson_plan
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -35,6 +36,7 @@ from userdp.ledger import claim
 from userdp.plan import Plan
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.loop import train
+from userdp.vocabulary import PrivacyUnit
 
 USERS, LENGTH, GROUP, COHORT = 64, 64, 4, 16
 BUNDLED = Path(userdp.__file__).parent / "assets" / "base-model" / "model.safetensors"
@@ -43,9 +45,10 @@ BUNDLED = Path(userdp.__file__).parent / "assets" / "base-model" / "model.safete
 def trained(setting: Setting, deadline: float) -> Result:
     """Train, and check what is left behind."""
     steps = 2 if setting.tiny else 20
-    plan = Plan.for_users(
+    plan = poisson_plan(
+        PrivacyUnit.USER,
         population=USERS,
-        cohort_size=COHORT,
+        size=COHORT,
         group_size=GROUP,
         steps=steps,
         l2_clip_norm=1.0,
@@ -99,9 +102,9 @@ def command(store: Path, run: Path, plan: Plan, setting: Setting) -> None:
         "cohort-size": COHORT,
         "group-size": GROUP,
         "steps": plan.steps,
-        "l2-clip-norm": plan.l2_clip_norm,
-        "delta": plan.target_delta,
-        "noise-multiplier": plan.noise_multiplier,
+        "l2-clip-norm": plan.clip.l2_norm,
+        "delta": plan.budget.target_delta,
+        "noise-multiplier": plan.noise.multiplier,
         "precision": "bfloat16",
         "device": setting.device,
     }

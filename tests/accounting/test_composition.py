@@ -8,21 +8,21 @@ import pytest
 
 from userdp.accounting.mechanisms import (
     Composition,
-    FullParticipation,
-    PoissonExamples,
-    PoissonUsers,
+    Mixture,
     PureQuery,
+    binomial_steps,
+    gaussian_steps,
 )
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency
+from userdp.vocabulary import Adjacency
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 GRID = 2e-3  # of dp-accounting's losses
 
 
-def users(steps: int, q: float = 0.01, sigma: float = 1.0) -> PoissonUsers:
-    return PoissonUsers(sampling_probability=q, noise_multiplier=sigma, steps=steps)
+def users(steps: int, q: float = 0.01, sigma: float = 1.0) -> Mixture:
+    return binomial_steps(sampling_probability=q, noise_multiplier=sigma, steps=steps)
 
 
 def mixture(pessimistic: bool, sigma: float, weights: list[float], steps: int):  # type: ignore[no-untyped-def]
@@ -60,9 +60,9 @@ def test_phases_of_different_sampling_and_noise_agree_with_dp_accounting() -> No
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     parts = (
-        PoissonExamples(sampling_probability=0.1, group_size=2, noise_multiplier=1.5, steps=20),
+        binomial_steps(sampling_probability=0.1, group_size=2, noise_multiplier=1.5, steps=20),
         users(30, 0.02, 0.9),
-        FullParticipation(noise_multiplier=10.0, steps=1),
+        gaussian_steps(noise_multiplier=10.0, steps=1),
     )
     bounds = [
         mixture(pessimistic, 1.5, [0.81, 0.18, 0.01], 20)
@@ -147,9 +147,7 @@ def test_leaving_a_query_out_is_caught() -> None:
 
 def test_parts_of_different_adjacencies_are_refused() -> None:
     removed = users(10)
-    replaced = FullParticipation(
-        shift=2.0, noise_multiplier=5.0, steps=1, measured_under=Adjacency.REPLACE
-    )
+    replaced = gaussian_steps(shift=2.0, noise_multiplier=5.0, steps=1, adjacency=Adjacency.REPLACE)
     with pytest.raises(UseError, match="different adjacencies"):
         Composition(parts=(removed, replaced))
     with pytest.raises(UseError, match="at least one"):

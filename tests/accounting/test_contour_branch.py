@@ -17,14 +17,14 @@ from userdp.accounting import rdp
 from userdp.accounting.contour import large, line, losses
 from userdp.accounting.contour.bounds import Bounds
 from userdp.accounting.contour.losses import Complexes, Floats
-from userdp.accounting.mechanisms import PoissonExamples
+from userdp.accounting.mechanisms import binomial_steps
 from userdp.errors import FailureError
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 P, GROUP, SIGMA, STEPS = 0.9733493053471883, 46, 10.168792074699509, 17023
 DELTA = 3.588470814622538e-17
-MECHANISM = PoissonExamples(
+MECHANISM = binomial_steps(
     sampling_probability=P, group_size=GROUP, noise_multiplier=SIGMA, steps=STEPS
 )
 TRUTH = 169834.8857011  # its own test asks the oracle

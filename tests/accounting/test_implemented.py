@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ from scipy import stats
 
 from tests.federated.plans import constants
 from tests.federated.plans import plan as federation
-from tests.plans import els_plan, uls_plan
-from userdp.accounting import Accountant, FullParticipation, PoissonExamples, PoissonUsers
+from tests.plans import changed_plan, els_plan, for_users, uls_plan
+from userdp.accounting import Accountant, binomial_steps, gaussian_steps
 from userdp.accounting import implemented as module
 from userdp.accounting.implemented import (
     ideal_delta_for,
@@ -23,14 +22,14 @@ from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.errors import UseError
 from userdp.federated.accounting import Algorithm
 from userdp.federated.plan import FederationPlan
-from userdp.guarantees import Adjacency, round_up
 from userdp.ledger import RunLedger, StoreLedger, claim
-from userdp.noise_law import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
-from userdp.plan import FixedGrid, Plan, PrivateSelection, StepRecord
+from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
+from userdp.plan import FixedGrid, PrivateSelection, StepRecord
 from userdp.plan.tuning import divided, selected
 from userdp.planning.noise import NoiseTable
+from userdp.vocabulary import Adjacency, round_up
 
-GAUSS = FullParticipation(noise_multiplier=1.0, steps=1)
+GAUSS = gaussian_steps(noise_multiplier=1.0, steps=1)
 
 
 def test_the_distance_is_the_chance_of_a_draw_beyond_the_end_over_all_draws() -> None:
@@ -198,7 +197,9 @@ def test_a_calibrated_plan_is_within_its_budget(
     monkeypatch.setattr(module, "distance", lambda steps: steps * per_step)
     plan = make(**FAR)
     assert plan.guarantee().epsilon <= 2.0
-    assert replace(plan, noise_multiplier=plan.noise_multiplier * 0.8).guarantee().epsilon > 2.0
+    assert (
+        changed_plan(plan, noise_multiplier=plan.noise.multiplier * 0.8).guarantee().epsilon > 2.0
+    )
 
 
 # It moves no printed digit, is monotone, and refuses what cannot be claimed.
@@ -208,7 +209,7 @@ def test_a_calibrated_plan_is_within_its_budget(
 def test_the_addition_moves_no_printed_digit_of_an_ordinary_plan(
     epsilon: float, steps: int
 ) -> None:
-    plan = Plan.for_users(
+    plan = for_users(
         population=10**6,
         cohort_size=10**4,
         group_size=4,
@@ -227,7 +228,7 @@ def test_epsilon_falls_as_delta_or_the_noise_grows() -> None:
     deltas = [10.0**-k for k in (30, 25, 20, 10, 5, 2)]
     by_delta = [
         implemented_epsilon(
-            PoissonUsers(sampling_probability=0.5, noise_multiplier=0.4, steps=20).epsilon,
+            binomial_steps(sampling_probability=0.5, noise_multiplier=0.4, steps=20).epsilon,
             delta,
             steps=20,
         ).upper
@@ -236,7 +237,7 @@ def test_epsilon_falls_as_delta_or_the_noise_grows() -> None:
     assert by_delta == sorted(by_delta, reverse=True)
     by_noise = [
         implemented_epsilon(
-            PoissonExamples(
+            binomial_steps(
                 sampling_probability=0.3, group_size=4, noise_multiplier=noise, steps=20
             ).epsilon,
             1e-10,

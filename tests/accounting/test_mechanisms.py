@@ -13,19 +13,17 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from tests.mechanisms import truncated
 from userdp.accounting.contour import Direction, delta_bracket
 from userdp.accounting.mechanisms import (
-    FixedBatchExamples,
-    FixedBatchUsers,
-    FullParticipation,
-    MixtureMechanism,
-    PoissonExamples,
-    PoissonUsers,
+    Mixture,
     PureQuery,
-    TruncatedPoisson,
+    binomial_steps,
+    gaussian_steps,
+    hypergeometric_steps,
 )
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency
+from userdp.vocabulary import Adjacency
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -33,8 +31,8 @@ GOLDEN = Path(__file__).with_name("golden_deltas.json")
 CASES: list[dict[str, Any]] = json.loads(GOLDEN.read_text())["cases"]
 
 
-def poisson(case: dict[str, Any]) -> PoissonExamples:
-    return PoissonExamples(
+def poisson(case: dict[str, Any]) -> Mixture:
+    return binomial_steps(
         sampling_probability=case["p"],
         group_size=case["group_size"],
         noise_multiplier=case["sigma"],
@@ -115,7 +113,7 @@ def test_the_case_where_an_fft_accountant_errs() -> None:
     """ε(δ) and back by mpmath: (301, 0.177504, 1.1994, G = 8, δ = 1.26e-9) is 444.3453503."""
     from tests.accounting import oracle
 
-    mechanism = PoissonExamples(
+    mechanism = binomial_steps(
         sampling_probability=0.177504, group_size=8, noise_multiplier=1.1994, steps=301
     )
     found = mechanism.epsilon(1.26e-9)
@@ -130,7 +128,7 @@ def test_the_case_where_an_fft_accountant_errs() -> None:
 
 @pytest.mark.parametrize(("population", "group"), [(400, 3), (60, 2)])
 def test_fixed_batches_of_examples_agree_with_dp_accounting(population: int, group: int) -> None:
-    mechanism = FixedBatchExamples(
+    mechanism = hypergeometric_steps(
         batch_size=20, population=population, group_size=group, noise_multiplier=3.0, steps=12
     )
     weights = hypergeometric(20, population, group)
@@ -141,8 +139,8 @@ def test_fixed_batches_of_examples_agree_with_dp_accounting(population: int, gro
 
 
 def test_fixed_batches_of_users_are_fixed_batches_of_one_example() -> None:
-    users = FixedBatchUsers(cohort_size=20, population=400, noise_multiplier=2.0, steps=30)
-    examples = FixedBatchExamples(
+    users = hypergeometric_steps(batch_size=20, population=400, noise_multiplier=2.0, steps=30)
+    examples = hypergeometric_steps(
         batch_size=20, population=400, group_size=1, noise_multiplier=2.0, steps=30
     )
     assert users.epsilon(1e-6) == examples.epsilon(1e-6)
@@ -152,7 +150,7 @@ def test_fixed_batches_of_users_are_fixed_batches_of_one_example() -> None:
 
 
 def test_forgetting_that_a_draw_displaces_another_example_is_caught() -> None:
-    mechanism = FixedBatchExamples(
+    mechanism = hypergeometric_steps(
         batch_size=20, population=400, group_size=3, noise_multiplier=3.0, steps=12
     )
     low, _ = pld_bounds(3.0, [0.0, 2.0, 4.0, 6.0], hypergeometric(20, 400, 3), 12, 1.0)
@@ -168,8 +166,8 @@ def test_forgetting_that_a_draw_displaces_another_example_is_caught() -> None:
 
 @pytest.mark.parametrize("shift", [1.0, 2.0])
 def test_full_participation_is_the_closed_form(shift: float) -> None:
-    mechanism = FullParticipation(
-        shift=shift, noise_multiplier=4.0, steps=9, measured_under=Adjacency.REPLACE
+    mechanism = gaussian_steps(
+        shift=shift, noise_multiplier=4.0, steps=9, adjacency=Adjacency.REPLACE
     )
     assert mechanism.adjacency is Adjacency.REPLACE
     with mpmath.workdps(40):
@@ -203,8 +201,8 @@ def test_a_laplace_query_costs_at_most_its_pure_epsilon() -> None:
 
 
 def test_one_example_per_user_makes_els_and_uls_the_same() -> None:
-    users = PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=400)
-    examples = PoissonExamples(
+    users = binomial_steps(sampling_probability=0.02, noise_multiplier=0.8, steps=400)
+    examples = binomial_steps(
         sampling_probability=0.02, group_size=1, noise_multiplier=0.8, steps=400
     )
     assert users.epsilon(1e-7) == examples.epsilon(1e-7)
@@ -213,20 +211,13 @@ def test_one_example_per_user_makes_els_and_uls_the_same() -> None:
 
 def test_zeroing_a_user_out_costs_what_removing_costs_and_says_so() -> None:
     both = [
-        PoissonUsers(
-            sampling_probability=0.02, noise_multiplier=0.8, steps=400, measured_under=adjacency
+        binomial_steps(
+            sampling_probability=0.02, noise_multiplier=0.8, steps=400, adjacency=adjacency
         )
         for adjacency in (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
     ]
     assert both[0].epsilon(1e-7) == both[1].epsilon(1e-7)
     assert both[1].adjacency is Adjacency.ZERO_OUT
-    with pytest.raises(UseError, match="measured_under"):
-        PoissonUsers(
-            sampling_probability=0.02,
-            noise_multiplier=0.8,
-            steps=4,
-            measured_under=Adjacency.REPLACE,
-        )
 
 
 # --------------------------------------------------------------- truncated Poisson sampling
@@ -260,10 +251,8 @@ def hockey_stick(
     return float(np.maximum(density(first) - math.exp(e) * density(second), 0).sum() * 1e-3)
 
 
-TRUNCATED = TruncatedPoisson(
-    untruncated=PoissonUsers(sampling_probability=0.3, noise_multiplier=0.7, steps=1),
-    cap=1,
-    most_units=3,
+TRUNCATED = truncated(
+    binomial_steps(sampling_probability=0.3, noise_multiplier=0.7, steps=1), cap=1, most_units=3
 )
 
 
@@ -280,9 +269,9 @@ def test_truncation_is_covered_on_small_data_sets(others: list[float], epsilon: 
 def test_forgetting_the_truncation_is_caught_on_a_small_data_set() -> None:
     pair = truncated_run([-1.0], 1.0, 0.9, 1), truncated_run([-1.0], None, 0.9, 1)
     worst = max(hockey_stick(*pair, 0.7, 2.0), hockey_stick(*pair[::-1], 0.7, 2.0))
-    untruncated = PoissonUsers(sampling_probability=0.9, noise_multiplier=0.7, steps=1)
+    untruncated = binomial_steps(sampling_probability=0.9, noise_multiplier=0.7, steps=1)
     assert worst > untruncated.delta(2.0).upper + 0.05
-    assert worst <= TruncatedPoisson(untruncated=untruncated, cap=1, most_units=2).delta(2.0).upper
+    assert worst <= truncated(untruncated, cap=1, most_units=2).delta(2.0).upper
 
 
 def test_forgetting_the_factor_of_the_overflow_is_caught() -> None:
@@ -293,43 +282,43 @@ def test_forgetting_the_factor_of_the_overflow_is_caught() -> None:
     after = (first + tau) - math.exp(epsilon) * (second - tau)
     assert after > before + tau + 1e-3  # the twin that adds τ alone
     assert after <= before + (1 + math.exp(epsilon)) * tau + 1e-15
-    added = TRUNCATED.delta(epsilon).upper - TRUNCATED.untruncated.delta(epsilon).upper
+    added = TRUNCATED.delta(epsilon).upper - TRUNCATED.uncapped.delta(epsilon).upper
     assert added >= (1 + math.exp(epsilon)) * TRUNCATED.overflow * (1 - 1e-9)
 
 
 def test_truncation_at_the_population_costs_nothing_and_too_much_is_refused() -> None:
-    base = PoissonUsers(sampling_probability=0.01, noise_multiplier=1.0, steps=100)
-    never = TruncatedPoisson(untruncated=base, cap=500, most_units=500)
+    base = binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=100)
+    never = truncated(base, cap=500, most_units=500)
     assert never.overflow == 0
     assert never.epsilon(1e-6).upper == pytest.approx(base.epsilon(1e-6).upper, rel=1e-9)
-    some = TruncatedPoisson(untruncated=base, cap=30, most_units=500)
+    some = truncated(base, cap=30, most_units=500)
     assert some.overflow > 0
     assert some.epsilon(1e-6).upper >= base.epsilon(1e-6).upper
     found = some.epsilon(1e-6)
     assert some.delta(found.upper).upper <= 1e-6 * (1 + 1e-6)
     with pytest.raises(UseError, match="overflows"):
-        TruncatedPoisson(untruncated=base, cap=6, most_units=500).epsilon(1e-6)
+        truncated(base, cap=6, most_units=500).epsilon(1e-6)
 
 
 # --------------------------------------------------------------- what no input may do
 
 
-MECHANISMS: list[MixtureMechanism] = [
-    PoissonUsers(sampling_probability=0.01, noise_multiplier=1.0, steps=100),
-    FixedBatchUsers(cohort_size=5, population=100, noise_multiplier=2.0, steps=10),
-    FullParticipation(noise_multiplier=5.0, steps=3),
+MECHANISMS: list[Mixture] = [
+    binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=100),
+    hypergeometric_steps(batch_size=5, population=100, noise_multiplier=2.0, steps=10),
+    gaussian_steps(noise_multiplier=5.0, steps=3),
 ]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
 def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
     for build in (
-        lambda: PoissonUsers(sampling_probability=bad, noise_multiplier=1.0, steps=1),
-        lambda: PoissonUsers(sampling_probability=0.1, noise_multiplier=bad, steps=1),
-        lambda: FullParticipation(noise_multiplier=bad, steps=1),
-        lambda: FullParticipation(shift=bad, noise_multiplier=1.0, steps=1),
+        lambda: binomial_steps(sampling_probability=bad, noise_multiplier=1.0, steps=1),
+        lambda: binomial_steps(sampling_probability=0.1, noise_multiplier=bad, steps=1),
+        lambda: gaussian_steps(noise_multiplier=bad, steps=1),
+        lambda: gaussian_steps(shift=bad, noise_multiplier=1.0, steps=1),
         lambda: PureQuery(pure_epsilon=bad),
-        lambda: PoissonExamples(
+        lambda: binomial_steps(
             sampling_probability=0.1,
             group_size=bad,  # type: ignore[arg-type]
             noise_multiplier=1.0,
@@ -350,8 +339,8 @@ def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
 @pytest.mark.parametrize("sigma", [1e-3, 1.0, 1e6])
 def test_extreme_settings_end_in_finite_brackets(sigma: float, epsilon: float) -> None:
     for mechanism in (
-        PoissonUsers(sampling_probability=1e-9, noise_multiplier=sigma, steps=1),
-        PoissonExamples(
+        binomial_steps(sampling_probability=1e-9, noise_multiplier=sigma, steps=1),
+        binomial_steps(
             sampling_probability=0.9, group_size=512, noise_multiplier=sigma, steps=1000
         ),
     ):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from userdp.accounting import PoissonExamples, PoissonUsers, rdp
+from userdp.accounting import binomial_steps, rdp
 from userdp.accounting.private_selection import (
     base_curve,
     pure_divergence,
@@ -179,8 +179,8 @@ def test_no_pure_answer_costs_more_than_randomised_response(epsilon):
 
 
 def test_the_base_is_the_worst_of_its_plans_and_its_score():
-    users = PoissonUsers(sampling_probability=0.01, noise_multiplier=1.0, steps=100)
-    examples = PoissonExamples(
+    users = binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=100)
+    examples = binomial_steps(
         sampling_probability=0.01, noise_multiplier=2.0, steps=100, group_size=4
     )
     both = base_curve([users, examples], score_epsilon=0.1)

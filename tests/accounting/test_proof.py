@@ -16,22 +16,19 @@ import pytest
 
 flint = pytest.importorskip("flint", reason="the extra `proof` is not installed")
 
+from tests.mechanisms import truncated  # noqa: E402
 from userdp.accounting import (  # noqa: E402
     Bracket,
     Composition,
-    FixedBatchExamples,
-    FixedBatchUsers,
-    FullParticipation,
     Mechanism,
-    PoissonExamples,
-    PoissonUsers,
     PureQuery,
-    TruncatedPoisson,
+    binomial_steps,
+    gaussian_steps,
+    hypergeometric_steps,
 )
 from userdp.accounting.claims import prove_delta, prove_epsilon, steps_of  # noqa: E402
+from userdp.accounting.laws import Binomial, Hypergeometric  # noqa: E402
 from userdp.accounting.proof import (  # noqa: E402
-    Binomial,
-    Hypergeometric,
     OneWay,
     Steps,
     enclose_delta,
@@ -49,7 +46,7 @@ CASES = json.loads(GOLDEN.read_text())["cases"]
 FAST = (0, 1, 3, 6, 9, 12, 17, 21, 32, 35)
 
 # where the principal branch of the logarithm misled the accountant
-BRANCH = PoissonExamples(
+BRANCH = binomial_steps(
     sampling_probability=0.9733493053471883,
     group_size=46,
     noise_multiplier=10.168792074699509,
@@ -93,7 +90,7 @@ def test_every_golden_delta_is_enclosed_anew_and_meets_the_accountants_bracket(
     case: dict[str, Any],
 ) -> None:
     found = enclose_delta((steps(case),), case["epsilon"])
-    mechanism = PoissonExamples(
+    mechanism = binomial_steps(
         sampling_probability=case["p"],
         group_size=case["group_size"],
         noise_multiplier=case["sigma"],
@@ -254,24 +251,24 @@ def test_the_lemmas_on_z_hold_at_random_points(
 @pytest.mark.parametrize(
     "mechanism",
     [
-        PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
-        FixedBatchUsers(cohort_size=10, population=300, noise_multiplier=1.5, steps=300),
-        FixedBatchExamples(
+        binomial_steps(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
+        hypergeometric_steps(batch_size=10, population=300, noise_multiplier=1.5, steps=300),
+        hypergeometric_steps(
             batch_size=20, population=500, group_size=6, noise_multiplier=3.0, steps=400
         ),
-        FullParticipation(shift=2.0, noise_multiplier=30.0, steps=100),
-        PoissonExamples(sampling_probability=0.3, group_size=5, noise_multiplier=3.0, steps=1),
+        gaussian_steps(shift=2.0, noise_multiplier=30.0, steps=100),
+        binomial_steps(sampling_probability=0.3, group_size=5, noise_multiplier=3.0, steps=1),
         Composition(
             parts=(
-                PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
-                PoissonExamples(
+                binomial_steps(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
+                binomial_steps(
                     sampling_probability=0.01, group_size=6, noise_multiplier=2.0, steps=200
                 ),
-                FullParticipation(noise_multiplier=20.0, steps=3),
+                gaussian_steps(noise_multiplier=20.0, steps=3),
             )
         ),
-        TruncatedPoisson(
-            untruncated=PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
+        truncated(
+            binomial_steps(sampling_probability=0.02, noise_multiplier=0.8, steps=500),
             cap=60,
             most_units=1000,
         ),
@@ -289,7 +286,7 @@ def test_each_kind_of_mechanism_is_proven_at_its_epsilon(mechanism: Mechanism) -
 
 
 def test_a_little_less_noise_or_more_contradicts_the_accountant() -> None:
-    mechanism = PoissonUsers(sampling_probability=0.02, noise_multiplier=0.8, steps=500)
+    mechanism = binomial_steps(sampling_probability=0.02, noise_multiplier=0.8, steps=500)
     found = mechanism.epsilon(1e-6)
     with pytest.raises(FailureError, match="must not be used"):
         prove_epsilon(mechanism.with_noise_multiplier(0.75), 1e-6, found)
@@ -316,7 +313,7 @@ def test_where_no_sum_is_possible_an_upper_bound_still_holds(
     assert "nodes" in found.why
     assert found.remove.lower == 0.0
     assert 1.0000000170167e-06 <= found.remove.upper < 1e-3
-    mechanism = PoissonExamples(
+    mechanism = binomial_steps(
         sampling_probability=0.01, group_size=8, noise_multiplier=1.0, steps=2000
     )
     proof = prove_epsilon(mechanism, 1e-6, mechanism.epsilon(1e-6))

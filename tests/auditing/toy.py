@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.data.corpora import ListSource, interleaved
+from tests.plans import for_users
 from tests.training.toy import cycles, toy_store, write_tokenizer
 from userdp.auditing.extra_run import ExtraRun, extra_run
 from userdp.data.prepare import prepare_store
@@ -52,7 +53,7 @@ def audit_plan(**changes) -> Plan:
         "target_delta": 1e-5,
         "noise_multiplier": 1.0,
     }
-    return Plan.for_users(**{**values, **changes})
+    return for_users(**{**values, **changes})
 
 
 def audited(store: UserStore, folder: Path, plan: Plan | None = None, **options) -> ExtraRun:

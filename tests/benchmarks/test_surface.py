@@ -33,8 +33,8 @@ def test_a_row_that_was_written_is_not_run_again_and_a_cut_line_is(tmp_path) -> 
     with path.open("a") as file:
         file.write(json.dumps({"key": dict(jobs[1].key), "loss": 5.0})[:-9])
     assert [name_of(j.key) for j in missing(jobs, read_rows(path))] == [name_of(jobs[1].key)]
-    assert jobs[0].plan.l2_clip_norm == 2.0
-    assert jobs[0].plan.noise_multiplier == 1.5
+    assert jobs[0].plan.clip.l2_norm == 2.0
+    assert jobs[0].plan.noise.multiplier == 1.5
     assert jobs[0].plan.denominator == pytest.approx(16)
 
 

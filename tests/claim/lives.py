@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.plans import uls_plan
+from tests.plans import changed_plan, uls_plan
 from tests.training.toy import CONFIG
 from userdp.cli.app import run as userdp
 from userdp.data.progress import NoProgress
@@ -77,7 +77,7 @@ def truth(delta: float, *, steps: int, plan: Plan = PLAN) -> float:
     """
     if not 0 < delta < 1:
         return 0.0  # nothing finite was printed: any ε is below infinity
-    mechanism = dataclasses.replace(plan, steps=steps).mechanism
+    mechanism = changed_plan(plan, steps=steps).mechanism
     return float(mechanism.epsilon(delta).lower)
 
 

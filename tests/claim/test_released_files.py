@@ -99,7 +99,7 @@ def test_a_release_that_was_never_charged_is_not_shown(run):
 def test_a_ledger_that_was_written_anew_lowers_no_claim(run, written):
     """A ledger with ten times the noise, its hash chain computed anew, which anybody can do.
 
-    ε falls from 2.47 to 0.08, for the same weights. That it is another ledger shows in config.json,
+    ε falls from 2.47 to 0.08, for the same weights. That it is another ledger shows in plan.json,
     and, where that is written anew as well, in what closes the chain: the finishing line is to hold
     the digests of weights, plan and config, so that each of them tells. (Who writes all of them
     anew is found by a signature alone.)
@@ -109,7 +109,7 @@ def test_a_ledger_that_was_written_anew_lowers_no_claim(run, written):
     previous, forged = "0" * 16, []
     for line in lines:
         if line["kind"] == "run":
-            line["plan"]["noise_multiplier"] *= 10
+            line["plan"]["noise"]["multiplier"] *= 10
         if line["kind"] == "attempt":
             line["noise_std"] *= 10
         text = json.dumps({**line, "prev": previous}, separators=(",", ":"))
@@ -117,8 +117,8 @@ def test_a_ledger_that_was_written_anew_lowers_no_claim(run, written):
         forged.append(text + "\n")
     ledger.write_text("".join(forged))
     if written == "ledger and config":
-        config = json.loads((run / "config.json").read_text())
-        config["plan"]["noise_multiplier"] *= 10
-        write_json(run / "config.json", config)
+        kept = json.loads((run / "plan.json").read_text())
+        kept["noise"]["multiplier"] *= 10
+        write_json(run / "plan.json", kept)
     claimed, _ = Teller().of_model(run)
     assert claimed >= PLAN.guarantee().epsilon

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.plans import changed_plan
 from tests.reporting.conftest import examples_plan, run_maker, users_plan
 from userdp.accounting import Accountant
 from userdp.accounting.accountants import epsilon_by
 from userdp.cli.app import run as userdp
-from userdp.guarantees import Adjacency
 from userdp.ledger import StoreLedger, claim
 from userdp.plan import Plan
 
@@ -39,7 +38,7 @@ VALUES = {  # each option of a mechanism with a value that no base has
 
 def plan_of(plan: Plan, **changes: Any) -> Plan:
     """Everybody in each step: quick to price."""
-    return replace(plan, sampling_probability=1.0, **changes)
+    return changed_plan(plan, sampling_probability=1.0, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     make = run_maker(folder)
     group = plan_of(examples_plan(), accountant=Accountant.GROUP_PRIVACY)
     # Noise enough for an ε that the distance of the noise from a Gaussian leaves finite.
-    graph = plan_of(examples_plan(), noise_multiplier=8.0, adjacency=Adjacency.FIXED_GRAPH)
+    graph = plan_of(examples_plan(fixed_graph=True), noise_multiplier=8.0)
     found = {
         "uls": make("uls", plan_of(users_plan())),
         "els": make("els", plan_of(examples_plan())),
@@ -145,7 +144,7 @@ def test_a_ledger_is_priced_by_the_accountant_that_is_named(places, capsys) -> N
     plan = plan_of(examples_plan())
     for name in ("rdp", "group-privacy", "contour"):
         found = said(capsys, ["account", "--ledger", str(path), "--accountant", name])
-        expected = epsilon_by(Accountant(name), plan.mechanism, plan.target_delta)
+        expected = epsilon_by(Accountant(name), plan.mechanism, plan.budget.target_delta)
         assert found is not None
         assert found["epsilon"] == expected.upper
         assert found["accountant"] == expected.accountant == name

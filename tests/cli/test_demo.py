@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.plans import changed_plan
 from userdp.cli.app import run as userdp
 from userdp.cli.demo import print_result, run_demo
 from userdp.cli.demo_recipe import DEMO
-from userdp.guarantees import round_up
+from userdp.vocabulary import round_up
 
 TINY = replace(
     DEMO,
@@ -24,7 +25,9 @@ TINY = replace(
     plans=tuple(
         (
             name,
-            replace(plan, steps=2, population=24, sampling_probability=0.2, noise_multiplier=1.0),
+            changed_plan(
+                plan, steps=2, population=24, sampling_probability=0.2, noise_multiplier=1.0
+            ),
         )
         for name, plan in DEMO.plans
     ),
@@ -104,10 +107,10 @@ def test_the_demos_plans_stay_within_epsilon_8_and_spend_the_same() -> None:
     (_, uls), (_, els) = DEMO.plans
     for plan in (uls, els):
         assert plan.guarantee().epsilon <= 8
-        assert plan.target_epsilon is not None
-        assert plan.guarantee().epsilon <= plan.target_epsilon
-        assert plan.guarantee().epsilon > plan.target_epsilon * 0.99
-        assert plan.target_delta * plan.population < 0.2
+        assert plan.budget.target_epsilon is not None
+        assert plan.guarantee().epsilon <= plan.budget.target_epsilon
+        assert plan.guarantee().epsilon > plan.budget.target_epsilon * 0.99
+        assert plan.budget.target_delta * plan.population < 0.2
     assert uls.denominator * uls.group_size * uls.steps == pytest.approx(
         els.denominator * els.steps
     )

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.training.toy import toy_store
-from userdp.accounting import PoissonUsers
+from userdp.accounting import binomial_steps
 from userdp.accounting.group_privacy import Conversion, group_guarantee
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
+from userdp.plan import Plan
 
 OPTIONS = shlex.split(
     "--sampling examples --population 150 --batch-size 8 --group-size 5 --steps 3 "
@@ -55,9 +56,9 @@ def test_the_ledger_claims_by_the_lemma_and_the_report_tells_how(
     for place in (run / "ledger.jsonl", store.path):
         assert told(capsys, "account", "--ledger", str(place))["epsilon"] == found["epsilon"]
     # By hand: one example's δ at ε/5, lifted to five (Chua et al. 2024, Proposition 1).
-    plan = json.loads((run / "config.json").read_text())["plan"]
-    one = PoissonUsers(
-        sampling_probability=8 / 150, noise_multiplier=plan["noise_multiplier"], steps=3
+    plan = Plan.load(run / "plan.json")
+    one = binomial_steps(
+        sampling_probability=8 / 150, noise_multiplier=plan.noise.multiplier, steps=3
     )
     lifted = group_guarantee(3 / 5, one.delta(3 / 5).upper, 5, lemma)
     assert lifted.epsilon == pytest.approx(3.0)
@@ -73,7 +74,7 @@ def test_a_run_whose_noise_is_that_of_the_mixture_claims_more_by_the_lemma(
 ) -> None:
     """The two claims of the very same steps differ, and each run's ledger keeps to its own."""
     els = told(capsys, "train", str(store.path), "--out", str(tmp_path / "els"), *OPTIONS)
-    kept = json.loads((tmp_path / "els" / "config.json").read_text())["plan"]
+    kept = Plan.load(tmp_path / "els" / "plan.json")
     options = [part for part in OPTIONS if part not in ("--epsilon", "3")]
     options[options.index("--steps") + 1 : options.index("--steps") + 1] = ["3"]
     gp = told(
@@ -84,7 +85,7 @@ def test_a_run_whose_noise_is_that_of_the_mixture_claims_more_by_the_lemma(
         str(tmp_path / "gp"),
         *options,
         "--noise-multiplier",
-        repr(kept["noise_multiplier"]),
+        repr(kept.noise.multiplier),
         "--accountant",
         "group-privacy",
     )

@@ -13,13 +13,13 @@ import pytest
 
 from tests.data.corpora import ListSource, interleaved
 from tests.planning.conftest import synthetic_norms
+from tests.plans import as_plan
 from tests.training.processes import start
 from tests.training.toy import attempts, cycles
 from userdp.cli.app import run as userdp
 from userdp.data.prepare import prepare_store
 from userdp.data.tokenize import StoreTokenizer
 from userdp.ledger import StoreLedger, claim
-from userdp.plan import Plan
 from userdp.planning.norms import NormSource
 from userdp.planning.proposal import load_plan
 from userdp.reporting.assumptions import assumptions_of
@@ -128,7 +128,7 @@ def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, nor
     used = values["budget"]["releases"]
     assert {release["query_id"] for release in used} == {"users", "median"}
     assert values["store_epsilon_so_far"] == pytest.approx(0.3)
-    frozen = Plan.from_dict(values["plan"])
+    frozen = as_plan(values["plan"])
     assert frozen.population == 1000
     assert frozen.guarantee().epsilon + 0.15 <= 4.0
     assert frozen.target_epsilon == pytest.approx(3.85)
@@ -138,11 +138,11 @@ def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, nor
     assert plan(store, "--json", median_examples="6") == 0
     values = json.loads(capsys.readouterr().out)
     assert values["budget"]["releases"] == []
-    assert values["plan"]["target_epsilon"] == 4.0
+    assert values["plan"]["budget"]["target_epsilon"] == 4.0
     # a share fixed beforehand is kept whatever the answers cost, and never exceeded
     assert plan(store, "--json", population=None, query_share="0.1") == 0
     values = json.loads(capsys.readouterr().out)
-    assert values["plan"]["target_epsilon"] == pytest.approx(3.6)
+    assert values["plan"]["budget"]["target_epsilon"] == pytest.approx(3.6)
     assert plan(store, population=None, query_share="0.01") == 2
     assert "their share" in capsys.readouterr().err
 
@@ -168,7 +168,7 @@ def test_a_dp_count_without_a_delta_is_refused(store, norms, capsys):
     assert plan(store, population=None, delta=None) == 2
     assert "declared n" in capsys.readouterr().err
     assert plan(store, "--json", delta=None) == 0
-    assert json.loads(capsys.readouterr().out)["plan"]["target_delta"] == 1000**-1.1
+    assert json.loads(capsys.readouterr().out)["plan"]["budget"]["target_delta"] == 1000**-1.1
 
 
 def test_no_population_is_known_until_somebody_says_it(store, norms, capsys):
@@ -296,4 +296,4 @@ def test_a_model_is_probed_where_no_norms_are_given(store, tmp_path, capsys):
     assert values["norms"]["source"] == "held-out-users"
     assert values["basis"].startswith("statistics of held-out users")
     norms = [values["candidates"]["uls_optimum"]["user_norm"], values["norms"]["example_norm"]]
-    assert min(abs(values["plan"]["l2_clip_norm"] / norm - 1) for norm in norms) < 1e-6
+    assert min(abs(values["plan"]["clip"]["l2_norm"] / norm - 1) for norm in norms) < 1e-6

@@ -5,10 +5,9 @@ import json
 import pytest
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train
-from userdp.adaptive import AdaptiveClipping
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
+from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
-from userdp.guarantees import ClipForm, LayerSplit
 from userdp.ledger import claim
 from userdp.plan import Plan
 
@@ -31,15 +30,17 @@ def plan_of(**options) -> Plan:
 
 def test_each_option_sets_its_field_of_the_plan():
     plan = plan_of(clip_form="automatic", clip_stability=0.1, layer_split="dimension")
-    assert (plan.clip_form, plan.clip_stability) == (ClipForm.AUTOMATIC, 0.1)
-    assert plan.layer_split is LayerSplit.DIMENSION
+    assert (plan.clip.form, plan.clip.stability) == (ClipForm.AUTOMATIC, 0.1)
+    assert plan.clip.split is LayerSplit.DIMENSION
     plan = plan_of(clip_quantile=0.3, clip_learning_rate=0.1, count_noise_std=4.0)
-    assert plan.adaptive == AdaptiveClipping(quantile=0.3, learning_rate=0.1, count_noise_std=4.0)
-    assert plan_of(clip_quantile=0.5).adaptive == AdaptiveClipping()
+    assert plan.clip.adaptation == AdaptiveClipping(
+        quantile=0.3, learning_rate=0.1, count_noise_std=4.0
+    )
+    assert plan_of(clip_quantile=0.5).clip.adaptation == AdaptiveClipping()
 
 
 def test_without_them_the_plan_is_the_old_one():
-    assert plan_of().to_dict()["schema"] == "userdp.plan/1"
+    assert plan_of().clip == Clip(l2_norm=0.5)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,12 @@ def test_without_them_the_plan_is_the_old_one():
 def test_options_that_say_nothing_or_the_impossible_are_refused(options):
     with pytest.raises(UseError):
         plan_of(**options)
+
+
+@pytest.mark.parametrize("changes", [{"noise_multiplier": None}, {"target_epsilon": 3.0}])
+def test_noise_and_a_budget_for_it_exclude_each_other(changes):
+    with pytest.raises(UseError, match="exactly one"):
+        build_plan(PlanOptions(**{**NUMBERS, **changes}))
 
 
 @pytest.mark.parametrize("options", [{"clip_form": "normalized"}, {"clip_quantile": 0.5}])

@@ -13,6 +13,7 @@ from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger, claim
 from userdp.training.private import make_private
+from userdp.training.runs import RunFolder
 
 PLAN = [
     "--sampling",
@@ -74,8 +75,7 @@ def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, samp
 
 def test_the_engine_asked_for_stands_in_the_runs_configuration(store, tmp_path, capsys):
     assert train(store, tmp_path / "run", *PLAN, *MODEL, "--engine", "reference") == 0
-    kept = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert kept["train"]["engine"] == "reference"
+    assert RunFolder(tmp_path / "run").read_train()["engine"] == "reference"
 
 
 def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):

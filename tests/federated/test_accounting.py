@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize, stats
 
 from tests.federated.plans import constants, plan
-from userdp.accounting import PoissonExamples
+from userdp.accounting import binomial_steps
 from userdp.errors import UseError
 from userdp.federated.accounting import (
     FLAWS,
@@ -24,7 +24,7 @@ from userdp.federated.accounting import (
     tight_noise,
 )
 from userdp.federated.plan import FederationPlan
-from userdp.guarantees import PrivacyUnit
+from userdp.vocabulary import PrivacyUnit
 
 PRIVATE = [a for a in Algorithm if a.private]
 
@@ -108,9 +108,7 @@ def test_horizontal_composition_charges_every_silo_that_may_hold_the_subject():
     all_ = plan(silos_per_subject=3)
     assert (one.charged_steps, all_.charged_steps) == (4, 12)
     assert all_.guarantee().epsilon > one.guarantee().epsilon
-    twelve = PoissonExamples(
-        sampling_probability=0.25, group_size=3, noise_multiplier=1.0, steps=12
-    )
+    twelve = binomial_steps(sampling_probability=0.25, group_size=3, noise_multiplier=1.0, steps=12)
     assert all_.guarantee().epsilon == twelve.epsilon(1e-5).upper
 
 

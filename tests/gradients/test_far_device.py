@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.gradients.far_device import FAR, Accelerator, Far, MixedDevicesError, on_far
+from userdp.clip import LayerSplit
 from userdp.gradients import (
     ENGINES,
     ClipRule,
@@ -19,7 +20,6 @@ from userdp.gradients import (
 )
 from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.chunks import layout_of
-from userdp.guarantees import LayerSplit
 
 SIZES = [2, 1, 3, 1]
 

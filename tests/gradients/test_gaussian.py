@@ -17,7 +17,7 @@ from scipy import stats
 
 from userdp.gradients import gaussian
 from userdp.gradients.gaussian import draw_on_device, draw_on_host, redraw_far
-from userdp.noise_law import TAIL_BITS
+from userdp.noise.gaussian import TAIL_BITS
 
 ACCEPT, REJECT = 1e-3, 1e-9
 COUNT = 100_000

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from userdp.errors import UseError
 from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
 from userdp.gradients import noise as noise_module
-from userdp.noise_law import DRAWS, FLOATING_POINT_ASSUMPTION, NoiseSampler
+from userdp.noise.gaussian import DRAWS, FLOATING_POINT_ASSUMPTION, NoiseSampler
 
 ACCEPT, REJECT = 1e-3, 1e-9
 STD = 3.7

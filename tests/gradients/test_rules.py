@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from userdp.clip import ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
 from userdp.gradients.clipping import CLIP_MARGIN, squared_norm
@@ -17,7 +18,6 @@ from userdp.gradients.engines import get_engine
 from userdp.gradients.engines.margins import aim
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.rules import layer_clip_norms, layers_of
-from userdp.guarantees import ClipForm, LayerSplit
 
 MakeModel = Callable[..., nn.Module]
 Rows = list[list[list[int]]]

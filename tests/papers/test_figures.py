@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from userdp.accounting import PoissonExamples, PoissonUsers
+from userdp.accounting import binomial_steps
 from userdp.papers.charles import conjecture_1 as charles_conjecture_1
 from userdp.papers.charles import figure_1 as charles_figure_1
 from userdp.papers.charles import figure_2 as charles_figure_2
@@ -125,8 +125,8 @@ def test_conjecture_1_fails_for_one_step_at_an_epsilon_far_below_p() -> None:
     users = total_variation(sigma, {0: 1 - p, 1: p})
     examples = total_variation(k * sigma, {0: (1 - p) ** 2, 1: 2 * p * (1 - p), 2: p**2})
     assert examples > 1.03 * users
-    uls = PoissonUsers(sampling_probability=p, noise_multiplier=sigma, steps=1)
-    els = PoissonExamples(sampling_probability=p, group_size=k, noise_multiplier=k * sigma, steps=1)
+    uls = binomial_steps(sampling_probability=p, noise_multiplier=sigma, steps=1)
+    els = binomial_steps(sampling_probability=p, group_size=k, noise_multiplier=k * sigma, steps=1)
     assert uls.delta(0.0).upper == pytest.approx(users, rel=1e-6)
     assert els.delta(0.0).lower == pytest.approx(examples, rel=1e-6)
     assert els.delta(0.04).lower > uls.delta(0.04).upper

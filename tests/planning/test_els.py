@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.planning.conftest import synthetic_norms
-from userdp.accounting import PoissonExamples, PoissonUsers
+from userdp.accounting import binomial_steps
 from userdp.errors import UseError
 from userdp.planning.choice import choose
 from userdp.planning.els import ElsProblem, median_group_size, sweep
@@ -29,7 +29,7 @@ def test_every_cell_of_the_sweep_is_within_the_budget_and_barely():
     cells = sweep(problem(), [8, 1, 3])
     assert [cell.group_size for cell in cells] == [1, 3, 8]
     for cell in cells:
-        mechanism = PoissonExamples(
+        mechanism = binomial_steps(
             sampling_probability=32 / (200 * cell.group_size),
             group_size=cell.group_size,
             noise_multiplier=cell.noise_multiplier,
@@ -45,7 +45,7 @@ def test_every_cell_of_the_sweep_is_within_the_budget_and_barely():
 def test_group_size_one_costs_what_user_sampling_costs():
     """ELS with G = 1 is ULS with G = 1 (Theorem 2)."""
     cell = problem().cell(1)
-    mechanism = PoissonUsers(
+    mechanism = binomial_steps(
         sampling_probability=32 / 200, noise_multiplier=cell.noise_multiplier, steps=20
     )
     assert mechanism.epsilon(1e-5).upper == pytest.approx(2.0, rel=1e-3)

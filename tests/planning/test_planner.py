@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.conftest import declared, request, synthetic_norms
+from tests.plans import as_plan, changed_plan
 from userdp.errors import UseError
-from userdp.plan import Plan
 from userdp.planning.budget import PrivacyBudget, Release
 from userdp.planning.norms import NormSource
 from userdp.planning.planner import propose
@@ -24,10 +24,10 @@ def proposal():
 def test_the_plan_is_the_cell_recommended_and_within_the_budget(proposal):
     plan, cell = proposal.plan, proposal.candidates.optimum.cell
     assert plan.algorithm == "ULS"
-    assert (plan.group_size, plan.steps) == (cell.group_size, 50)
+    assert (plan.sampling.group_size, plan.steps) == (cell.group_size, 50)
     assert plan.denominator == pytest.approx(cell.cohort_size)
-    assert plan.noise_multiplier == cell.noise_multiplier
-    assert plan.l2_clip_norm == cell.user_norm
+    assert plan.noise.multiplier == cell.noise_multiplier
+    assert plan.clip.l2_norm == cell.user_norm
     assert plan.noise_std / plan.denominator == pytest.approx(cell.noise_std)
     assert proposal.prediction["epsilon"] == plan.guarantee().epsilon <= 4.0
     assert plan.guarantee().epsilon > 3.999
@@ -38,7 +38,7 @@ def test_all_answers_stand_side_by_side_in_the_file(proposal, tmp_path):
     proposal.save(tmp_path / "plan.json")
     values = json.loads((tmp_path / "plan.json").read_text())
     assert values["schema"] == "userdp.proposal/1"
-    assert Plan.from_dict(values["plan"]) == proposal.plan
+    assert as_plan(values["plan"]) == proposal.plan
     assert set(values["candidates"]) == {
         "uls_optimum",
         "uls_estimate_and_double",
@@ -69,10 +69,10 @@ def test_els_wins_where_single_gradients_are_shorter_than_those_of_users():
     asked = request(norms=synthetic_norms(shared=1.0, own=1e-12, most=8, example_norm=0.7))
     found = propose(asked)
     assert found.plan.algorithm == "ELS"
-    assert found.plan.group_size == 6
+    assert found.plan.sampling.group_size == 6
     assert found.plan.population == 6000
     assert found.plan.denominator == pytest.approx(64)
-    assert found.plan.l2_clip_norm == 0.7
+    assert found.plan.clip.l2_norm == 0.7
     assert found.plan.guarantee().epsilon <= 4.0
     assert found.prediction["noise_ratio_els_to_uls"] < 1
     assert "ELS adds less noise" in found.reason
@@ -99,12 +99,12 @@ def test_what_was_chosen_from_dp_answers_is_calibrated_to_the_rest():
         ),
     )
     found = propose(asked)
-    assert found.plan.target_epsilon == pytest.approx(3.5)
+    assert found.plan.budget.target_epsilon == pytest.approx(3.5)
     assert found.plan.guarantee().epsilon + 0.5 <= 4.0
     values = found.to_dict()
     assert values["budget"]["releases"][0]["epsilon"] == 0.5
     assert values["basis"] == "DP releases in the store's ledger: median examples per user"
-    spent = replace(found.plan, noise_multiplier=found.plan.noise_multiplier * 0.999)
+    spent = changed_plan(found.plan, noise_multiplier=found.plan.noise.multiplier * 0.999)
     assert spent.guarantee().epsilon > 3.5
 
 

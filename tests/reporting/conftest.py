@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from userdp.guarantees import Sampling
+from tests.plans import for_examples, for_users
+from userdp.clip import Clip
 from userdp.ledger import RunLedger
-from userdp.noise_law import NoiseSampler
-from userdp.plan import Plan, StepRecord
+from userdp.noise import Gaussian
+from userdp.noise.gaussian import NoiseSampler
+from userdp.plan import Budget, Plan, StepRecord
+from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers, Sampling
 
 MakeRun = Callable[..., Path]
 
@@ -20,27 +23,24 @@ LOSSES = (5.431862, 5.318274, 5.297513)
 
 def users_plan(*, steps: int = 3, delta: float = 1e-5) -> Plan:
     return Plan(
-        sampling=Sampling.USERS,
+        sampling=PoissonUsers(sampling_probability=0.016, group_size=2),
+        clip=Clip(l2_norm=1.0),
+        noise=Gaussian(multiplier=0.75),
         steps=steps,
-        group_size=2,
-        sampling_probability=0.016,
-        noise_multiplier=0.75,
-        l2_clip_norm=1.0,
         population=2000,
-        target_delta=delta,
+        budget=Budget(target_delta=delta),
     )
 
 
-def examples_plan(*, steps: int = 3) -> Plan:
+def examples_plan(*, steps: int = 3, fixed_graph: bool = False) -> Plan:
+    sampling = FixedGraph if fixed_graph else PoissonExamples
     return Plan(
-        sampling=Sampling.EXAMPLES,
+        sampling=sampling(sampling_probability=0.008, group_size=4),
+        clip=Clip(l2_norm=0.5),
+        noise=Gaussian(multiplier=1.1),
         steps=steps,
-        group_size=4,
-        sampling_probability=0.008,
-        noise_multiplier=1.1,
-        l2_clip_norm=0.5,
         population=8000,
-        target_delta=1e-5,
+        budget=Budget(target_delta=1e-5),
     )
 
 
@@ -113,7 +113,10 @@ def run_maker(tmp_path: Path) -> MakeRun:
                 ledger.finish()
         ledger.close()
         train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
-        values = {"run_id": "c0ffee", "seq_len": 64, "train": train, **(config or {})}
+        train |= (config or {}).pop("train", {})
+        lines = [f"{name} = {json.dumps(value)}" for name, value in train.items()]
+        (folder / "train.toml").write_text("\n".join(["[train]", *lines]), encoding="utf-8")
+        values = {"run_id": "c0ffee", "seq_len": 64, **(config or {})}
         (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
         write_operator(folder, operator_lines())
         return folder
@@ -134,7 +137,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     folder = tmp_path_factory.mktemp("six")
     store = toy_store(folder)
     runs = []
-    for name, sampling in (("uls", Sampling.USERS), ("els", Sampling.EXAMPLES)):
+    for name, sampling in (("uls", PoissonUsers), ("els", PoissonExamples)):
         for epsilon in (1.0, 4.0, 16.0):
             plan = small_plan(sampling, epsilon)
             run = folder / f"{name}-{epsilon:g}"
@@ -145,13 +148,11 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     return tuple(runs)
 
 
-def small_plan(sampling: Sampling, epsilon: float, *, steps: int = 4) -> Plan:
+def small_plan(sampling: type[Sampling], epsilon: float, *, steps: int = 4) -> Plan:
     """Eight gradients a step in expectation, whoever is sampled."""
     constants = {"steps": steps, "l2_clip_norm": 1.0, "target_epsilon": epsilon}
-    if sampling is Sampling.USERS:
-        return Plan.for_users(
+    if sampling is PoissonUsers:
+        return for_users(
             population=200, cohort_size=4, group_size=2, target_delta=1e-3, **constants
         )
-    return Plan.for_examples(
-        population=1000, batch_size=8, group_size=4, target_delta=1e-3, **constants
-    )
+    return for_examples(population=1000, batch_size=8, group_size=4, target_delta=1e-3, **constants)

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, Guarantee, round_up
 from userdp.ledger import claim
 from userdp.plan import Plan
 from userdp.reporting.html import claim_sentence, render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
+from userdp.vocabulary import Adjacency, Guarantee, round_up
 
 
 def full_page(*runs: Path) -> str:
@@ -120,7 +121,7 @@ def test_the_same_runs_give_the_same_page(make_run: MakeRun) -> None:
 
 
 def test_no_epsilon_is_shown_for_runs_that_claim_none(make_run: MakeRun) -> None:
-    shuffled = replace(users_plan(), unsafe_shuffle=True)
+    shuffled = changed_plan(users_plan(), unsafe_shuffle=True)
     pages = {
         "trained without privacy": full_page(make_run("plain", private=False)),
         "shuffled batches": full_page(make_run("shuffled", shuffled)),

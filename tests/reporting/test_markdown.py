@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import yaml
 
+from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_html import Outline
 from userdp.reporting import html
@@ -34,7 +34,7 @@ HOSTILE = (
     "{{ 7 * 7 }} {% raw %} {# no #}",
     "x' ; rm -rf / #```",
 )
-PLAN = replace(examples_plan(steps=1), sampling_probability=1.0)  # quick to price
+PLAN = changed_plan(examples_plan(steps=1), sampling_probability=1.0)  # quick to price
 
 
 def hostile_run(make_run: MakeRun, number: int, text: str) -> RunFacts:

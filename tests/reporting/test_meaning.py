@@ -14,7 +14,7 @@ from scipy.stats import binom, norm
 
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp.accounting.contour import Direction, delta_bracket
-from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.accounting.mechanisms import binomial_steps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
@@ -110,7 +110,7 @@ def best_tests(p: float, group_size: int, sigma: float) -> tuple[float, float, f
     [(1.0, 1, 1.0), (0.1, 1, 0.4), (0.3, 4, 0.8), (0.01, 8, 0.3), (1.0, 1, 0.15), (0.5, 2, 20.0)],
 )
 def test_one_step_is_bounded_by_the_best_test_and_not_much_more(p, group_size, sigma) -> None:
-    mechanism = PoissonExamples(
+    mechanism = binomial_steps(
         sampling_probability=p, group_size=group_size, noise_multiplier=sigma, steps=1
     )
     found = meaning_of(mechanism.epsilon(1e-5).upper, 1e-5, mechanism)
@@ -142,7 +142,7 @@ def sampled_roc(p: float, sigma: float, steps: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("p", "sigma", "steps"), [(0.064, 0.9, 200), (0.1, 1.0, 100)])
 def test_many_steps_are_bounded_by_the_roc_of_the_privacy_loss(p, sigma, steps) -> None:
-    mechanism = PoissonUsers(sampling_probability=p, noise_multiplier=sigma, steps=steps)
+    mechanism = binomial_steps(sampling_probability=p, noise_multiplier=sigma, steps=steps)
     epsilon = mechanism.epsilon(1e-5).upper
     found, before = meaning_of(epsilon, 1e-5, mechanism), meaning_of(epsilon, 1e-5)
     detection, guess = sampled_roc(p, sigma, steps)
@@ -153,7 +153,7 @@ def test_many_steps_are_bounded_by_the_roc_of_the_privacy_loss(p, sigma, steps) 
 
 
 def test_steps_that_everybody_joins_are_one_gaussian() -> None:
-    mechanism = PoissonUsers(sampling_probability=1.0, noise_multiplier=5.0, steps=16)
+    mechanism = binomial_steps(sampling_probability=1.0, noise_multiplier=5.0, steps=16)
     found = meaning_of(mechanism.epsilon(1e-5).upper, 1e-5, mechanism)
     detection = float(norm.sf(norm.isf(FALSE_ALARMS) - 4 / 5))
     assert detection <= found.detection <= 1.001 * detection
@@ -162,7 +162,7 @@ def test_steps_that_everybody_joins_are_one_gaussian() -> None:
 
 def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
     """δ of adding a user alone is below that of removing one: a true test detects more."""
-    mechanism = PoissonUsers(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
+    mechanism = binomial_steps(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
     presence, _, _ = best_tests(0.1, 1, 0.4)
 
     def bound(direction: Direction) -> float:
@@ -177,7 +177,7 @@ def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
 
 
 def test_broken_twin_a_curve_below_the_truth_is_caught() -> None:
-    mechanism = PoissonUsers(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
+    mechanism = binomial_steps(sampling_probability=0.1, noise_multiplier=0.4, steps=1)
     right = curve_at(lambda e: mechanism.delta(e).upper, FALSE_ALARMS, most_epsilon=10.0)
     low = DeltaCurve(epsilons=right.epsilons, deltas=tuple(0.97 * d for d in right.deltas))
     presence, _, guess = best_tests(0.1, 1, 0.4)

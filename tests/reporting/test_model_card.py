@@ -63,7 +63,7 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
         assert f"## {heading}" in text
     assert "| examples of a user | 1 | 2 | 4 |" in text
     assert "userdp account --sampling examples" in text
-    assert "userdp train STORE --out RUN --sampling examples" in text
+    assert "userdp train STORE --out AGAIN --plan plan.json" in text
     assert "None was released" in text
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from tests.plans import uls_plan
-from userdp.adaptive import AdaptiveClipping
+from tests.plans import changed_plan, uls_plan
+from userdp.clip import AdaptiveClipping
 from userdp.ledger.journal import append_entries, read_entries
-from userdp.noise_law import FLOATING_POINT_ASSUMPTION, NoiseSampler
+from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.html import render_report, why_no_claim
 from userdp.reporting.run_facts import read_run
@@ -68,4 +66,6 @@ def test_a_run_whose_ledger_does_not_say_claims_nothing_and_says_why(make_run):
 
 @pytest.fixture
 def adaptive_plan():
-    return replace(uls_plan(), adaptive=AdaptiveClipping(count_noise_std=5.0, learning_rate=0.2))
+    return changed_plan(
+        uls_plan(), adaptive=AdaptiveClipping(count_noise_std=5.0, learning_rate=0.2)
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.plans import changed_plan
 from tests.reporting.conftest import (
     MakeRun,
     examples_plan,
@@ -16,7 +17,6 @@ from tests.reporting.conftest import (
     write_operator,
 )
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency
 from userdp.reporting.comparison import compare
 from userdp.reporting.holders import delta_facts, fewer_examples
 from userdp.reporting.html import render_report
@@ -140,8 +140,8 @@ def grid(make_run: MakeRun) -> list[RunFacts]:
         for steps in (2, 3)
     ):
         epsilon = 9.0 if noise < 1 else 2.0
-        changed = replace(plan, noise_multiplier=noise, steps=steps, target_epsilon=epsilon)
-        run = make_run(f"run{number}", changed)
+        found = changed_plan(plan, noise_multiplier=noise, steps=steps, target_epsilon=epsilon)
+        run = make_run(f"run{number}", found)
         measured(run, 4.0 + number / 10)
         runs.append(read_run(run))
     return runs
@@ -178,7 +178,7 @@ def test_losses_on_other_people_are_in_no_plot_together(make_run: MakeRun) -> No
 
 
 def test_claims_of_two_kinds_are_told_apart_everywhere(make_run: MakeRun) -> None:
-    graph = replace(examples_plan(), adjacency=Adjacency.FIXED_GRAPH)
+    graph = examples_plan(fixed_graph=True)
     runs = read_runs([make_run("a"), make_run("b", examples_plan()), make_run("g", graph)])
     found = compare(runs)
     assert not found.comparable
@@ -198,13 +198,13 @@ def test_claims_of_two_kinds_are_told_apart_everywhere(make_run: MakeRun) -> Non
 
 
 def test_fixed_graph_claims_have_their_own_price_for_fewer_examples(make_run: MakeRun) -> None:
-    graph = replace(examples_plan(), adjacency=Adjacency.FIXED_GRAPH)
+    graph = examples_plan(fixed_graph=True)
     table = fewer_examples([read_run(make_run("g", graph)), read_run(make_run("u"))])
     assert table is not None
     assert table.counts == (1, 2, 4)
     ((name, epsilons),) = table.rows
     assert name == "g"
-    exact = [replace(graph, group_size=held).guarantee().epsilon for held in (1, 2, 4)]
+    exact = [changed_plan(graph, group_size=held).guarantee().epsilon for held in (1, 2, 4)]
     for shown, wanted in zip(epsilons, exact, strict=True):
         assert 0 <= float(shown) - wanted < 1e-4
     assert fewer_examples([read_run(make_run("v"))]) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.accounting.mechanisms import Mixture, binomial_steps
 from userdp.cli.app import run as userdp
 from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
@@ -27,20 +27,20 @@ def up(value: float) -> str:
     return str(Decimal(value).quantize(Decimal("0.0001"), rounding=ROUND_CEILING))
 
 
-def mechanism(run: Path, *, held: int | None = None) -> PoissonUsers | PoissonExamples:
+def mechanism(run: Path, *, held: int | None = None) -> Mixture:
     """From the lines of the attempts alone, not from the plan: what was drawn, at which noise."""
     head, *rest = lines(run / "ledger.jsonl")
     attempts = [line for line in rest if line["kind"] == "attempt"]
-    (probability,) = {line["sampling_probability"] for line in attempts}
+    (probability,) = {line["sampling"]["sampling_probability"] for line in attempts}
     (noise,) = {line["noise_std"] / line["l2_clip_norm"] for line in attempts}
     common = {
         "sampling_probability": probability,
         "noise_multiplier": noise,
         "steps": len(attempts),
     }
-    if attempts[0]["sampling"] == "users":
-        return PoissonUsers(**common)
-    return PoissonExamples(group_size=held or head["plan"]["group_size"], **common)
+    if attempts[0]["sampling"]["kind"] == "users":
+        return binomial_steps(**common)
+    return binomial_steps(group_size=held or head["plan"]["sampling"]["group_size"], **common)
 
 
 def rows_of(page: str, caption: str) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ def test_every_epsilon_is_that_of_the_ledgers_lines(six_runs: Runs, page: str) -
     assert list(claims) == [run.name for run in six_runs]
     total = Decimal(0)
     for run in six_runs:
-        delta = lines(run / "ledger.jsonl")[0]["plan"]["target_delta"]
+        delta = lines(run / "ledger.jsonl")[0]["plan"]["budget"]["target_delta"]
         epsilon = mechanism(run).epsilon(delta).upper
         assert claims[run.name][:4] == [up(epsilon), f"{delta:g}", "user", "add-or-remove"]
         assert f"userdp account --ledger {run.name}\n" in page

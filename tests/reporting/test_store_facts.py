@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.reporting.conftest import MakeRun, examples_plan
-from userdp.guarantees import Adjacency
-from userdp.plan import Plan
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.html import render_report
 from userdp.reporting.run_facts import read_runs
@@ -37,8 +35,7 @@ def test_text_filtered_against_private_data_is_named_and_escaped(make_run: MakeR
 
 def test_fixed_graph_and_scores_have_assumptions_of_their_own(make_run: MakeRun) -> None:
     plan = examples_plan()
-    values = {name: getattr(plan, name) for name in Plan.__slots__}
-    graph = make_run("g", Plan(**{**values, "adjacency": Adjacency.FIXED_GRAPH}))
+    graph = make_run("g", examples_plan(fixed_graph=True))
     assert "public-graph" in keys(graph)
     scored = make_run("s", config={"selection": "highest-perplexity"})
     assert "public-scores" in keys(scored)

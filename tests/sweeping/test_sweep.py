@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.plans import uls_plan
+from tests.plans import changed_plan, uls_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
 from userdp.cli.app import run as userdp
 from userdp.errors import FailureError, UseError
-from userdp.guarantees import round_up
 from userdp.ledger import StoreLedger, claim
 from userdp.reporting.run_facts import read_run
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.scores import noisy_total
 from userdp.sweeping.sweep import describe, run_sweep
 from userdp.sweeping.trials import train_arguments
+from userdp.vocabulary import round_up
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
 RATES = {"learning_rate": [0.003, 0.03]}
@@ -118,7 +118,7 @@ def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_
     assert 5.9 < found.epsilon <= 6.0
     assert found.epsilon == pytest.approx(everything.epsilon)
     assert found.delta == pytest.approx(everything.delta)
-    assert found.delta <= PLAN.target_delta
+    assert found.delta <= PLAN.budget.target_delta
     assert kinds(store).count("reserve") == 2
     assert kinds(store).count("query") == 4
     assert not describe(result, store)["operator_only"]
@@ -271,7 +271,7 @@ def test_the_options_of_a_trial_are_its_configuration(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the trial through /proc")
 def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(store, tmp_path):
     steps, out = 400, tmp_path / "sweep"
-    dataclasses.replace(PLAN, steps=steps).save(tmp_path / "plan.json")
+    changed_plan(PLAN, steps=steps).save(tmp_path / "plan.json")
     command = ["sweep", str(store.path), "--out", str(out), "--json", "--no-tensorboard"]
     grid_options = ["--tuning", "non-private", "--plan", str(tmp_path / "plan.json")]
     grid_options += ["--learning-rate", "0.003", "0.03", "--jobs", "2", "--model", "new"]
@@ -290,7 +290,7 @@ def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(sto
     again = start([*command, "--resume"])
     again.join()
     assert again.exitcode == 0
-    plan = dataclasses.replace(PLAN, steps=steps)
+    plan = changed_plan(PLAN, steps=steps)
     for run, charged in zip(runs, before, strict=True):
         assert charged <= attempts(run) == steps
         assert claim(run / "ledger.jsonl").guarantee == plan.guarantee()

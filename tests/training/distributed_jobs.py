@@ -19,10 +19,9 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from benchmarks.dropout.recorded import Masks
-from tests.plans import els_plan, uls_plan
+from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG
-from userdp.adaptive import AdaptiveClipping
-from userdp.cohorts import Cohort
+from userdp.clip import AdaptiveClipping, LayerSplit
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
@@ -36,8 +35,8 @@ from userdp.gradients import (
 from userdp.gradients import noise as noise_module
 from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.shards import like, shapes_of, shard, whole
-from userdp.guarantees import LayerSplit
 from userdp.plan import Plan
+from userdp.sampling.cohort import Cohort
 from userdp.training import distributed_run
 from userdp.training.config import Averaging
 from userdp.training.distributed import current_world
@@ -54,7 +53,7 @@ def plan_of(kind: str, **changes) -> Plan:
     """Small cohorts: with four processes, some have nobody."""
     if kind == "adaptive":
         clipping = AdaptiveClipping(count_noise_std=2.0, learning_rate=1.0)
-        return replace(plan_of("uls", **changes), adaptive=clipping)
+        return changed_plan(plan_of("uls", **changes), adaptive=clipping)
     if kind == "uls":
         return uls_plan(population=40, cohort_size=4, **{"steps": STEPS, **changes})
     return els_plan(population=120, batch_size=6, **{"steps": STEPS, **changes})
@@ -232,7 +231,7 @@ def dies(store: Path, out: Path, rank: int, at: int) -> int:
 
 def cannot(store: Path, out: Path) -> None:
     """What a sharded model cannot do."""
-    open_run(store, out, replace(plan_of("uls"), item_clip_norm=0.1), sharded=True)
+    open_run(store, out, changed_plan(plan_of("uls"), item_clip_norm=0.1), sharded=True)
 
 
 def goes_on(store: Path, out: Path) -> int:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.plans import uls_plan
+from tests.plans import changed_plan, uls_plan
 from tests.training.test_loop import changed, interrupt_at
 from tests.training.toy import CONFIG, lines, toy_model
-from userdp.adaptive import AdaptiveClipping
+from userdp.clip import AdaptiveClipping
 from userdp.errors import UseError
 from userdp.training import loop
 from userdp.training.adam_bc import AdamBC
@@ -118,7 +118,7 @@ def test_a_noise_that_is_not_a_deviation_is_refused(bad):
 
 def test_a_private_run_tells_the_optimizer_the_noise_in_its_gradients(store, tmp_path):
     """Nobody is drawn, so that .grad is noise alone, at a clip norm that moves."""
-    plan = dataclasses.replace(
+    plan = changed_plan(
         uls_plan(population=10**12, target_delta=1e-14, cohort_size=50),
         adaptive=AdaptiveClipping(count_noise_std=5.0, learning_rate=1.0),
     )

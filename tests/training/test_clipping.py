@@ -9,13 +9,12 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.plans import els_plan, uls_plan
+from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.test_private import run_all
 from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
-from userdp.adaptive import FARTHEST, AdaptiveClipping, joint_noise_multiplier
+from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit, joint_noise_multiplier
 from userdp.errors import FailureError, UseError
 from userdp.gradients.counts import centred_count
-from userdp.guarantees import ClipForm, LayerSplit
 from userdp.ledger import claim
 from userdp.ledger.journal import append_entries
 from userdp.plan import StepRecord
@@ -24,9 +23,7 @@ from userdp.training.private import make_private
 
 
 def adaptive(plan, **changes):
-    return dataclasses.replace(
-        plan, adaptive=AdaptiveClipping(**{"count_noise_std": 2.0, **changes})
-    )
+    return changed_plan(plan, adaptive=AdaptiveClipping(**{"count_noise_std": 2.0, **changes}))
 
 
 def steps_of(run):
@@ -40,12 +37,12 @@ def test_an_adaptive_run_is_claimed_at_the_plans_epsilon(store, tmp_path, plan):
     for path in (tmp_path / "run" / "ledger.jsonl", store.path):
         assert claim(path).guarantee == plan.guarantee()
     steps = steps_of(tmp_path / "run")
-    assert steps[0]["l2_clip_norm"] == plan.l2_clip_norm
+    assert steps[0]["l2_clip_norm"] == plan.clip.l2_norm
     assert len({step["l2_clip_norm"] for step in steps}) > 4
     for step in steps:
         sum_multiplier = step["noise_std"] / step["l2_clip_norm"]
         together = joint_noise_multiplier(sum_multiplier, count_noise_std=step["count_noise_std"])
-        assert together == pytest.approx(plan.noise_multiplier, rel=1e-9)
+        assert together == pytest.approx(plan.noise.multiplier, rel=1e-9)
 
 
 def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
@@ -64,11 +61,11 @@ def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
 @pytest.mark.parametrize(
     "tamper",
     [
-        lambda run: setattr(run, "_noise_std", run.plan.noise_multiplier * run._l2_clip_norm),
+        lambda run: setattr(run, "_noise_std", run.plan.noise.multiplier * run._l2_clip_norm),
         lambda run: setattr(run, "_count_noise_std", 1.0),
         lambda run: setattr(run, "_count_noise_std", None),
         lambda run: setattr(run, "_l2_clip_norm", run._l2_clip_norm * 2),
-        lambda run: setattr(run, "_l2_clip_norm", run.plan.l2_clip_norm * FARTHEST * 2),
+        lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2),
     ],
     ids=["count noise forgotten", "less count noise", "none", "clip without noise", "no bound"],
 )
@@ -159,7 +156,7 @@ def test_invariant_7_a_resumed_run_goes_on_at_the_clip_norm_of_its_ledger(store,
     run_all(model, store, plan, tmp_path / "run", resume=True)
     steps = steps_of(tmp_path / "run")
     assert len(steps) == 5
-    assert steps[3]["l2_clip_norm"] == steps[2]["l2_clip_norm"] != plan.l2_clip_norm
+    assert steps[3]["l2_clip_norm"] == steps[2]["l2_clip_norm"] != plan.clip.l2_norm
     assert claim(tmp_path / "run" / "ledger.jsonl").guarantee == plan.guarantee()
 
 
@@ -173,7 +170,7 @@ def seeded_gradient(store, out, plan):
 
 def test_a_normalized_gradient_is_the_clipped_one_divided_by_the_clip_norm(store, tmp_path):
     plan = uls_plan(steps=1, l2_clip_norm=0.125)
-    normalized = dataclasses.replace(plan, clip_form=ClipForm.NORMALIZED)
+    normalized = changed_plan(plan, clip_form=ClipForm.NORMALIZED)
     one = seeded_gradient(store, tmp_path / "one", plan)
     two = seeded_gradient(store, tmp_path / "two", normalized)
     torch.testing.assert_close(two, one / 0.125)
@@ -194,13 +191,13 @@ def test_invariant_3_one_user_moves_the_gradient_by_at_most_the_clip_norm_under_
     texts = cycles(12)
     fewer = {user: held for user, held in texts.items() if user != b"user007"}
     plan = uls_plan(population=50, cohort_size=50, steps=1, group_size=100, l2_clip_norm=0.25)
-    plan = dataclasses.replace(plan, **rule)
+    plan = changed_plan(plan, **rule)
     grads = [
         seeded_gradient(
             toy_store(tmp_path / name, held, held_out=0.0), tmp_path / f"run-{name}", plan
         )
         for name, held in (("with", texts), ("without", fewer))
     ]
-    scale = plan.l2_clip_norm if plan.clip_form is ClipForm.THRESHOLD else 1.0
+    scale = plan.clip.l2_norm if plan.clip_form is ClipForm.THRESHOLD else 1.0
     moved = float((grads[0] - grads[1]).norm()) * plan.denominator / scale
     assert 0.1 < moved <= 1 + 1e-4

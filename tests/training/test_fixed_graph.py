@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.data.corpora import ListSource
-from tests.plans import els_plan, uls_plan
+from tests.plans import as_plan, els_plan, uls_plan
 from tests.training.toy import sgd, write_tokenizer
+from userdp.accounting import Accountant
 from userdp.cli.app import run as userdp
+from userdp.codec import encode
 from userdp.data.ownership import Owners
 from userdp.data.prepare import prepare_store
 from userdp.data.records import Record
@@ -21,11 +23,12 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency
 from userdp.ledger import StoreLedger, claim
 from userdp.plan import Plan
+from userdp.sampling import FixedGraph
 from userdp.training import private as private_module
 from userdp.training.private import make_private
+from userdp.vocabulary import Adjacency
 
 K = 2
 GRAPH = [  # owners, holder first; ben owns one record that ana holds, and one of his own
@@ -62,7 +65,7 @@ def greedy(
 
 
 def graph_plan(**changes) -> Plan:
-    return els_plan(**{"group_size": K, "adjacency": Adjacency.FIXED_GRAPH, **changes})
+    return els_plan(**{"group_size": K, "fixed_graph": True, **changes})
 
 
 class Signed(nn.Module):
@@ -117,15 +120,15 @@ def test_invariant_3_exchanging_one_owners_texts_moves_a_step_by_two_clips_each(
         store = greedy(tmp_path / name, texts)
         sums.append(first_sum(store, plan, tmp_path / f"{name}-run", monkeypatch))
     moved = abs(sums[0] - sums[1])
-    allowed = 2 * K * plan.l2_clip_norm
+    allowed = 2 * K * plan.clip.l2_norm
     assert 0.99 * allowed < moved <= allowed
-    assert moved > 1.9 * K * plan.l2_clip_norm  # the twin: add-or-remove would have priced this
+    assert moved > 1.9 * K * plan.clip.l2_norm  # the twin: add-or-remove would have priced this
     twice = moved / plan.noise_std  # what an attacker who knows all else can tell at p = 1
     true = _gaussian_delta(twice * math.sqrt(plan.steps), plan.guarantee().epsilon)
-    assert true <= plan.target_delta
+    assert true <= plan.budget.target_delta
     cheap = els_plan(**{"group_size": K, "population": 10, "batch_size": 10})
     twin = _gaussian_delta(twice * math.sqrt(plan.steps), cheap.guarantee().epsilon)
-    assert twin > 100 * plan.target_delta
+    assert twin > 100 * plan.budget.target_delta
 
 
 def _gaussian_delta(mu: float, epsilon: float) -> float:
@@ -172,8 +175,8 @@ def test_the_claim_names_fixed_graph_in_plan_ledgers_and_guarantee(tmp_path):
         assert found.guarantee.adjacency is Adjacency.FIXED_GRAPH
     assert math.isfinite(plan.guarantee().epsilon)
     assert plan.guarantee().epsilon > 2 * els_plan(group_size=K).guarantee().epsilon
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
-    assert plan.to_dict()["schema"] == "userdp.plan/4"
+    assert as_plan(json.loads(json.dumps(encode(plan)))) == plan
+    assert encode(plan)["sampling"]["kind"] == "fixed-graph"
     StoreLedger(store.path).reserve("another", plan)
     both = claim(store.path).guarantee
     assert both.adjacency is Adjacency.FIXED_GRAPH
@@ -223,23 +226,11 @@ def test_fixed_graph_over_records_of_one_owner_is_refused(store, tmp_path):
     assert "one user" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"adjacency": Adjacency.REPLACE},
-        {"adjacency": Adjacency.ZERO_OUT},
-        {"accountant": "group-privacy"},
-    ],
-)
-def test_plans_without_a_bound_are_refused(changes):
-    with pytest.raises(UseError):
-        graph_plan(**changes)
-    with pytest.raises(UseError, match="fixed-graph"):
-        Plan(**{**_fields(uls_plan()), "adjacency": Adjacency.FIXED_GRAPH})
-
-
-def _fields(plan: Plan) -> dict:
-    return {name: getattr(plan, name) for name in Plan.__slots__}
+@pytest.mark.parametrize("accountant", ["group-privacy", "group-privacy-vadhan"])
+def test_plans_without_a_bound_are_refused(accountant):
+    with pytest.raises(UseError, match="fixed-graph cannot claim"):
+        graph_plan(accountant=Accountant(accountant))
+    assert not FixedGraph(sampling_probability=0.1, group_size=1).by_user  # no such ULS
 
 
 def test_the_command_line_trains_evaluates_and_reports_fixed_graph(tmp_path, capsys):
@@ -249,8 +240,9 @@ def test_the_command_line_trains_evaluates_and_reports_fixed_graph(tmp_path, cap
     plan += f"--no-tensorboard --json --group-size {K}"
     run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
     assert userdp(run) == 2
-    assert "--adjacency fixed-graph" in capsys.readouterr().err
-    assert userdp([*run, "--adjacency", "fixed-graph"]) == 0
+    assert "--sampling fixed-graph" in capsys.readouterr().err
+    run[run.index("examples")] = "fixed-graph"
+    assert userdp(run) == 0
     assert json.loads(capsys.readouterr().out)["adjacency"] == "fixed-graph"
     evaluate = ["evaluate", str(tmp_path / "run"), "--store", str(store.path), "--split", "train"]
     assert userdp(evaluate) == 0

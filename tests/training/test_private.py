@@ -1,5 +1,6 @@
 # ruff: noqa: PT012  (what raises is a whole run, broken off inside)
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,8 +26,8 @@ from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
 from userdp.gradients import NoiseSource
-from userdp.guarantees import Sampling
 from userdp.ledger import RunLedger, StoreLedger, claim
+from userdp.sampling.coins import secret_generator
 from userdp.training import private as private_module
 from userdp.training.collate import Collator
 from userdp.training.private import make_private
@@ -58,13 +59,17 @@ def test_the_readme_loop_runs_and_the_claim_is_the_plans(store, tmp_path):
 # Invariant 1: the claim is the run.
 
 
+def other_sampling(run, **changes):
+    run._sampler.sampling = replace(run._sampler.sampling, **changes)
+
+
 @pytest.mark.parametrize(
     "tamper",
     [
         lambda run: setattr(run, "_noise_std", run.plan.noise_std / 2),
-        lambda run: setattr(run, "_l2_clip_norm", run.plan.l2_clip_norm * 2),
-        lambda run: setattr(run._sampler, "_probability", 0.5),
-        lambda run: setattr(run._sampler, "_group_size", 1000),
+        lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * 2),
+        lambda run: other_sampling(run, sampling_probability=0.5),
+        lambda run: other_sampling(run, group_size=1000),
     ],
     ids=["half the noise", "twice the clip", "other probability", "other group size"],
 )
@@ -134,7 +139,7 @@ def moved_by_one_user(tmp_path):
     without = {user: held for user, held in texts.items() if user != b"user007"}
     plan, grad = whole_population_gradients(tmp_path, texts, "with")
     _, other = whole_population_gradients(tmp_path, without, "without")
-    return float((grad - other).norm() * plan.denominator / plan.l2_clip_norm)
+    return float((grad - other).norm() * plan.denominator / plan.clip.l2_norm)
 
 
 def test_invariant_4_one_user_moves_the_gradient_by_at_most_clip_over_denominator(tmp_path):
@@ -418,8 +423,8 @@ def test_a_learning_rate_that_begins_at_zero_is_not_taken_for_a_stuck_model(stor
 def test_els_rows_are_those_of_the_fixed_selection(store, tmp_path):
     split = store.split(Split.TRAIN)
     plan = els_plan(group_size=2, population=60, batch_size=60)
-    assert plan.sampling is Sampling.EXAMPLES
-    cohort = private_module.build_sampler(plan, split.counts).draw()
+    assert not plan.sampling.by_user
+    cohort = plan.sampling.sampler(split.counts, secret_generator()).draw()
     counts, selection = fixed_selection(split, 2)
     assert cohort.units == cohort.rows == counts.sum()
     units = Collator(split, plan)(cohort)
@@ -437,7 +442,7 @@ def test_operator_facts_count_what_was_drawn(store, tmp_path):
     ((step, _),) = run_all(model, store, plan, tmp_path / "run")
     counts = store.split(Split.TRAIN).counts
     assert step.operator["units"] == len(counts)
-    assert step.operator["rows"] == np.minimum(counts, plan.group_size).sum()
+    assert step.operator["rows"] == np.minimum(counts, plan.sampling.group_size).sum()
     assert step.operator["loss"] == pytest.approx(math.log(32), abs=0.3)
     assert 0 <= step.operator["clipped_fraction"] <= 1
 
@@ -471,7 +476,7 @@ def moved_by_the_last_user(folder, counts, loss):
             unsafe_noise_seed=2,
         )
         sums.append(found * plan.denominator)  # with the same noise, which cancels
-    return float((sums[0] - sums[1]).norm()) / plan.l2_clip_norm
+    return float((sums[0] - sums[1]).norm()) / plan.clip.l2_norm
 
 
 def test_invariant_3_a_head_on_selected_tokens_moves_the_sum_by_at_most_the_clip_norm(tmp_path):

@@ -15,7 +15,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.evaluate_run import evaluate_run
 from userdp.training.loop import train
 
-SHAREABLE = ("ledger.jsonl", "config.json", "model")
+SHAREABLE = ("ledger.jsonl", "plan.json", "train.toml", "config.json", "model")
 OPERATOR_FILES = ("operator.jsonl", "resume.json", ".lock")
 OPERATOR_FOLDERS = ("checkpoints", "tensorboard")
 OPERATOR_WORDS = re.compile(

@@ -12,13 +12,13 @@ import torch
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import CONFIG, gradient, sgd, toy_model
 from userdp.cli.app import run as userdp
-from userdp.cohorts import build_sampler
 from userdp.data.scores import read_scores
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
 from userdp.ledger import StoreLedger
+from userdp.sampling.coins import secret_generator
 from userdp.training import private as private_module
 from userdp.training.collate import Collator
 from userdp.training.pieces import sum_in_pieces
@@ -61,7 +61,7 @@ def drawn(store, plan, **options) -> list[list[tuple[int, ...]]]:
     collator = Collator(
         store.split("train"), plan, seq_len=store.meta.seq_len, unsafe_seed=1, **options
     )
-    return rows_in(collator(build_sampler(plan, collator.counts, unsafe_seed=1).draw()))
+    return rows_in(collator(plan.sampling.sampler(collator.counts, secret_generator(1)).draw()))
 
 
 def test_scores_are_the_perplexities_of_the_examples_in_their_order(scored):
@@ -236,7 +236,7 @@ def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, cap
     assert "userdp score" in capsys.readouterr().err
     assert userdp([*run, "--scores", scores]) == 0
     kept = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert kept["train"]["selection"] == "highest-perplexity"
+    assert kept["selection"] == "highest-perplexity"
     plain = ["--privacy", "none", "--steps", "1", "--batch-size", "2", "--selection", "longest"]
     assert userdp(["train", str(store.path), "--out", str(tmp_path / "p"), *plain]) == 2
     assert CONFIG.selection is Strategy.RANDOM
@@ -249,7 +249,7 @@ def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared)
     store = UserStore.open(prepared)
     model, plan = toy_model(store), uls_plan(**EVERYBODY, cohort_size=100)
     collator = Collator(store.split("train"), plan)
-    cohort = build_sampler(plan, collator.counts, unsafe_seed=3).draw()
+    cohort = plan.sampling.sampler(collator.counts, secret_generator(3)).draw()
     threads = set()
 
     def gather(piece):
@@ -277,7 +277,9 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
     store = UserStore.open(prepared)
     plan = uls_plan(**EVERYBODY, cohort_size=100)
     collator = Collator(store.split("train"), plan)
-    pieces = collator.pieces(build_sampler(plan, collator.counts).draw(), rows=7)
+    pieces = collator.pieces(
+        plan.sampling.sampler(collator.counts, secret_generator()).draw(), rows=7
+    )
     before = threading.active_count()
 
     def gather(piece):

@@ -3,38 +3,42 @@
 from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.calibration import calibrate
-from userdp.accounting.holders import epsilon_by_examples
+from userdp.accounting.holders import epsilon_by_items
 from userdp.accounting.mechanisms import (
+    Binomial,
+    Capped,
     Composition,
-    FixedBatchExamples,
-    FixedBatchUsers,
-    FullParticipation,
+    Exchanged,
+    Hypergeometric,
     Mechanism,
-    PoissonExamples,
-    PoissonUsers,
+    Mixture,
+    NoisySteps,
     PureQuery,
-    SampledMechanism,
-    TruncatedPoisson,
+    binomial_steps,
+    gaussian_steps,
+    hypergeometric_steps,
 )
 from userdp.accounting.tradeoff import DeltaCurve, delta_curve
 
 __all__ = [
     "Accountant",
+    "Binomial",
     "Bracket",
+    "Capped",
     "Composition",
     "DeltaCurve",
-    "FixedBatchExamples",
-    "FixedBatchUsers",
-    "FullParticipation",
+    "Exchanged",
+    "Hypergeometric",
     "Mechanism",
-    "PoissonExamples",
-    "PoissonUsers",
+    "Mixture",
+    "NoisySteps",
     "PureQuery",
-    "SampledMechanism",
-    "TruncatedPoisson",
+    "binomial_steps",
     "calibrate",
     "calibrate_by",
     "delta_curve",
     "epsilon_by",
-    "epsilon_by_examples",
+    "epsilon_by_items",
+    "gaussian_steps",
+    "hypergeometric_steps",
 ]

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeVar
 
 from userdp.accounting import group_privacy, rdp
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.calibration import calibrate
-from userdp.accounting.mechanisms import (
-    FixedBatchExamples,
-    FixedBatchUsers,
-    FixedGraphExamples,
-    PoissonExamples,
-    PoissonUsers,
-    SampledMechanism,
-)
+from userdp.accounting.laws import Binomial
+from userdp.accounting.mechanisms import Mixture, NoisySteps
+from userdp.accounting.roots import least
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, require_delta, require_positive
+from userdp.vocabulary import delta_up, require_delta, require_positive
 
 
 class Accountant(StrEnum):
-    """Who answers.
+    """Names the accountant that computes an ε.
 
     ``CONTOUR``: ours; certified bounds of the exact answer (docs/accounting.md).
     ``DP_ACCOUNTING``: the PLD accountant of the library dp-accounting, with its own error.
@@ -39,6 +33,11 @@ class Accountant(StrEnum):
     GROUP_PRIVACY = "group-privacy"
     GROUP_PRIVACY_VADHAN = "group-privacy-vadhan"
 
+    @property
+    def lifts(self) -> bool:
+        """Whether it prices single examples and lifts the price to a user's by a lemma."""
+        return self in _LEMMAS
+
 
 _LEMMAS = {
     Accountant.GROUP_PRIVACY: group_privacy.Conversion.BEST,
@@ -46,10 +45,8 @@ _LEMMAS = {
 }
 
 
-def epsilon_by(
-    accountant: Accountant, mechanism: SampledMechanism | FixedGraphExamples, delta: float
-) -> Bracket:
-    """ε of a mechanism at ``delta``, in the words of one accountant.
+def epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> Bracket:
+    """ε of a mechanism at ``delta``, computed by one accountant.
 
     Guarantee: ``upper`` is an upper bound (for dp-accounting up to its own round-off of about
     1e-13 in δ). ``lower`` is 0 for all but ``contour``.
@@ -61,36 +58,36 @@ def epsilon_by(
     require_delta(delta)
     if accountant is Accountant.CONTOUR:
         return mechanism.epsilon(delta)
-    if isinstance(mechanism, FixedGraphExamples):
-        raise _no_bound(accountant, mechanism)
+    mixture = _mixture(accountant, mechanism)
     if accountant is Accountant.DP_ACCOUNTING:
         from userdp.accounting import dp_accounting_backend
 
-        return dp_accounting_backend.epsilon(mechanism.dp_event(), delta)
+        return dp_accounting_backend.epsilon(mixture.dp_event(), delta)
     if accountant is Accountant.RDP:
-        if not isinstance(mechanism, PoissonUsers | PoissonExamples):
+        law = mixture.law
+        if not isinstance(law, Binomial) or mixture.scale != 1:
             raise _no_bound(accountant, mechanism)
         return rdp.epsilon(
             delta,
-            sampling_probability=mechanism.sampling_probability,
-            noise_multiplier=mechanism.noise_multiplier,
-            group_size=mechanism.group_size if isinstance(mechanism, PoissonExamples) else 1,
-            steps=mechanism.steps,
+            sampling_probability=law.probability,
+            noise_multiplier=mixture.noise_multiplier,
+            group_size=law.trials,
+            steps=mixture.steps,
         )
-    example, group = _per_example(mechanism)
+    example = mixture.of(1)
     upper = group_privacy.group_epsilon(
-        lambda epsilon: example.delta(epsilon).upper, group, delta, _LEMMAS[accountant]
+        lambda epsilon: example.delta(epsilon).upper, mixture.items, delta, _LEMMAS[accountant]
     )
     return Bracket(lower=0.0, upper=upper, accountant=str(accountant))
 
 
-SomeMechanism = TypeVar("SomeMechanism", bound=SampledMechanism)
+SomeSteps = TypeVar("SomeSteps", bound=NoisySteps)
 
 
 def calibrate_by(
-    accountant: Accountant, mechanism: SomeMechanism, *, target_epsilon: float, target_delta: float
-) -> SomeMechanism:
-    """The least noise for a budget, in the words of one accountant (to a relative 1e-3).
+    accountant: Accountant, mechanism: SomeSteps, *, target_epsilon: float, target_delta: float
+) -> SomeSteps:
+    """The least noise for a budget, as one accountant computes it (to a relative 1e-3).
 
     Guarantee: `epsilon_by` of the result is at most ``target_epsilon``.
 
@@ -105,12 +102,25 @@ def calibrate_by(
         candidate = mechanism.with_noise_multiplier(noise)
         return epsilon_by(accountant, candidate, target_delta).upper <= target_epsilon
 
-    if accountant in _LEMMAS:
-        noise = _group_noise(accountant, mechanism, target_epsilon, target_delta)
+    noise: float | None
+    if accountant.lifts:
+        # The least noise for the ε and δ that the lemma asks of one example (Algorithm 1, line 2).
+        mixture = _mixture(accountant, mechanism)
+        example = mixture.of(1)
+        noise = group_privacy.calibrate_noise(
+            lambda sigma, e: example.with_noise_multiplier(sigma).delta(e).upper,
+            epsilon=target_epsilon,
+            delta=target_delta,
+            k=mixture.items,
+            conversion=_LEMMAS[accountant],
+        )
+        noise = None if math.isinf(noise) else noise
         while noise is not None and not within(noise):  # ε has a rounding of its own
             noise *= 1 + 1e-6
     else:
-        noise = _least(within, start=mechanism.noise_multiplier)
+        noise = least(
+            within, start=mechanism.noise_multiplier, most=1e6, smallest=1e-3, relative=1e-3
+        )
     if noise is None:
         raise UseError(
             f"the accountant {accountant} finds no noise multiplier up to 1e6 within epsilon = "
@@ -120,61 +130,13 @@ def calibrate_by(
     return mechanism.with_noise_multiplier(noise)
 
 
-def _group_noise(
-    accountant: Accountant, mechanism: SampledMechanism, epsilon: float, delta: float
-) -> float | None:
-    """The least noise by a lemma: of the ε and δ it asks of one example (Algorithm 1, line 2)."""
-    example, group = _per_example(mechanism)
-    noise = group_privacy.calibrate_noise(
-        lambda sigma, e: example.with_noise_multiplier(sigma).delta(e).upper,
-        epsilon=epsilon,
-        delta=delta,
-        k=group,
-        conversion=_LEMMAS[accountant],
-    )
-    return None if math.isinf(noise) else noise
+def _mixture(accountant: Accountant, mechanism: NoisySteps) -> Mixture:
+    if not isinstance(mechanism, Mixture):
+        raise _no_bound(accountant, mechanism)
+    return mechanism
 
 
-def _least(within: Callable[[float], bool], *, start: float) -> float | None:
-    """The least noise for which ``within`` holds, to a relative 1e-3, on its right side."""
-    high = start
-    while not within(high):
-        high *= 2
-        if high > 1e6:
-            return None
-    low = high / 2
-    while low > 1e-3 and within(low):
-        high, low = low, low / 2
-    while high > low * (1 + 1e-3):
-        middle = math.sqrt(low * high)
-        if within(middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _per_example(mechanism: SampledMechanism) -> tuple[SampledMechanism, int]:
-    """The mechanism for a user of one example, and the size of the group to lift it to."""
-    if isinstance(mechanism, PoissonExamples):
-        single: SampledMechanism = PoissonUsers(
-            sampling_probability=mechanism.sampling_probability,
-            noise_multiplier=mechanism.noise_multiplier,
-            steps=mechanism.steps,
-        )
-        return single, mechanism.group_size
-    if isinstance(mechanism, FixedBatchExamples):
-        single = FixedBatchUsers(
-            cohort_size=mechanism.batch_size,
-            population=mechanism.population,
-            noise_multiplier=mechanism.noise_multiplier,
-            steps=mechanism.steps,
-        )
-        return single, mechanism.group_size
-    return mechanism, 1
-
-
-def _no_bound(accountant: Accountant, mechanism: SampledMechanism | FixedGraphExamples) -> UseError:
+def _no_bound(accountant: Accountant, mechanism: NoisySteps) -> UseError:
     return UseError(
         f"the accountant {accountant} has no bound for {type(mechanism).__name__}",
         hint="use the accountant contour",

@@ -9,17 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.mechanisms import (
-    Composition,
-    FixedBatchExamples,
-    FixedBatchUsers,
-    FullParticipation,
-    Mechanism,
-    PoissonExamples,
-    PoissonUsers,
-    TruncatedPoisson,
-)
-from userdp.accounting.proof import Binomial, Enclosure, Hypergeometric, Steps, enclose_delta
+from userdp.accounting.mechanisms import Capped, Composition, Mechanism, Mixture
+from userdp.accounting.proof import Enclosure, Steps, enclose_delta
 from userdp.errors import FailureError, UseError
 
 SCOPE = "numbers of the dominating pair, not that it dominates the training run (docs/proof.md)"
@@ -31,41 +22,18 @@ def steps_of(mechanism: Mechanism) -> tuple[Steps, ...]:
     Raises:
         UseError: the mechanism is not a composition of mixtures of Gaussians on one grid.
     """
-    match mechanism:
-        case PoissonUsers():
-            law: Binomial | Hypergeometric = Binomial(
-                trials=1, probability=mechanism.sampling_probability
-            )
-            scale = 1.0
-        case PoissonExamples():
-            law = Binomial(trials=mechanism.group_size, probability=mechanism.sampling_probability)
-            scale = 1.0
-        case FixedBatchExamples():
-            law = Hypergeometric(
-                draws=mechanism.batch_size,
-                population=mechanism.population + mechanism.group_size,
-                marked=mechanism.group_size,
-            )
-            scale = 2.0
-        case FixedBatchUsers():
-            law = Hypergeometric(
-                draws=mechanism.cohort_size, population=mechanism.population + 1, marked=1
-            )
-            scale = 2.0
-        case FullParticipation():
-            law, scale = Binomial(trials=1, probability=1.0), mechanism.shift
-        case Composition():
-            return tuple(steps for part in mechanism.parts for steps in steps_of(part))
-        case _:
-            raise UseError(
-                f"there is no proof for {type(mechanism).__name__}: its price is not that of a "
-                "composition of mixtures of Gaussians",
-                hint="leave --proof out",
-            )
+    if isinstance(mechanism, Composition):
+        return tuple(steps for part in mechanism.parts for steps in steps_of(part))
+    if not isinstance(mechanism, Mixture):
+        raise UseError(
+            f"there is no proof for {type(mechanism).__name__}: its price is not that of a "
+            "composition of mixtures of Gaussians",
+            hint="leave --proof out",
+        )
     return (
         Steps(
-            law=law,
-            scale=scale,
+            law=mechanism.law,
+            scale=mechanism.scale,
             noise_multiplier=mechanism.noise_multiplier,
             count=mechanism.steps,
         ),
@@ -96,7 +64,7 @@ def prove_epsilon(mechanism: Mechanism, delta: float, found: Bracket) -> dict[st
     at_upper = enclose_delta(phases, found.upper, size=delta)
     upper = added(at_upper.upper, found.upper)
     result |= {"proven": upper <= delta, **_numbers(at_upper, upper), "scope": SCOPE}
-    exact = not isinstance(mechanism, TruncatedPoisson)
+    exact = not isinstance(mechanism, Capped)
     if exact and at_upper.lower > delta:
         raise _contradiction(f"delta({found.upper!r}) > {at_upper.lower!r}, over {delta!r}")
     if not result["proven"]:
@@ -125,7 +93,7 @@ def prove_delta(mechanism: Mechanism, epsilon: float, found: Bracket) -> dict[st
     phases, added = _priced(mechanism)
     enclosure = enclose_delta(phases, epsilon, size=found.upper)
     upper = added(enclosure.upper, epsilon)
-    exact = not isinstance(mechanism, TruncatedPoisson)
+    exact = not isinstance(mechanism, Capped)
     if upper < found.lower or (exact and enclosure.lower > found.upper):
         raise _contradiction(
             f"delta({epsilon!r}) lies in [{enclosure.lower!r}, {upper!r}], "
@@ -142,17 +110,13 @@ def prove_delta(mechanism: Mechanism, epsilon: float, found: Bracket) -> dict[st
 
 def _priced(mechanism: Mechanism) -> tuple[tuple[Steps, ...], Any]:
     """The laws, and what a cap on the batch adds to an upper bound of δ."""
-    if not isinstance(mechanism, TruncatedPoisson):
+    if not isinstance(mechanism, Capped):
         return steps_of(mechanism), lambda delta, epsilon: delta
     from userdp.accounting.proof.closed import binomial_tail_added
 
-    untruncated = mechanism.untruncated
-    return steps_of(untruncated), lambda delta, epsilon: binomial_tail_added(
-        delta,
-        epsilon,
-        Binomial(trials=mechanism.most_units, probability=untruncated.sampling_probability),
-        cap=mechanism.cap,
-        count=untruncated.steps,
+    drawn, cap = mechanism.drawn, mechanism.cap
+    return steps_of(mechanism.uncapped), lambda delta, epsilon: binomial_tail_added(
+        delta, epsilon, drawn, cap=cap, count=mechanism.steps
     )
 
 

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from userdp.guarantees import require_count, require_delta, require_epsilon, require_positive
+from userdp.accounting.roots import least
+from userdp.vocabulary import require_count, require_delta, require_epsilon, require_positive
 
 _LOG_MAX = math.log(1.7e308)
 
@@ -131,15 +132,8 @@ def group_epsilon(
 
     if within(0.0):
         return 0.0
-    low, high = 0.0, min(2.0**-10, max_epsilon)
-    while not within(high):
-        if high >= max_epsilon:
-            return math.inf
-        low, high = high, min(2 * high, max_epsilon)
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if within(middle) else (middle, high)
-    return math.nextafter(k * high, math.inf)
+    found = least(within, start=2.0**-10, most=max_epsilon, relative=1e-9)
+    return math.inf if found is None else math.nextafter(k * found, math.inf)
 
 
 def example_target(
@@ -210,18 +204,8 @@ def calibrate_noise(
     def within(sigma: float) -> bool:
         return _checked(delta_of_noise(sigma, target.epsilon)) <= target.delta
 
-    high = min(1.0, max_noise_multiplier)
-    while not within(high):
-        if high >= max_noise_multiplier:
-            return math.inf
-        high = min(2 * high, max_noise_multiplier)
-    low = high / 2
-    while low > 1e-6 and within(low):
-        low, high = low / 2, low
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if within(middle) else (middle, high)
-    return high
+    found = least(within, start=1.0, most=max_noise_multiplier, smallest=1e-6, relative=1e-9)
+    return math.inf if found is None else found
 
 
 def linear_reference(example_epsilon: float, k: int) -> float:

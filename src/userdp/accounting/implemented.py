@@ -1,17 +1,11 @@
 r"""The price of a mechanism as it runs: that of the ideal one, and its noise's distance from it.
 
 The accountant prices Gaussian noise. What runs draws noise within total variation τ of it on every
-data set (`userdp.noise_law`, which is where τ comes from). If the ideal mechanism M is (ε, δ')-DP,
-the real one M' is (ε, δ' + (1 + e^ε) τ)-DP: for neighbours D, D' and any set S,
-
-.. math:: P(M'(D) \in S) \le P(M(D) \in S) + τ \le e^ε P(M(D') \in S) + δ' + τ
-          \le e^ε (P(M'(D') \in S) + τ) + δ' + τ.
-
-So a claim (ε, δ) of what runs is a claim (ε, δ') of the ideal mechanism, with a share of δ set
-aside for (1 + e^ε) τ. The shares are powers of two from 2^-50 on, and the least one that suffices
-is taken: τ is 1.4e-45 per step, so that 2^-50 is enough up to ε = 42 at δ = 1e-8 and T = 1e3, and
-moves no digit that is printed. Beyond ε = 76 the noise's distance is more than that δ allows, and
-nothing is claimed.
+data set (`userdp.noise.gaussian`, which is where τ comes from), and pays for that with a share of
+δ (`userdp.accounting.closeness`). The shares are powers of two from 2^-50 on, and the least one
+that suffices is taken: τ is 1.4e-45 per step, so that 2^-50 is enough up to ε = 42 at δ = 1e-8 and
+T = 1e3, and moves no digit that is printed. Beyond ε = 76 the noise's distance is more than that δ
+allows, and nothing is claimed.
 
 Every ε that userdp claims for something that ran or will run goes through this module; that of
 `userdp account` and `calibrate`, and of the papers' figures, is the ideal mechanism's.
@@ -21,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from userdp.accounting.bracket import Bracket
+from userdp.accounting.closeness import addition, close_delta, close_epsilon, suffices
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, require_delta, require_epsilon
-from userdp.noise_law import distance
+from userdp.noise.gaussian import distance
+from userdp.vocabulary import delta_up, require_delta, require_epsilon
 
 _SHARES = tuple(2.0**-bits for bits in (50, 40, 30, 20, 10, 5, 1))
 
@@ -42,18 +36,10 @@ def implemented_epsilon(
     Args:
         ideal: the ε of the same mechanism with Gaussian noise, at a δ in (0, 1).
         delta: in (0, 1).
-        steps: noisy steps, or their expectation, see `userdp.noise_law.distance`.
+        steps: noisy steps, or their expectation, see `userdp.noise.gaussian.distance`.
     """
     require_delta(delta)
-    bracket, least = Bracket(lower=0.0, upper=0.0, accountant="none"), 0.0
-    for share in _SHARES:
-        # A larger share leaves a larger ε, which asks for at least as much as the last one did.
-        if _suffices(share, least, delta, steps):
-            bracket = ideal(delta * (1 - share))
-            if _suffices(share, bracket.upper, delta, steps):
-                return replace(bracket, lower=0.0)
-            least = bracket.upper
-    return Bracket(
+    return close_epsilon(ideal, delta, distance=distance(steps), shares=_SHARES) or Bracket(
         lower=0.0,
         upper=math.inf,
         accountant="none",
@@ -72,10 +58,7 @@ def implemented_delta(ideal_delta: float, epsilon: float, *, steps: float) -> fl
     >>> implemented_delta(1e-6, 2.0, steps=1000) == 1e-6 * (1 + 2**-52)
     True
     """
-    require_epsilon(epsilon)
-    added = _addition(epsilon, steps)
-    # A sum that rounds to what it began with is rounded up by hand.
-    return min(1.0, math.nextafter(ideal_delta + added, math.inf))
+    return close_delta(ideal_delta, require_epsilon(epsilon), distance=distance(steps))
 
 
 def ideal_delta_for(epsilon: float, delta: float, *, steps: float) -> float:
@@ -89,21 +72,11 @@ def ideal_delta_for(epsilon: float, delta: float, *, steps: float) -> float:
     """
     require_delta(delta)
     for share in _SHARES:
-        if _suffices(share, require_epsilon(epsilon), delta, steps):
+        if suffices(share, require_epsilon(epsilon), delta, distance(steps)):
             return delta * (1 - share)
     raise UseError(
         f"delta = {delta_up(delta)} is too small for epsilon = {epsilon:g} over {steps:g} steps: "
         "the noise as it is drawn is not exactly Gaussian, which adds "
-        f"{_addition(epsilon, steps):.2g} to delta",
+        f"{addition(epsilon, distance(steps)):.2g} to delta",
         hint="lower the target epsilon, or raise delta",
     )
-
-
-def _suffices(share: float, epsilon: float, delta: float, steps: float) -> bool:
-    # Half of the share: delta * (1 - share) is rounded by at most delta * 2^-53.
-    return _addition(epsilon, steps) <= 0.5 * share * delta
-
-
-def _addition(epsilon: float, steps: float) -> float:
-    """(1 + e^ε) τ; infinite where e^ε overflows."""
-    return math.inf if epsilon > 700 else (1 + math.exp(epsilon)) * distance(steps)

@@ -24,10 +24,11 @@ from collections.abc import Mapping, Sequence
 
 from userdp.accounting import rdp
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.accounting.laws import Binomial
+from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.accounting.repetitions import Repetitions, TruncatedNegativeBinomial
 from userdp.errors import UseError
-from userdp.guarantees import require_delta, require_positive
+from userdp.vocabulary import require_delta, require_positive
 
 ACCOUNTANT = "rdp-private-selection"
 _UP = 1 + 1e-12
@@ -56,7 +57,7 @@ def pure_divergence(order: float, pure_epsilon: float) -> float:
 
 
 def base_curve(
-    mechanisms: Sequence[PoissonUsers | PoissonExamples],
+    mechanisms: Sequence[NoisySteps],
     *,
     score_epsilon: float,
     orders: Sequence[float] = rdp.ORDERS,
@@ -70,6 +71,9 @@ def base_curve(
         mechanisms: training, for each plan of the grid; at least one.
         score_epsilon: the score is (ε, 0)-DP per user, add-or-remove.
         orders: each above 1.
+
+    Raises:
+        UseError: one of them has no Rényi divergence here, see `has_curve`.
     """
     if not mechanisms:
         raise UseError("a selection needs at least one candidate, got none")
@@ -80,13 +84,26 @@ def base_curve(
     return curve
 
 
-def _divergence(mechanism: PoissonUsers | PoissonExamples, order: float) -> float:
+def has_curve(mechanism: NoisySteps) -> bool:
+    """Whether its Rényi divergences are known: steps with a binomial law in clip norms."""
+    return (
+        isinstance(mechanism, Mixture)
+        and isinstance(mechanism.law, Binomial)
+        and mechanism.scale == 1
+    )
+
+
+def _divergence(mechanism: NoisySteps, order: float) -> float:
+    if not has_curve(mechanism):
+        raise UseError(f"a choice among steps of kind {type(mechanism).__name__} has no claim here")
+    assert isinstance(mechanism, Mixture)
+    assert isinstance(mechanism.law, Binomial)
     return mechanism.steps * max(
         rdp.renyi_divergence(
             order,
-            sampling_probability=mechanism.sampling_probability,
+            sampling_probability=mechanism.law.probability,
             noise_multiplier=mechanism.noise_multiplier,
-            group_size=mechanism.group_size if isinstance(mechanism, PoissonExamples) else 1,
+            group_size=mechanism.law.trials,
         )
     )
 

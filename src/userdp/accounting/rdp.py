@@ -39,7 +39,7 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from userdp.accounting.bracket import Bracket
-from userdp.guarantees import (
+from userdp.vocabulary import (
     require_count,
     require_delta,
     require_epsilon,

@@ -11,10 +11,10 @@ import math
 import secrets
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
+from typing import ClassVar, Self
 
 from userdp.errors import UseError
-from userdp.guarantees import require_positive
+from userdp.vocabulary import require_positive
 
 _UP = 1 + 1e-12
 _MOST = 1e4
@@ -33,6 +33,8 @@ class TruncatedNegativeBinomial:
 
     Source: Papernot and Steinke 2022 (arXiv:2110.03620), Definition 1.
     """
+
+    kind: ClassVar[str] = "truncated-negative-binomial"
 
     eta: float
     gamma: float
@@ -92,6 +94,8 @@ class PoissonNumber:
 
     Source: Papernot and Steinke 2022 (arXiv:2110.03620), Section 3.3.
     """
+
+    kind: ClassVar[str] = "poisson"
 
     mu: float
 

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from userdp.guarantees import require_count, require_delta, require_epsilon, require_positive
+from userdp.vocabulary import require_count, require_delta, require_epsilon, require_positive
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 

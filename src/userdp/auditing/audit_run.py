@@ -24,7 +24,7 @@ from userdp.errors import UseError
 from userdp.ledger import claim
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
-from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.config import PlainPlan, train_config
 from userdp.training.models import load_model, read_model, require_fit
 from userdp.training.runs import RunFolder
 
@@ -90,7 +90,7 @@ def audit_run(
             f"the run at {run} has released no model yet",
             hint="go on with it: userdp train STORE --out RUN --resume",
         )
-    config = TrainConfig.from_dict(public.get("train", {}))
+    config = train_config(folder.read_train())
     claimed = claim(folder.ledger).guarantee
     plan = plan_of(folder.ledger, read_entries(folder.ledger))
     if not inference and (not repeat or plan is None):

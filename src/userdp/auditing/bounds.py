@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from userdp.guarantees import require_count, require_probability
+from userdp.vocabulary import require_count, require_probability
 
 _MOST_EPSILON = 100.0
 _STEPS = 48

@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.auditing.copies import copy_user, writer_like
-from userdp.cohorts.poisson import secret_generator
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.gradients import Units
-from userdp.guarantees import Sampling
 from userdp.plan import Plan
+from userdp.sampling.coins import secret_generator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +70,7 @@ def make_canaries(
         rows=tuple(rows[k] for k in order),
         included=draw.random(count) < 0.5,
         natural=order < natural,
-        copies=plan.group_size if plan.sampling is Sampling.EXAMPLES else 1,
+        copies=plan.sampling.items,
     )
 
 
@@ -134,10 +133,9 @@ def _make_room(counts: NDArray[np.int64], canaries: Canaries, plan: Plan) -> int
     The number must not depend on the coins: if each canary that comes in drove a user out, a coin
     would move two users, and guesses could prove more than the mechanism's own ε.
     """
-    examples = plan.sampling is Sampling.EXAMPLES
-    cost = np.minimum(counts, plan.group_size) if examples else np.ones_like(counts)
+    cost = np.minimum(counts, plan.sampling.items)
     canary_count = len(canaries.rows)
     most_in = canary_count / 2 + math.sqrt(canary_count)  # in 97% of all tosses
-    looked_at = (canary_count + 32) / (plan.steps * plan.sampling_probability)
+    looked_at = (canary_count + 32) / (plan.steps * plan.sampling.chance(plan.population))
     needed = math.ceil(most_in * canaries.copies + looked_at)
     return int(np.searchsorted(np.cumsum(cost), needed) + 1)

@@ -26,7 +26,6 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.files import OPERATOR_FOLDER
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.guarantees import Sampling
 from userdp.plan import Plan
 from userdp.training.averaging import build_average
 from userdp.training.config import TrainConfig
@@ -161,7 +160,7 @@ def extra_run(
             directions = Directions(
                 clipped_gradients(run, units), count=canaries, most_bytes=most_bytes
             )
-            worst_move = float(directions.norms.max()) / plan.l2_clip_norm
+            worst_move = float(directions.norms.max()) / plan.clip.l2_norm
             seen = watch(run, directions)
             for step in run:
                 set_learning_rate(
@@ -189,7 +188,7 @@ def extra_run(
                 "white box": np.where(made.natural, np.nan, sums),
                 "black box": np.where(made.natural, np.nan, learned),
             },
-            delta=plan.target_delta,
+            delta=plan.budget.target_delta,
             confidence=confidence,
         ),
         steps=audit_steps(seen, plan, worst_move=worst_move),
@@ -198,7 +197,7 @@ def extra_run(
         natural=int(made.natural.sum()),
         users_left_out=left_out,
         gradients=drawn + canaries + 8 * len(seen.moves),
-        planned_gradients=plan.steps * plan.sampling_probability * _population(store, plan),
+        planned_gradients=_planned_gradients(store, plan),
         energy=directions.energy,
         seconds=time.monotonic() - begin,
     )
@@ -232,11 +231,10 @@ def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
     return losses
 
 
-def _population(store: UserStore, plan: Plan) -> int:
-    counts = store.split(Split.TRAIN).counts
-    if plan.sampling is Sampling.USERS:
-        return len(counts)
-    return int(np.minimum(counts, plan.group_size).sum())
+def _planned_gradients(store: UserStore, plan: Plan) -> float:
+    """Units that the plan's own run draws from this store, in expectation."""
+    total = plan.sampling.total_units(store.split(Split.TRAIN).counts)
+    return plan.steps * plan.sampling.chance(total) * total
 
 
 @contextmanager

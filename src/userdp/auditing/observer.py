@@ -17,12 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from userdp.cohorts import Cohort, Sampler
 from userdp.gradients import NoiseSource, Units, trainable_parameters
 from userdp.gradients.draws import Draws, draws_of
-from userdp.guarantees import Sampling
-from userdp.noise_law import NoiseSampler
-from userdp.plan import StepRecord
+from userdp.noise.gaussian import NoiseSampler
+from userdp.sampling.cohort import Cohort, Sampler
 from userdp.training.private import PrivateRun
 
 _PART = 64
@@ -123,12 +121,9 @@ def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
     """Put an observer around a run that has not begun; returns what it fills."""
     counts = np.asarray(run._collator.counts)
     plan = run.plan
-    if plan.sampling is Sampling.USERS:
-        ends = np.arange(1, len(counts) + 1)
-    else:
-        ends = np.cumsum(np.minimum(counts, plan.group_size))
+    ends = np.cumsum(np.minimum(counts, plan.sampling.items))
     seen = Observed(population=int(ends[-1]) if len(ends) else 0)
-    sampler = _WatchedSampler(run._sampler, seen, ends, by_user=plan.sampling is Sampling.USERS)
+    sampler = _WatchedSampler(run._sampler, seen, ends, by_user=plan.sampling.by_user)
     run._sampler = sampler
     run._noise = _WatchedNoise(run, seen, sampler, directions)
     return seen
@@ -138,6 +133,7 @@ class _WatchedSampler(Sampler):
     def __init__(
         self, inner: Sampler, seen: Observed, ends: NDArray[np.int64], *, by_user: bool
     ) -> None:
+        self.sampling = inner.sampling
         self._inner, self._seen, self._ends, self._by_user = inner, seen, ends, by_user
         self.cohort: Cohort | None = None
 
@@ -153,13 +149,6 @@ class _WatchedSampler(Sampler):
         self._seen.cohorts.append(units.astype(np.int64))
         self.cohort = cohort
         return cohort
-
-    def record(
-        self, *, noise_std: float, l2_clip_norm: float, count_noise_std: float | None = None
-    ) -> StepRecord:
-        return self._inner.record(
-            noise_std=noise_std, l2_clip_norm=l2_clip_norm, count_noise_std=count_noise_std
-        )
 
 
 class _WatchedNoise(NoiseSource):

@@ -41,9 +41,9 @@ def white_box_scores(
     # Robust: most steps draw no canary, and the scale must not come from those that do.
     spread = 1.4826 * np.median(np.abs(found - np.median(found, axis=0)), axis=0)
     spread = np.maximum(spread, _LEAST_SPREAD)
-    group = 1 if plan.algorithm == "ULS" else plan.group_size
+    group = plan.sampling.items
     drawn = np.arange(min(group, _MOST_DRAWN) + 1)
-    weights = stats.binom.logpmf(drawn, group, plan.sampling_probability)
+    weights = stats.binom.logpmf(drawn, group, plan.sampling.chance(plan.population))
     size = float(np.median(np.diag(gram_MM @ inverse)))
     terms = [
         weight + (2 * k * size * found - (k * size) ** 2) / (2 * spread**2)

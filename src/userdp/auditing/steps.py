@@ -148,12 +148,12 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
     move = max([worst_move, *seen.moves])
 
     def epsilon_at(noise_ratio: float) -> float:
-        if noise_ratio > _MOST_RATIO:
+        if noise_ratio > _MOST_RATIO or not plan.sampling.covered:
             return 0.0
         # More noise than was seen gives less: still a lower bound, and one that can be computed.
-        noise_multiplier = max(_LEAST_NOISE, plan.noise_multiplier * noise_ratio)
+        noise_multiplier = max(_LEAST_NOISE, plan.noise.multiplier * noise_ratio)
         mechanism = plan.mechanism.with_noise_multiplier(noise_multiplier)
-        return float(mechanism.with_steps(len(noise)).epsilon(plan.target_delta).lower)
+        return float(mechanism.with_steps(len(noise)).epsilon(plan.budget.target_delta).lower)
 
     return StepAudit(
         checks=(
@@ -162,7 +162,9 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
             _between_steps(noise),
             _within_steps(noise, seen.parts),
             *participation_checks(
-                seen.cohorts, population=seen.population, probability=plan.sampling_probability
+                seen.cohorts,
+                population=seen.population,
+                probability=plan.sampling.chance(seen.population),
             ),
             _sensitivity(seen.moves),
         ),

@@ -17,14 +17,15 @@ from userdp.cli.account_proof import (
 )
 from userdp.cli.mechanism_options import (
     AccountantName,
+    Described,
     MechanismOptions,
     build_mechanism,
-    describe,
     judge_delta,
 )
 from userdp.cli.output import emit
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
+from userdp.sampling import Sampling
+from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.ledger import Claim
@@ -78,15 +79,22 @@ def account(
             raise UseError("--epsilon goes with a mechanism, its noise and --proof only")
         if noise_multiplier is None:
             raise UseError("account needs --noise-multiplier: without it there is no delta")
-        given = build_mechanism(options or MechanismOptions(), noise_multiplier=noise_multiplier)
-        result = {**delta_at(given, epsilon, proof=proof), **describe(given)}
+        described = build_mechanism(options or MechanismOptions())
+        mechanism = described.priced(noise_multiplier)
+        result = {
+            **delta_at(mechanism, epsilon, proof=proof),
+            **described.to_dict(noise_multiplier),
+        }
         emit(result, json=json, render=lambda console: print_table(console, result))
         return
     if ledger is not None:
         if options is not None or noise_multiplier is not None:
             raise UseError("--ledger says it all: leave the options of a mechanism out")
         found = _of_ledger(ledger, delta, wanted=bool(accountant or curve or by_examples or proof))
-        result, priced, population = found.to_dict(), found.mechanism, found.population
+        result, priced, population = found.to_dict(), found.mechanism, None
+        if found.plan is not None:
+            described = Described(sampling=found.plan.sampling, steps=found.steps)
+            population = found.plan.population
         # The ledger's own δ was judged when its run began: of that there is only a warning.
         allow_large_delta = allow_large_delta or delta is None
         delta = float(result["delta"])
@@ -97,13 +105,14 @@ def account(
         )
     else:
         options = options or MechanismOptions()
-        priced = build_mechanism(options, noise_multiplier=noise_multiplier)
-        accountant, result, population = accountant or "contour", {}, options.population
+        described = build_mechanism(options)
+        priced = described.priced(noise_multiplier)
+        accountant, result, population = accountant or "contour", {}, options.least_population
     if priced is not None:
         judge_delta(
             delta,
             population,
-            sampling=str(priced.sampling),
+            sampling=described.sampling,
             allow_large_delta=allow_large_delta,
         )
     if accountant is not None:
@@ -113,14 +122,14 @@ def account(
             "epsilon": bracket.upper,
             "epsilon_lower_bound": bracket.lower,
             "delta": delta,
-            **describe(priced),
+            **described.to_dict(priced.noise_multiplier),
             **{key: value for key, value in result.items() if key not in ("epsilon", "delta")},
             "accountant": bracket.accountant,
         }
         if bracket.note:
             result["note"] = bracket.note
     if by_examples:
-        result["epsilon_by_examples"] = _by_examples(priced, delta)
+        result["epsilon_by_examples"] = _by_examples(priced, described.sampling, delta)
     if curve:
         result["curve"] = _curve(priced)
     if proof:
@@ -152,16 +161,15 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     return found
 
 
-def _by_examples(mechanism: Any, delta: float) -> dict[str, float]:
-    from userdp.accounting.holders import epsilon_by_examples
-    from userdp.accounting.mechanisms import FixedBatchExamples, PoissonExamples
+def _by_examples(mechanism: Any, sampling: Sampling, delta: float) -> dict[str, float]:
+    from userdp.accounting.holders import epsilon_by_items
 
-    if not isinstance(mechanism, PoissonExamples | FixedBatchExamples):
+    if sampling.by_user:
         raise UseError(
-            "--by-examples has no meaning with --sampling users, where every user has the same "
-            "epsilon, nor under fixed-graph adjacency, where it has no bound here"
+            f"--by-examples has no meaning with --sampling {sampling.kind}, where every user has "
+            "the same epsilon"
         )
-    found = epsilon_by_examples(mechanism, delta)
+    found = epsilon_by_items(mechanism, delta)
     return {str(k): bracket.upper for k, bracket in found.items()}
 
 

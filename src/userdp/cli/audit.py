@@ -12,8 +12,8 @@ from rich.table import Table
 from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
 from userdp.reporting.drawing import panels, require_drawing_place, save
+from userdp.vocabulary import delta_up, round_up
 
 
 def audit(

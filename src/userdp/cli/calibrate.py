@@ -11,7 +11,6 @@ from userdp.cli.mechanism_options import (
     AccountantName,
     MechanismOptions,
     build_mechanism,
-    describe,
     judge_delta,
 )
 from userdp.cli.output import emit
@@ -39,24 +38,26 @@ def calibrate(
         json: print one JSON object on stdout.
     """
     options = options or MechanismOptions()
-    start = build_mechanism(options, noise_multiplier=1.0)
+    described = build_mechanism(options)
     judge_delta(
         delta,
-        options.population,
-        sampling=str(start.sampling),
+        options.least_population,
+        sampling=described.sampling,
         allow_large_delta=allow_large_delta,
     )
     from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
 
     chosen = Accountant(accountant)
-    mechanism = calibrate_by(chosen, start, target_epsilon=target_epsilon, target_delta=delta)
+    mechanism = calibrate_by(
+        chosen, described.priced(1.0), target_epsilon=target_epsilon, target_delta=delta
+    )
     bracket = epsilon_by(chosen, mechanism, delta)
     result = {
         "noise_multiplier": mechanism.noise_multiplier,
         "epsilon": bracket.upper,
         "target_epsilon": target_epsilon,
         "delta": delta,
-        **describe(mechanism),
+        **described.to_dict(mechanism.noise_multiplier),
         "accountant": bracket.accountant,
     }
     emit(result, json=json, render=lambda console: print_table(console, result))

@@ -18,7 +18,7 @@ from userdp.cli.demo_recipe import DEMO, Recipe
 from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
+from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.data.store import UserStore

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from userdp.guarantees import Sampling
-from userdp.plan import Plan
+from userdp.clip import Clip
+from userdp.noise import Gaussian
+from userdp.plan import Budget, Plan
+from userdp.sampling import poisson
 from userdp.training.config import Averaging, OptimizerName, TrainConfig
+from userdp.vocabulary import PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +38,7 @@ class Recipe:
 # the demo need not search; epsilon is recomputed from the ledger in any case. The learning rate,
 # clip norms and group sizes were chosen on this text, which is public.
 _STEPS = 40
-_DELTA = 1e-5
+_BUDGET = Budget(target_delta=1e-5, target_epsilon=7.9)
 _USERS = 1_500  # declared: a round number, whatever the packages installed here hold
 
 DEMO = Recipe(
@@ -47,29 +50,25 @@ DEMO = Recipe(
         (
             "uls",
             Plan(
-                sampling=Sampling.USERS,
+                sampling=poisson(PrivacyUnit.USER)(sampling_probability=20 / _USERS, group_size=2),
+                clip=Clip(l2_norm=1.0),
+                noise=Gaussian(multiplier=0.4548),
                 steps=_STEPS,
-                group_size=2,
-                sampling_probability=20 / _USERS,
-                noise_multiplier=0.4548,
-                l2_clip_norm=1.0,
                 population=_USERS,
-                target_delta=_DELTA,
-                target_epsilon=7.9,
+                budget=_BUDGET,
             ),
         ),
         (
             "els",
             Plan(
-                sampling=Sampling.EXAMPLES,
+                sampling=poisson(PrivacyUnit.EXAMPLE)(
+                    sampling_probability=40 / 9_000, group_size=8
+                ),
+                clip=Clip(l2_norm=1.0),
+                noise=Gaussian(multiplier=0.6645),
                 steps=_STEPS,
-                group_size=8,
-                sampling_probability=40 / 9_000,
-                noise_multiplier=0.6645,
-                l2_clip_norm=1.0,
                 population=9_000,
-                target_delta=_DELTA,
-                target_epsilon=7.9,
+                budget=_BUDGET,
             ),
         ),
     ),

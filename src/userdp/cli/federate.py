@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,11 +102,11 @@ def federate(
         raise UseError(f"{out} exists already", hint="choose another folder with --out")
     import numpy as np
 
-    from userdp.cohorts.poisson import secret_generator
     from userdp.federated.accounting import AccountingName, Algorithm, Reduction
     from userdp.federated.data import spread
     from userdp.federated.plan import FederationPlan
     from userdp.plan.small_delta import require_small_delta
+    from userdp.sampling.coins import secret_generator
 
     draw = np.random.default_rng(seed)
     with stderr.status("reading the data"):
@@ -221,7 +222,7 @@ def _run(
             network, plan.model, torch.from_numpy(held.rows), torch.from_numpy(held.lengths)
         )
         result["claim"] = claim_of(out, plan).to_dict()
-        result["claims_of_the_plan"] = [g.to_dict() for g in plan.guarantees()]
+        result["claims_of_the_plan"] = [asdict(g) for g in plan.guarantees()]
         result["operator_only"] |= {"accuracy": right, "loss": loss, "held_out_items": held.items}
     emit(result, json=json, render=lambda console: _print(console, plan, result))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_library
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
+from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.training.generation import GeneratedText
@@ -82,7 +83,7 @@ def generate(
             texts.append(text)
             bar.at(len(texts))
     result: dict[str, Any] = {
-        **found.guarantee.to_dict(),
+        **asdict(found.guarantee),
         "run": str(run),
         "records": len(texts),
         "ended": sum(text.ended for text in texts),

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from userdp.cli.output import emit, print_warning, stderr
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
 from userdp.reporting.drawing import require_drawing_place
+from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.planning.norms import GradientNorms
@@ -228,8 +228,8 @@ def _print(console: Console, proposal: Proposal, out: Path) -> None:
         total += f", {budget.query_share * budget.epsilon:g} set aside for DP answers"
     console.print(
         f"{total}: {budget.epsilon:g} in all, delta {delta_up(budget.delta, 3)}, per user, "
-        f"add-or-remove\nclip norm {plan.l2_clip_norm:.4g}, sampling probability "
-        f"{plan.sampling_probability:.4g} of {plan.population:,} declared "
+        f"add-or-remove\nclip norm {plan.clip.l2_norm:.4g}, sampling probability "
+        f"{plan.denominator / plan.population:.4g} of {plan.population:,} declared "
         f"{'users' if plan.algorithm == 'ULS' else 'examples'}, noise {plan.noise_std:.4g} on the "
         f"sum\nchosen from {proposal.basis}",
         markup=False,
@@ -261,9 +261,9 @@ def _table(proposal: Proposal) -> Table:
         size = cell.cohort_size if users else cell.batch_size
         chosen = (
             (plan.algorithm == "ULS") == users
-            and cell.group_size == plan.group_size
+            and cell.group_size == plan.sampling.group_size
             and cell.steps == plan.steps
-            and cell.noise_multiplier == plan.noise_multiplier
+            and cell.noise_multiplier == plan.noise.multiplier
         )
         table.add_row(
             name,

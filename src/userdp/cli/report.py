@@ -11,7 +11,7 @@ from rich.table import Table
 
 from userdp.cli.output import emit
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
+from userdp.vocabulary import delta_up, round_up
 
 
 def report(

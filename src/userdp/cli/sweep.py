@@ -14,9 +14,10 @@ from rich.table import Table
 from userdp.cli.output import emit, stderr
 from userdp.cli.progress import StepBar
 from userdp.cli.train import warn_of_delta
+from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
-from userdp.training.config import OptimizerName, TrainConfig
+from userdp.training.config import OptimizerName, TrainConfig, train_config
+from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.accounting.repetitions import Repetitions
@@ -178,7 +179,7 @@ def _request(
     bases = list(dict.fromkeys(basis for _, basis in loaded if basis is not None))
     candidates = grid(
         [plan for plan, _ in loaded],
-        TrainConfig.from_dict(config.to_dict()),
+        train_config(encode(config)),
         l2_clip_norms=l2_clip_norm,
         axes=axes,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,8 +15,8 @@ from userdp.cli.output import emit, print_warning, stderr
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, round_up
-from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.config import PlainPlan, TrainConfig, train_config
+from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.plan import Plan
@@ -71,10 +72,10 @@ def train(
             "from this run, and no epsilon can be claimed for the store any more.",
             soft_wrap=True,
         )
-    elif chosen.unsafe_shuffle:
+    elif not chosen.sampling.covered:
         stderr.print(
-            "[bold yellow]warning:[/] --unsafe-shuffle: no accountant covers shuffled batches, so "
-            "no epsilon is claimed for this run or, from here on, for the store.",
+            f"[bold yellow]warning:[/] no accountant covers {chosen.sampling.words.title}, so no "
+            "epsilon is claimed for this run or, from here on, for the store.",
             soft_wrap=True,
         )
     elif not resume:
@@ -126,7 +127,7 @@ def describe(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, 
     found = claim(out / "ledger.jsonl")
     plain = isinstance(plan, PlainPlan)
     return {
-        **found.guarantee.to_dict(),
+        **asdict(found.guarantee),
         "algorithm": None if isinstance(plan, PlainPlan) else plan.algorithm,
         "steps": plan.steps if plain else found.steps,
         "seconds": round(seconds, 2),
@@ -164,9 +165,10 @@ def _kept_plan(out: Path) -> Plan | PlainPlan:
     from userdp.plan import Plan
     from userdp.training.runs import RunFolder
 
-    kept = RunFolder(out).read_config()
-    if "plan" in kept:
-        return Plan.from_dict(kept["plan"])
+    folder = RunFolder(out)
+    kept = folder.read_config()
+    if folder.plan.exists():
+        return Plan.load(folder.plan)
     return PlainPlan(steps=kept["steps"], batch_size=kept["batch_size"])
 
 
@@ -176,7 +178,7 @@ def _choose_config(config: TrainConfig | None, out: Path, *, resume: bool) -> Tr
         return config or TrainConfig()
     from userdp.training.runs import RunFolder
 
-    return TrainConfig.from_dict(RunFolder(out).read_config().get("train", {}))
+    return train_config(RunFolder(out).read_train())
 
 
 def _print(console: Console, result: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
 from userdp.errors import UseError
 from userdp.files import new_operator_file, sync
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 Document = dict[str, Any]
 

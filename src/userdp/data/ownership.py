@@ -29,7 +29,7 @@ from typing import Any
 from userdp.data.hashing import user_hash
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.splits import is_held_out_user
-from userdp.guarantees import Adjacency
+from userdp.vocabulary import Adjacency
 
 
 class Owners(StrEnum):

@@ -31,8 +31,8 @@ from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError
-from userdp.guarantees import require_count
 from userdp.version import __version__
+from userdp.vocabulary import require_count
 
 if TYPE_CHECKING:
     from userdp.data.spark import SparkGrouping

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data.hashing import mix64
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 _ROUNDS = 32
 _SALT = np.uint64(0x7573657264700001)

@@ -36,7 +36,7 @@ from userdp.data.selection import FixedSelection, fixed_selection
 from userdp.data.store import StoreSplit, TokenRows
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 _BLOCK = 2**21
 

@@ -28,16 +28,16 @@ from functools import lru_cache
 
 from userdp.accounting import (
     Accountant,
-    FullParticipation,
-    PoissonExamples,
-    PoissonUsers,
+    Mixture,
+    binomial_steps,
     calibrate,
     calibrate_by,
+    gaussian_steps,
 )
 from userdp.accounting.group_privacy import Conversion, example_target
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.errors import UseError
-from userdp.guarantees import (
+from userdp.vocabulary import (
     Adjacency,
     require_count,
     require_delta,
@@ -45,7 +45,7 @@ from userdp.guarantees import (
     require_probability,
 )
 
-TightMechanism = PoissonUsers | PoissonExamples | FullParticipation
+TightMechanism = Mixture
 
 
 class Algorithm(StrEnum):
@@ -164,7 +164,7 @@ def subject_mechanism(
     group_size: int,
     noise_multiplier: float,
     steps: int,
-) -> PoissonUsers | PoissonExamples:
+) -> Mixture:
     """The pair that dominates ``steps`` local steps for a subject, whichever silos ran them.
 
     Guarantee: under ``tight`` conditions (cap of ``group_size`` items per subject and silo, Poisson
@@ -188,7 +188,7 @@ def subject_mechanism(
             "fedavg adds no noise: it has no price", hint="choose one of the private algorithms"
         )
     if algorithm in (Algorithm.LOCAL_ITEM, Algorithm.LOCAL_GROUP):
-        return PoissonExamples(
+        return binomial_steps(
             sampling_probability=sampling_probability,
             group_size=group_size,
             noise_multiplier=noise_multiplier,
@@ -196,32 +196,30 @@ def subject_mechanism(
         )
     # N(2 Bern, σ²) is N(Bern, (σ/2)²) in other units.
     shift = 2 if algorithm is Algorithm.USER_LDP else 1
-    return PoissonUsers(
+    return binomial_steps(
         sampling_probability=subject_probability(sampling_probability, group_size),
         noise_multiplier=noise_multiplier / shift,
         steps=steps,
     )
 
 
-def item_mechanism(
-    *, sampling_probability: float, noise_multiplier: float, steps: int
-) -> PoissonUsers:
+def item_mechanism(*, sampling_probability: float, noise_multiplier: float, steps: int) -> Mixture:
     """The pair for one item, which lies in one silo: only that silo's ``steps`` count."""
-    return PoissonUsers(
+    return binomial_steps(
         sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, steps=steps
     )
 
 
-def silo_mechanism(*, noise_multiplier: float, steps: int) -> FullParticipation:
+def silo_mechanism(*, noise_multiplier: float, steps: int) -> Mixture:
     """UserLDP for a whole silo under replacement: μ = 2 √steps / σ.
 
     Source: docs/federated.md, Proposition 4; in place of Marathe et al. 2023, Theorem 3.10.
     """
-    return FullParticipation(
+    return gaussian_steps(
         shift=2.0,
         noise_multiplier=noise_multiplier,
         steps=steps,
-        measured_under=Adjacency.REPLACE,
+        adjacency=Adjacency.REPLACE,
     )
 
 
@@ -242,7 +240,7 @@ def tight_noise(
     Raises:
         UseError: a parameter is out of range, or no noise is enough.
     """
-    mechanism: PoissonUsers | PoissonExamples
+    mechanism: Mixture
     if algorithm is Algorithm.LOCAL_ITEM:
         mechanism = item_mechanism(
             sampling_probability=sampling_probability, noise_multiplier=1.0, steps=steps
@@ -320,7 +318,7 @@ def best_group_target(epsilon: float, delta: float, group_size: int) -> tuple[fl
 
 @lru_cache(maxsize=4096)
 def _moments_noise(fraction: float, steps: int, epsilon: float, delta: float) -> float:
-    mechanism = PoissonUsers(sampling_probability=fraction, noise_multiplier=1.0, steps=steps)
+    mechanism = binomial_steps(sampling_probability=fraction, noise_multiplier=1.0, steps=steps)
     return calibrate_by(
         Accountant.RDP, mechanism, target_epsilon=epsilon, target_delta=delta
     ).noise_multiplier

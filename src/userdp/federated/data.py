@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, write_file
-from userdp.guarantees import require_count, require_positive
+from userdp.vocabulary import require_count, require_positive
 
 Rows = NDArray[np.int64]
 

@@ -13,9 +13,9 @@ from typing import Any, Self
 from userdp.errors import FailureError, UseError
 from userdp.federated.accounting import Algorithm
 from userdp.federated.plan import FederationPlan
-from userdp.guarantees import Guarantee
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
-from userdp.noise_law import NoiseSampler
+from userdp.noise.gaussian import NoiseSampler
+from userdp.vocabulary import Guarantee
 
 SCHEMA = "userdp.silo-ledger/2"
 LEDGER_FILE = "ledger.jsonl"
@@ -182,7 +182,7 @@ class FederationClaim:
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values."""
         return {
-            **self.guarantee.to_dict(),
+            **asdict(self.guarantee),
             "steps": {str(silo): steps for silo, steps in self.steps.items()},
             "subject_steps": self.subject_steps,
             "complete": self.complete,

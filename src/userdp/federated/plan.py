@@ -27,17 +27,18 @@ from userdp.federated.accounting import (
     subject_probability,
     tight_noise,
 )
-from userdp.guarantees import (
+from userdp.json_files import read_json
+from userdp.sampling import poisson
+from userdp.vocabulary import (
+    NONE,
     Adjacency,
     Guarantee,
     PrivacyUnit,
-    Sampling,
     require_count,
     require_delta,
     require_positive,
     require_probability,
 )
-from userdp.json_files import read_json
 
 SCHEMA = "userdp.federation/1"
 MOST_SILOS = 10_000
@@ -360,7 +361,7 @@ class FederationPlan:
             delta=self.target_delta,
             unit=unit,
             adjacency=adjacency,
-            sampling=Sampling.EXAMPLES if self.algorithm.private else Sampling.NONE,
+            sampling=poisson(PrivacyUnit.EXAMPLE).kind if self.algorithm.private else NONE,
             accountant=accountant,
         )
 

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.cohorts.poisson import distinct_indices, poisson_indices, secret_generator
 from userdp.errors import FailureError, UseError
 from userdp.federated.accounting import Algorithm
 from userdp.federated.admission import admit, require_width
@@ -31,6 +30,7 @@ from userdp.federated.rounds import load_weights, save_weights
 from userdp.files import OPERATOR_FILE, write_json
 from userdp.gradients import Loss, NoiseSource, Units, get_engine, trainable_parameters
 from userdp.gradients.model_randomness import secret_randomness
+from userdp.sampling.coins import distinct_indices, poisson_indices, secret_generator
 
 Indices = NDArray[np.int64]
 PLAN_FILE = "federation.json"

@@ -12,7 +12,7 @@ import numpy as np
 
 from userdp.errors import UseError
 from userdp.federated.data import SubjectItems
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's alphabet for Shakespeare, public; number 0 stands for every other character."""

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from userdp.errors import UseError
 from userdp.federated.data import SubjectItems
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 
 def token_items(texts: Iterable[tuple[str, str]], *, base: str, seq_len: int) -> SubjectItems:

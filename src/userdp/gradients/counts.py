@@ -31,7 +31,7 @@ def noisy_count(
 ) -> float:
     """`centred_count` plus N(0, ``count_noise_std``²): the second half of a step's release.
 
-    Guarantee: together with the sum, accounted for in `userdp.adaptive`.
+    Guarantee: together with the sum, accounted for in `userdp.clip`.
 
     Args:
         norms: (units,); `ClippedSum.norms`.

@@ -12,7 +12,7 @@ probability 6/R, which leaves that of e^{-r²/2}. With `_uniform`'s U >= 2^-190 
 float64 normals that torch draws on CUDA come from uniforms of 53 bits and end near 8.6, which over
 1e8 coordinates and 1e3 steps an exact Gaussian passes with probability 1e-6.
 
-In both P(|X| > end) <= e^{-end²/2} <= 2^-190 (`userdp.noise_law`).
+In both P(|X| > end) <= e^{-end²/2} <= 2^-190 (`userdp.noise.gaussian`).
 
 **The uniform U** is (w₁ + (w₂ + (w₃ + ½) 2^-63) 2^-63) 2^-63 for words w of 63 independent bits:
 the middle of one of 2^189 equal intervals of (0, 1), rounded to float64. So it has all its 53 bits

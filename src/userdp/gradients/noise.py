@@ -28,13 +28,13 @@ the noise's standard deviation.
 
 *Proven*: every data set's output lies on the same grid (a float32 part that the grid is too fine
 for is rounded after that, which is post-processing); the two ends, and what they add to δ
-(`userdp.noise_law`). *Measured*: the attack that counts a lattice's values per cell, which gains
-thousands of nats from float32 noise, gains nothing from this one, of which a cell holds 2^29 values
-and more (`tests/gradients/test_lattice.py`). *Assumed*: that the probabilities of the cells within
-the ends are a Gaussian's. Adding two draws is what makes a difference hard to use: each smears the
-lattice of the other. The assumption is
-`userdp.noise_law.FLOATING_POINT_ASSUMPTION`, of grade "theoretical": no attack on this construction
-is known to us, and no proof excludes one. Timing is not considered.
+(`userdp.noise.gaussian`). *Measured*: the attack that counts a lattice's values per cell, which
+gains thousands of nats from float32 noise, gains nothing from this one, of which a cell holds 2^29
+values and more (`tests/gradients/test_lattice.py`). *Assumed*: that the probabilities of the cells
+within the ends are a Gaussian's. Adding two draws is what makes a difference hard to use: each
+smears the lattice of the other. The assumption is
+`userdp.noise.gaussian.FLOATING_POINT_ASSUMPTION`, of grade "theoretical": no attack on this
+construction is known to us, and no proof excludes one. Timing is not considered.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from torch import Tensor
 
 from userdp.errors import UseError
 from userdp.gradients.gaussian import draw_on_device, draw_on_host
-from userdp.guarantees import require_count
-from userdp.noise_law import DRAWS, MOST_COORDINATES, NoiseSampler
+from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
+from userdp.vocabulary import require_count
 
 _BLOCK = 1 << 18
 _DEVICE_BLOCK = 1 << 22
@@ -83,8 +83,8 @@ class NoiseSource:
     """Adds Gaussian noise to a sum; every call draws new noise.
 
     Guarantee: one call adds independent N(0, noise_std²) to every coordinate (up to the distance
-    and the assumption of `userdp.noise_law`), never the same noise twice: each draw of each block
-    is seeded afresh by the operating system.
+    and the assumption of `userdp.noise.gaussian`), never the same noise twice: each draw of each
+    block is seeded afresh by the operating system.
 
     Args:
         unsafe_noise_seed: FOR TESTS ONLY: noise that anybody who knows the seed can subtract. Two

@@ -26,7 +26,7 @@ from userdp.gradients.losses import Loss, require_masked, row_losses
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.units import Units
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from userdp.clip import ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.gradients.clipping import clip_factors
-from userdp.guarantees import ClipForm, LayerSplit
 
 _LEAST_STABILITY, _MOST_STABILITY = 1e-6, 1e6
 
@@ -29,7 +29,7 @@ class ClipRule:
     """What clipping does beside its norm C; public constants, none of which moves ε.
 
     Args:
-        form: see `userdp.guarantees.ClipForm`; an engine does the same for ``normalized`` as for
+        form: see `userdp.vocabulary.ClipForm`; an engine does the same for ``normalized`` as for
             ``threshold``, the division by C comes after the noise.
         stability: γ of ``automatic``; in [1e-6, 1e6].
         layer_split: clip each layer to its share of C; None clips the whole gradient.

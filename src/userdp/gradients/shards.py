@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from userdp.errors import UseError
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.noise import NoiseSource, require_priced
-from userdp.noise_law import NoiseSampler
+from userdp.noise.gaussian import NoiseSampler
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
+from userdp.accounting.mechanisms import NoisySteps
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, Guarantee, PrivacyUnit, Sampling, require_delta
 from userdp.ledger import run as run_ledger
 from userdp.ledger import store as store_ledger
 from userdp.ledger.journal import read_entries
 from userdp.plan import Plan, StepRecord
+from userdp.sampling import poisson
+from userdp.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit, require_delta
 
 _ONE_MECHANISM = "steps of one mechanism"
 _TRIAL = "a trial of a private selection"
@@ -32,7 +33,7 @@ class Claim:
         composition: how parts were put together.
         mechanism: what the claim prices, where one mechanism is all of it and its price is finite;
             None for a winner of a tuning, a sum over several charges, and where nothing is claimed.
-        population: that the plan of a single run declares; None without a plan.
+        plan: of the single run that this is the claim of; None without one.
     """
 
     guarantee: Guarantee
@@ -41,8 +42,8 @@ class Claim:
     runs: int
     complete: bool
     composition: str
-    mechanism: SampledMechanism | FixedGraphExamples | None = None
-    population: int | None = None
+    mechanism: NoisySteps | None = None
+    plan: Plan | None = None
 
     @property
     def is_of_plan(self) -> bool:
@@ -57,7 +58,7 @@ class Claim:
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values, for JSON."""
         return {
-            **self.guarantee.to_dict(),
+            **asdict(self.guarantee),
             "subject": self.subject,
             "steps": self.steps,
             "runs": self.runs,
@@ -120,13 +121,11 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         complete=plan is not None and steps == plan.steps,
         composition=composition,
         mechanism=_mechanism(plan, steps, guarantee) if composition == _ONE_MECHANISM else None,
-        population=None if plan is None else plan.population,
+        plan=plan,
     )
 
 
-def _mechanism(
-    plan: Plan | None, steps: int, guarantee: Guarantee
-) -> SampledMechanism | FixedGraphExamples | None:
+def _mechanism(plan: Plan | None, steps: int, guarantee: Guarantee) -> NoisySteps | None:
     """The steps that were charged as one mechanism, if they claim anything."""
     if plan is None or steps == 0 or math.isinf(guarantee.epsilon):
         return None
@@ -149,7 +148,7 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
             delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
             unit=PrivacyUnit.USER,
             adjacency=next(iter(adjacencies)) if len(adjacencies) == 1 else Adjacency.ADD_OR_REMOVE,
-            sampling=samplings.pop() if len(samplings) == 1 else Sampling.MIXED,
+            sampling=samplings.pop() if len(samplings) == 1 else MIXED,
             accountant=" + ".join(sorted({part.accountant for part in parts})),
         )
     alone = charges[0] if len(charges) == 1 else None
@@ -161,7 +160,7 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
         complete=all(charge.settled for charge in charges),
         composition="basic composition of runs" if len(charges) > 1 else "one run",
         mechanism=_mechanism(alone.plan, alone.steps, guarantee) if alone else None,
-        population=alone.plan.population if alone and alone.plan else None,
+        plan=alone.plan if alone else None,
     )
 
 
@@ -173,7 +172,7 @@ def _part(charge: store_ledger.Charge, delta: float | None) -> Guarantee:
             delta=0.0,
             unit=PrivacyUnit.USER,
             adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=Sampling.USERS,
+            sampling=poisson(PrivacyUnit.USER).kind,
             accountant="pure",
         )
     if charge.selection is not None:
@@ -184,14 +183,15 @@ def _part(charge: store_ledger.Charge, delta: float | None) -> Guarantee:
 
 
 def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:
+    step = run_ledger.step_of(entry)
     expected = StepRecord.of_plan(
-        plan, l2_clip_norm=entry["l2_clip_norm"], noise_sampler=entry["noise_sampler"]
+        plan, l2_clip_norm=step.l2_clip_norm, noise_sampler=step.noise_sampler
     )
-    for name in StepRecord.__slots__:
-        found = entry.get(name)
-        if found != getattr(expected, name):
+    for name in (field.name for field in fields(StepRecord)):
+        recorded = getattr(step, name)
+        if recorded != getattr(expected, name):
             raise UseError(
-                f"attempt {entry['attempt']} in {path} has {name} {found!r}, the plan says "
+                f"attempt {entry['attempt']} in {path} has {name} {recorded!r}, the plan says "
                 f"{getattr(expected, name)!r}: no epsilon can be claimed from this ledger"
             )
 
@@ -202,6 +202,6 @@ def _no_claim(delta: float) -> Guarantee:
         delta=delta,
         unit=PrivacyUnit.USER,
         adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling=Sampling.NONE,
+        sampling=NONE,
         accountant="none",
     )

@@ -7,20 +7,17 @@ duration tells its cohort's size), no losses, no hash of the data.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
-from userdp.noise_law import KNOWN_SAMPLERS, NoiseSampler
+from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plan import Plan, StepRecord, Tuning
-from userdp.plan.tuning import tuning_from_dict
+from userdp.plan.tuning import tuning_from
 
-SCHEMA = "userdp.ledger/1"
-TUNED_SCHEMA = "userdp.ledger/2"
-"""Of a trial of a private selection and of the winner of a tuning, whose claims are not their
-plan's: a version that does not know better must not read them."""
+SCHEMA = "userdp.ledger/3"
 
 
 class RunLedger:
@@ -69,11 +66,11 @@ class RunLedger:
             "kind": "run",
             "schema": SCHEMA,
             "run_id": run_id,
-            "plan": plan.to_dict() if plan else None,
+            "plan": encode(plan),
             "facts": facts or {},
         }
         if trial_of is not None:
-            header |= {"schema": TUNED_SCHEMA, "trial_of": trial_of}
+            header["trial_of"] = trial_of
         _begin(path, [header])
         return cls(path, plan, 0)
 
@@ -116,15 +113,7 @@ class RunLedger:
                 hint="plan a new run with its own budget",
             )
         number = self.attempts + 1
-        self._writer.append(
-            {
-                "kind": "attempt",
-                "attempt": number,
-                **asdict(step),
-                "sampling": str(step.sampling),
-                "noise_sampler": str(step.noise_sampler),
-            }
-        )
+        self._writer.append({"kind": "attempt", "attempt": number, **encode(step)})
         self.attempts = number
         self.last_clip_norm = step.l2_clip_norm
         return number
@@ -154,7 +143,7 @@ def write_winner(source: Path, target: Path, tuning: Tuning) -> None:
     if plan not in tuning.plans:
         raise UseError(f"{source} is of a plan that this tuning did not try")
     header = {key: value for key, value in entries[0].items() if key != "trial_of"}
-    header |= {"schema": TUNED_SCHEMA, "tuning": tuning.to_dict()}
+    header["tuning"] = encode(tuning)
     _begin(target, [header, *entries[1:]])
 
 
@@ -180,7 +169,7 @@ def tuning_of(path: Path, entries: list[dict[str, Any]]) -> Tuning | None:
     values = entries[0].get("tuning")
     if values is None:
         return None
-    tuning = tuning_from_dict(values)
+    tuning = tuning_from(values)
     if plan_of(path, entries) not in tuning.plans:
         raise UseError(f"{path} is of a plan that its tuning did not try")
     return tuning
@@ -188,11 +177,16 @@ def tuning_of(path: Path, entries: list[dict[str, Any]]) -> Tuning | None:
 
 def plan_of(path: Path, entries: list[dict[str, Any]]) -> Plan | None:
     """The plan in a run ledger's first line; `UseError` if these are no run ledger's entries."""
-    known = (SCHEMA, TUNED_SCHEMA)
-    if not entries or entries[0].get("kind") != "run" or entries[0].get("schema") not in known:
-        raise UseError(f"{path} is not a run ledger of schema {' or '.join(known)}")
+    if not entries or entries[0].get("kind") != "run" or entries[0].get("schema") != SCHEMA:
+        raise UseError(f"{path} is not a run ledger of schema {SCHEMA}")
     plan = entries[0]["plan"]
-    return None if plan is None else Plan.from_dict(plan)
+    return None if plan is None else decode(Plan, plan, what=f"the plan in {path}")
+
+
+def step_of(entry: dict[str, Any]) -> StepRecord:
+    """What an attempt's line says of its step; `UseError` if it is none."""
+    values = {key: value for key, value in entry.items() if key not in ("kind", "attempt")}
+    return decode(StepRecord, values, what=f"attempt {entry.get('attempt')!r}")
 
 
 def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | None:

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from userdp.accounting.mechanisms.pure import PureQuery
+from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.plan import Plan, PrivateSelection
-from userdp.plan.tuning import tuning_from_dict
+from userdp.plan.tuning import tuning_from
 
-SCHEMA = "userdp.store-ledger/2"
-"""Every run that it charges draws noise that the plan's price knows; version 1 charged runs on
-accelerators for float32 noise too, which has no ε."""
+SCHEMA = "userdp.store-ledger/3"
 FILE_NAME = "ledger.jsonl"
 
 
@@ -63,7 +62,7 @@ class StoreLedger:
         Raises:
             UseError: the run has a reservation already.
         """
-        entry = {"kind": "reserve", "run_id": run_id, "plan": plan.to_dict() if plan else None}
+        entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan)}
         self._charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def reserve_selection(self, selection_id: str, selection: PrivateSelection) -> None:
@@ -72,7 +71,7 @@ class StoreLedger:
         Raises:
             UseError: the id is taken.
         """
-        entry = {"kind": "selection", "run_id": selection_id, "selection": selection.to_dict()}
+        entry = {"kind": "selection", "run_id": selection_id, "selection": encode(selection)}
         self._charge(entry, taken=f"selection {selection_id} is already reserved in {self.path}")
 
     def require_selection(self, selection_id: str, plan: Plan) -> None:
@@ -175,14 +174,15 @@ def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
     if entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
         raise UseError(
             f"{path} is not a store ledger of schema {SCHEMA}, it says "
-            f"{entries[0].get('schema')!r}: what earlier versions charged for float32 noise has no "
-            "epsilon, and so neither has the sum"
+            f"{entries[0].get('schema')!r}: what it charged is not known to this version"
         )
     charges: dict[str, Charge] = {}
     for entry in entries[1:]:
         run_id = entry["run_id"]
         if entry["kind"] == "reserve":
-            plan = Plan.from_dict(entry["plan"]) if entry["plan"] else None
+            plan = (
+                decode(Plan, entry["plan"], what=f"the plan of {run_id}") if entry["plan"] else None
+            )
             charges[run_id] = Charge(
                 run_id=run_id, plan=plan, steps=plan.steps if plan else 0, settled=False
             )
@@ -191,7 +191,7 @@ def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
                 run_id=run_id, plan=charges[run_id].plan, steps=entry["steps"], settled=True
             )
         elif entry["kind"] == "selection":
-            selection = tuning_from_dict(entry["selection"])
+            selection = tuning_from(entry["selection"])
             if not isinstance(selection, PrivateSelection):
                 raise UseError(f"{path} holds a selection that is not private")
             charges[run_id] = Charge(

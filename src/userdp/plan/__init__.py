@@ -1,11 +1,22 @@
 """The frozen `Plan`: the mechanism and every public constant of a private run.
 
-The sampler (`userdp.cohorts`) and the accounted mechanism (`Plan.mechanism`) are both built from
-one plan, so that what is claimed is what runs.
+The sampler and the accounted mechanism (`Plan.mechanism`) are both built from the plan's
+``sampling``, so that what is claimed is what runs.
 """
 
-from userdp.plan.plan import SCHEMA, Plan
+from userdp.plan.origin import LedgerLine, NonPrivateLook, Origin
+from userdp.plan.plan import Budget, Plan
 from userdp.plan.step import StepRecord
 from userdp.plan.tuning import FixedGrid, PrivateSelection, Tuning
 
-__all__ = ["SCHEMA", "FixedGrid", "Plan", "PrivateSelection", "StepRecord", "Tuning"]
+__all__ = [
+    "Budget",
+    "FixedGrid",
+    "LedgerLine",
+    "NonPrivateLook",
+    "Origin",
+    "Plan",
+    "PrivateSelection",
+    "StepRecord",
+    "Tuning",
+]

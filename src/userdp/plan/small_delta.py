@@ -14,8 +14,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from userdp.errors import UseError
-from userdp.guarantees import Sampling, delta_up, require_count, require_delta
 from userdp.plan.plan import Plan
+from userdp.vocabulary import delta_up, require_count, require_delta
 
 _RULE = -1.1
 
@@ -99,9 +99,9 @@ def plan_with_small_delta(
         users: the declared number of users, where a plan of examples was made from one.
         allow_large_delta: warn in place of refusing.
     """
-    counted = "users" if users is not None or plan.sampling is Sampling.USERS else "examples"
+    counted = "users" if users is not None or plan.sampling.by_user else "examples"
     return require_small_delta(
-        plan.target_delta,
+        plan.budget.target_delta,
         plan.population if users is None else users,
         counted=counted,
         allow_large_delta=allow_large_delta,

@@ -8,29 +8,37 @@ number of candidates (`userdp.accounting.private_selection`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from userdp.accounting.accountants import Accountant, calibrate_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
-from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
-from userdp.accounting.private_selection import ACCOUNTANT, base_curve, selection_epsilon
-from userdp.accounting.repetitions import PoissonNumber, Repetitions, TruncatedNegativeBinomial
+from userdp.accounting.mechanisms import NoisySteps
+from userdp.accounting.private_selection import (
+    ACCOUNTANT,
+    base_curve,
+    has_curve,
+    selection_epsilon,
+)
+from userdp.accounting.repetitions import Repetitions
+from userdp.accounting.roots import least
+from userdp.codec import decode
 from userdp.errors import UseError
-from userdp.guarantees import (
+from userdp.noise.gaussian import Gaussian
+from userdp.plan.plan import Budget, Plan
+from userdp.vocabulary import (
+    MIXED,
     Adjacency,
     Guarantee,
     PrivacyUnit,
-    Sampling,
     delta_up,
     require_delta,
     require_positive,
 )
-from userdp.plan.plan import Plan
 
-SCHEMA = "userdp.tuning/1"
+SCHEMA = "userdp.tuning/2"
 _LARGEST_NOISE = 1e6
 _DOWN = 1 - 1e-15
 
@@ -47,6 +55,9 @@ class FixedGrid:
         plans: one for each candidate, twice where candidates share it.
         score_epsilon: each score is (ε, 0)-DP per user, add-or-remove.
     """
+
+    schema: ClassVar[str] = SCHEMA
+    kind: ClassVar[str] = "fixed-grid"
 
     plans: tuple[Plan, ...]
     score_epsilon: float
@@ -75,15 +86,6 @@ class FixedGrid:
             accountant=" + ".join(sorted({part.accountant for part in parts} | {"pure"})),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for a ledger."""
-        return {
-            "schema": SCHEMA,
-            "kind": "fixed-grid",
-            "plans": [plan.to_dict() for plan in self.plans],
-            "score_epsilon": self.score_epsilon,
-        }
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivateSelection:
@@ -101,6 +103,9 @@ class PrivateSelection:
     Source: Papernot and Steinke 2022 (arXiv:2110.03620), Theorems 2 and 6.
     """
 
+    schema: ClassVar[str] = SCHEMA
+    kind: ClassVar[str] = "private-selection"
+
     plans: tuple[Plan, ...]
     score_epsilon: float
     repetitions: Repetitions
@@ -108,13 +113,13 @@ class PrivateSelection:
     def __post_init__(self) -> None:
         _require_plans(self.plans)
         require_positive("score_epsilon", self.score_epsilon, at_most=700.0)
-        if len({plan.target_delta for plan in self.plans}) > 1:
+        if len({plan.budget.target_delta for plan in self.plans}) > 1:
             raise UseError("the plans of one private selection need one target delta")
 
     @property
     def target_delta(self) -> float:
         """δ that is claimed at, if no other is asked for."""
-        return self.plans[0].target_delta
+        return self.plans[0].budget.target_delta
 
     @property
     def in_words(self) -> str:
@@ -145,46 +150,20 @@ class PrivateSelection:
             accountant=ACCOUNTANT,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for a ledger; the law of the number of candidates, never the number."""
-        law = self.repetitions
-        return {
-            "schema": SCHEMA,
-            "kind": "private-selection",
-            "plans": [plan.to_dict() for plan in self.plans],
-            "score_epsilon": self.score_epsilon,
-            "repetitions": {"eta": law.eta, "gamma": law.gamma}
-            if isinstance(law, TruncatedNegativeBinomial)
-            else {"mu": law.mu},
-        }
-
 
 Tuning = FixedGrid | PrivateSelection
 
 
-def tuning_from_dict(values: Mapping[str, Any]) -> Tuning:
-    """The inverse of ``to_dict``; `UseError` if it is of another version."""
-    try:
-        if values["schema"] != SCHEMA:
-            raise UseError(
-                f"this is not a tuning of schema {SCHEMA}, it says {values['schema']!r}",
-                hint="update userdp",
-            )
-        plans = tuple(Plan.from_dict(plan) for plan in values["plans"])
-        score = values["score_epsilon"]
-        if values["kind"] == "fixed-grid":
-            return FixedGrid(plans=plans, score_epsilon=score)
-        law = values["repetitions"]
-        repetitions: Repetitions = (
-            PoissonNumber(mu=law["mu"])
-            if "mu" in law
-            else TruncatedNegativeBinomial(eta=law["eta"], gamma=law["gamma"])
-        )
-        if values["kind"] == "private-selection":
-            return PrivateSelection(plans=plans, score_epsilon=score, repetitions=repetitions)
-    except (KeyError, TypeError) as error:
-        raise UseError(f"this is no tuning: {error!r} is missing or wrong") from error
-    raise UseError(f"there is no tuning of kind {values['kind']!r}", hint="update userdp")
+def tuning_from(values: Any) -> Tuning:
+    """A tuning from plain values; `UseError` if they are none.
+
+    Of a private selection they hold the law of the number of candidates, never the number.
+    """
+    kinds: dict[Any, type[Tuning]] = {one.kind: one for one in (FixedGrid, PrivateSelection)}
+    kind = values.get("kind") if isinstance(values, dict) else None
+    if kind not in kinds:
+        raise UseError(f"there is no tuning of kind {kind!r}", hint="update userdp")
+    return decode(kinds[kind], values, what="the tuning")
 
 
 def divided(
@@ -213,7 +192,7 @@ def divided(
             hint="lower --score-epsilon, try fewer candidates, or raise --epsilon",
         )
     part = delta / count * _DOWN
-    noise: dict[PoissonUsers | PoissonExamples, float] = {}
+    noise: dict[NoisySteps, float] = {}
     for plan in plans:
         if _draws(plan) not in noise:
             found = calibrate_by(
@@ -223,15 +202,10 @@ def divided(
                 target_delta=ideal_delta_for(share, part, steps=plan.steps),
             )
             noise[_draws(plan)] = found.noise_multiplier
+    budget = Budget(target_delta=part, target_epsilon=share)
     return FixedGrid(
         plans=tuple(
-            replace(
-                plan,
-                noise_multiplier=noise[_draws(plan)],
-                target_epsilon=share,
-                target_delta=part,
-            )
-            for plan in plans
+            replace(with_noise(plan, noise[_draws(plan)]), budget=budget) for plan in plans
         ),
         score_epsilon=score_epsilon,
     )
@@ -260,16 +234,13 @@ def selected(
     require_positive("epsilon", epsilon)
     require_delta(delta)
     _require_plans(plans)
-    plain = [replace(plan, target_epsilon=None, target_delta=delta) for plan in plans]
+    plain = [replace(plan, budget=Budget(target_delta=delta)) for plan in plans]
 
     def within(noisy: list[Plan]) -> bool:
         chosen = PrivateSelection(
             plans=tuple(noisy), score_epsilon=score_epsilon, repetitions=repetitions
         )
         return chosen.guarantee().epsilon <= epsilon
-
-    def with_noise(plan: Plan, noise: float) -> Plan:
-        return replace(plan, noise_multiplier=noise)
 
     if not within([with_noise(plan, _LARGEST_NOISE) for plan in plain]):
         raise UseError(
@@ -278,12 +249,10 @@ def selected(
             f"{delta_up(delta)}, whatever the noise in training",
             hint="lower --score-epsilon or --mean-trials, or raise --epsilon",
         )
-    noise: dict[PoissonUsers | PoissonExamples, float] = {}
+    noise: dict[NoisySteps, float] = {}
     for plan in plain:
         if _draws(plan) not in noise:
-            noise[_draws(plan)] = _least(
-                lambda value, alone: within([with_noise(alone, value)]), plan
-            )
+            noise[_draws(plan)] = _least_noise(plan, within)
     factor = 1.0  # the worst plan may be another one at each order
     while True:
         found = [with_noise(plan, factor * noise[_draws(plan)]) for plan in plain]
@@ -294,25 +263,28 @@ def selected(
         factor *= 1.005
 
 
-def mechanism_of(plan: Plan) -> PoissonUsers | PoissonExamples:
+def with_noise(plan: Plan, multiplier: float) -> Plan:
+    """The plan with other noise."""
+    return replace(plan, noise=Gaussian(multiplier=multiplier))
+
+
+def mechanism_of(plan: Plan) -> NoisySteps:
     """What the accountant prices; `UseError` where choosing among such plans has no bound here."""
-    mechanism = plan.mechanism
     covered = (
-        isinstance(mechanism, PoissonUsers | PoissonExamples)
+        plan.sampling.covered
         and plan.accountant is Accountant.CONTOUR
-        and not plan.unsafe_shuffle
+        and has_curve(plan.mechanism)
     )
     if not covered:
         raise UseError(
-            f"a choice among plans with sampling {plan.realised_sampling}, adjacency "
-            f"{plan.adjacency} and accountant {plan.accountant} has no claim here",
+            f"a choice among plans with sampling {plan.sampling.kind}, adjacency "
+            f"{plan.sampling.adjacency} and accountant {plan.accountant} has no claim here",
             hint="plan Poisson samples under add-or-remove adjacency with the accountant contour",
         )
-    assert isinstance(mechanism, PoissonUsers | PoissonExamples)
-    return mechanism
+    return plan.mechanism
 
 
-def _draws(plan: Plan) -> PoissonUsers | PoissonExamples:
+def _draws(plan: Plan) -> NoisySteps:
     """A plan's sampler and steps: plans that differ in their clipping alone need the same noise."""
     return mechanism_of(plan).with_noise_multiplier(1.0)
 
@@ -324,19 +296,18 @@ def _require_plans(plans: tuple[Plan, ...]) -> None:
         mechanism_of(plan)
 
 
-def _sampling(plans: tuple[Plan, ...]) -> Sampling:
-    samplings = {plan.realised_sampling for plan in plans}
-    return samplings.pop() if len(samplings) == 1 else Sampling.MIXED
+def _sampling(plans: tuple[Plan, ...]) -> str:
+    kinds = {plan.sampling.kind for plan in plans}
+    return kinds.pop() if len(kinds) == 1 else MIXED
 
 
-def _least(within: Callable[[float, Plan], bool], plan: Plan) -> float:
-    """About the least noise of ``plan`` for which ``within`` holds, on its right side."""
-    low = high = min(plan.noise_multiplier, _LARGEST_NOISE)
-    while high < _LARGEST_NOISE and not within(high, plan):
-        low, high = high, min(2 * high, _LARGEST_NOISE)
-    while low == high or (low > 1e-3 and within(low, plan)):
-        high, low = low, low / 2
-    while high > low * (1 + 1e-3):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if within(middle, plan) else (middle, high)
-    return high
+def _least_noise(plan: Plan, within: Callable[[list[Plan]], bool]) -> float:
+    """About the least noise of ``plan`` for which ``within`` holds of it alone."""
+    noise = least(
+        lambda value: within([with_noise(plan, value)]),
+        start=plan.noise.multiplier,
+        most=_LARGEST_NOISE,
+        smallest=1e-3,
+        relative=1e-3,
+    )
+    return _LARGEST_NOISE if noise is None else noise

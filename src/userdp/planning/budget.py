@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.guarantees import delta_up, require_count, require_delta, require_positive
+from userdp.vocabulary import delta_up, require_count, require_delta, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.guarantees import require_count, require_positive
 from userdp.planning.noise import NoiseTable
+from userdp.vocabulary import require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

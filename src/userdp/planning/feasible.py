@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from userdp.accounting import PoissonUsers
+from userdp.accounting import Mixture, binomial_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.errors import UseError
-from userdp.guarantees import delta_up
 from userdp.planning.uls import UlsCell, UlsProblem
+from userdp.vocabulary import delta_up
 
 MOST_NOISE = 0.1
 """The most noise per coordinate of the mean gradient, in units of the norm of one example's.
@@ -127,11 +127,11 @@ def nearest(problem: UlsProblem, *, group_size: int, limit: float) -> Nearest:
     )
 
 
-def _loudest(problem: UlsProblem, group_size: int, target: float) -> PoissonUsers:
+def _loudest(problem: UlsProblem, group_size: int, target: float) -> Mixture:
     """The steps of a cell whose noise on the mean gradient is just the target."""
     cohort = problem.cohort_size(group_size)
     norm = problem.norms.user_norm(group_size, extrapolate=True)
-    return PoissonUsers(
+    return binomial_steps(
         sampling_probability=min(cohort / problem.population, 1.0),
         noise_multiplier=target * cohort / norm,
         steps=problem.steps,

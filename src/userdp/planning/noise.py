@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from userdp.accounting import PoissonExamples, PoissonUsers, SampledMechanism, calibrate
+from userdp.accounting import binomial_steps, calibrate
 from userdp.accounting.implemented import ideal_delta_for
 from userdp.errors import UseError
-from userdp.guarantees import require_delta, require_positive
+from userdp.vocabulary import require_delta, require_positive
 
 TOLERANCE = 1e-5
 """σ exceeds the least possible by this factor, less one, at most."""
@@ -57,18 +57,12 @@ class NoiseTable:
         key = group_size, steps, sampling_probability
         if key not in self._found:
             start = self._nearest(key)
-            mechanism: SampledMechanism
-            if group_size == 1:
-                mechanism = PoissonUsers(
-                    sampling_probability=sampling_probability, noise_multiplier=start, steps=steps
-                )
-            else:
-                mechanism = PoissonExamples(
-                    sampling_probability=sampling_probability,
-                    group_size=group_size,
-                    noise_multiplier=start,
-                    steps=steps,
-                )
+            mechanism = binomial_steps(
+                sampling_probability=sampling_probability,
+                group_size=group_size,
+                noise_multiplier=start,
+                steps=steps,
+            )
             try:
                 found = calibrate(
                     mechanism,

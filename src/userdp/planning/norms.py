@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from userdp.errors import UseError
-from userdp.guarantees import require_count, require_positive
 from userdp.json_files import read_json, write_json
+from userdp.vocabulary import require_count, require_positive
 
 SCHEMA = "userdp.norms/1"
 

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from userdp.clip import Clip
 from userdp.errors import UseError
-from userdp.guarantees import Sampling, require_count, require_positive
-from userdp.plan import Plan
+from userdp.noise import Gaussian
+from userdp.plan import Budget, Plan
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.choice import Choice, choose, describe
 from userdp.planning.els import ElsCell, ElsProblem, median_group_size, sweep
@@ -18,6 +19,8 @@ from userdp.planning.noise import NoiseTable, OutOfReach
 from userdp.planning.norms import GradientNorms
 from userdp.planning.proposal import Candidates, Constant, Origin, Proposal
 from userdp.planning.uls import UlsCell, UlsProblem, estimate_and_double, optimum
+from userdp.sampling import poisson
+from userdp.vocabulary import PrivacyUnit, require_count, require_positive
 
 _STEP_FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 _NEAR = 1.1  # of the least averaged noise, when T is chosen
@@ -254,22 +257,22 @@ def _choose(request: Request, uls: UlsCell, els: ElsCell | None) -> Choice:
 def _plan(request: Request, problem: UlsProblem, cell: UlsCell | ElsCell) -> tuple[Plan, float]:
     """The frozen plan of a configuration, and its clip norm."""
     if isinstance(cell, UlsCell):
-        clip, population, sampling = cell.user_norm, problem.population, Sampling.USERS
+        norm, population, unit = cell.user_norm, problem.population, PrivacyUnit.USER
     else:
-        clip, population = request.norms.example_norm, cell.population
-        sampling = Sampling.EXAMPLES
-    clip = clip if request.l2_clip_norm is None else request.l2_clip_norm
+        norm, population, unit = request.norms.example_norm, cell.population, PrivacyUnit.EXAMPLE
+    norm = norm if request.l2_clip_norm is None else request.l2_clip_norm
     return Plan(
-        sampling=sampling,
+        sampling=poisson(unit)(
+            sampling_probability=cell.sampling_probability, group_size=cell.group_size
+        ),
+        clip=Clip(l2_norm=norm),
+        noise=Gaussian(multiplier=cell.noise_multiplier),
         steps=cell.steps,
-        group_size=cell.group_size,
-        sampling_probability=cell.sampling_probability,
-        noise_multiplier=cell.noise_multiplier,
-        l2_clip_norm=clip,
         population=population,
-        target_delta=problem.table.target_delta,
-        target_epsilon=problem.table.target_epsilon,
-    ), clip
+        budget=Budget(
+            target_delta=problem.table.target_delta, target_epsilon=problem.table.target_epsilon
+        ),
+    ), norm
 
 
 def _constants(request: Request, clip: float, cell: UlsCell | ElsCell) -> tuple[Constant, ...]:

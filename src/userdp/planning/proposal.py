@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE
 from userdp.json_files import read_json, write_json
@@ -152,7 +153,7 @@ class Proposal:
         norms.pop("quantiles", None)
         return {
             "schema": SCHEMA,
-            "plan": self.plan.to_dict(),
+            "plan": encode(self.plan),
             "basis": self.basis,
             "reason": self.reason,
             "prediction": dict(self.prediction),
@@ -210,11 +211,11 @@ def load_plan(path: Path) -> tuple[Plan, str | None]:
     """
     values = read_json(path, what="a plan")
     if values.get("schema") != SCHEMA:
-        return Plan.from_dict(values), None
+        return decode(Plan, values, what="the plan"), None
     plan, basis = values.get("plan"), values.get("basis")
     if not isinstance(plan, dict) or not isinstance(basis, str):
         raise UseError(
             f"{path} is a proposal without its plan or its basis",
             hint="make it again with userdp plan",
         )
-    return Plan.from_dict(plan), basis
+    return decode(Plan, plan, what="the plan"), basis

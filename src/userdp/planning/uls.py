@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.guarantees import require_count, require_positive
 from userdp.planning.noise import TOLERANCE, NoiseTable
 from userdp.planning.norms import GradientNorms
+from userdp.vocabulary import require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

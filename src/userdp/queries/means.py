@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.guarantees import require_positive
 from userdp.ledger import StoreLedger
 from userdp.queries.ownership import require_one_owner
 from userdp.queries.statistics import bounded_sum, mechanism, parse_statistic
+from userdp.vocabulary import require_positive
 
 GRID = 4096
 """Steps of the grid per unit."""

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.guarantees import require_positive
 from userdp.ledger import StoreLedger
 from userdp.queries.ownership import require_one_owner
 from userdp.queries.statistics import quantile
+from userdp.vocabulary import require_positive
 
 STEPS_PER_DOUBLING = 8
 DOUBLINGS = 20

@@ -9,10 +9,10 @@ from typing import Any
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.guarantees import require_count, require_positive
 from userdp.ledger import StoreLedger
 from userdp.queries.ownership import require_one_owner
 from userdp.queries.statistics import draw, parse_statistic
+from userdp.vocabulary import require_count, require_positive
 
 DEFAULT_STATISTICS = ("users", "examples", "median")
 

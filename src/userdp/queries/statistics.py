@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import FailureError, UseError
-from userdp.guarantees import require_count, require_positive
+from userdp.vocabulary import require_count, require_positive
 
 _ROUNDING = 1 + 1e-9
 

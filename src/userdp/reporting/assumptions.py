@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from userdp.guarantees import Adjacency, Sampling
-from userdp.noise_law import FLOATING_POINT_ASSUMPTION, NoiseSampler
+from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.reporting.markdown import visible
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.store_facts import read_store_facts
@@ -50,10 +49,11 @@ class Assumption:
 def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
     """The assumptions of these runs' claims, the most critical first."""
     found = [*_ALWAYS, *_noise(runs)]
-    if any(run.plan is not None and run.plan.sampling is Sampling.EXAMPLES for run in runs):
+    samplings = [run.plan.sampling for run in runs if run.plan is not None]
+    if not all(sampling.by_user for sampling in samplings):
         found.append(_CAP)
-    if any(run.plan is not None and run.plan.adjacency is Adjacency.FIXED_GRAPH for run in runs):
-        found.append(_GRAPH)
+    assumed = {one.key: one for sampling in samplings for one in sampling.words.assumes}
+    found += [Assumption(grade=Grade.CRITICAL, **asdict(one)) for one in assumed.values()]
     if any(run.settings.get("selection", "").endswith("perplexity") for run in runs):
         found.append(_SCORES)
     told = [read_store_facts(run.path) for run in runs]
@@ -77,7 +77,7 @@ def _told(text: str) -> str:
 def _noise(runs: Sequence[RunFacts]) -> list[Assumption]:
     """What the noise of these runs rests on, by what their ledgers say drew it."""
     drawn = {sampler for run in runs for sampler in run.noise_samplers or ()}
-    if any(run.plan is not None and run.plan.adaptive is not None for run in runs) and drawn:
+    if any(run.plan is not None and run.plan.clip.adaptation is not None for run in runs) and drawn:
         drawn.add(NoiseSampler.HOST)  # draws the count of adaptive clipping everywhere
     samplers = [sampler.in_words for sampler in NoiseSampler if sampler in drawn]
     words = f"The noise was drawn {'; and '.join(samplers)}. " if samplers else ""
@@ -334,18 +334,6 @@ _CAP = Assumption(
     ),
     otherwise="A user with more examples would be hit harder than ε says.",
     ensured="userdp caps by a hash of the user when the sampler is built from the plan.",
-)
-
-_GRAPH = Assumption(
-    key="public-graph",
-    title="Who owns which record is public",
-    grade=Grade.CRITICAL,
-    statement=(
-        "Under fixed-graph adjacency one user's texts change; which records there are, their order "
-        "and their owners are taken to be known, and no one's secret."
-    ),
-    otherwise="That somebody wrote to somebody at all is not protected by this ε.",
-    ensured="Nobody: it is the meaning of the claim. userdp takes records by that graph alone.",
 )
 
 _SCORES = Assumption(

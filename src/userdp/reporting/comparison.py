@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from userdp.guarantees import delta_up, round_up
 from userdp.reporting.run_facts import RunFacts
+from userdp.vocabulary import delta_up, round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

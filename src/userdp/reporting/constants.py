@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from userdp.guarantees import Sampling, delta_up
 from userdp.plan import Plan
 from userdp.reporting.run_facts import RunFacts
+from userdp.vocabulary import delta_up
 
 _MISSING = "–"
 
@@ -29,20 +31,19 @@ def sampler_in_words(run: RunFacts) -> str:
     plan = run.plan
     if plan is None:
         return "no private sampler"
-    if plan.unsafe_shuffle:
-        return "shuffled batches"
-    what = "users" if plan.sampling is Sampling.USERS else "examples"
-    symbol = "q" if plan.sampling is Sampling.USERS else "p"
-    return (
-        f"Poisson sampling of {what} ({plan.algorithm}, {symbol} = {plan.sampling_probability:.6g})"
+    words = plan.sampling.words
+    values = ", ".join(
+        f"{symbol} = {getattr(plan.sampling, name):.6g}" for name, symbol in words.symbols.items()
     )
+    return f"{words.title} ({plan.algorithm}, {values})" if values else words.title
 
 
 def constants_of(runs: Sequence[RunFacts]) -> list[Constant]:
     """The constants of the plans, then the settings that privacy does not depend on."""
+    plans = [run.plan for run in runs]
     rows = [
-        Constant(name=name, what=what, values=tuple(_plan_value(run.plan, read) for run in runs))
-        for name, what, read in _PLAN
+        Constant(name=name, what=what, values=tuple(_shown(plan and read(plan)) for plan in plans))
+        for name, what, read in (*_FIRST, *_drawn(plans), *_LAST)
     ]
     names = dict.fromkeys(name for run in runs for name in run.settings)
     rows += [
@@ -56,34 +57,45 @@ def constants_of(runs: Sequence[RunFacts]) -> list[Constant]:
     return [row for row in rows if any(value != _MISSING for value in row.values)]
 
 
-def _plan_value(plan: Plan | None, read: str) -> str:
-    if plan is None:
-        return _MISSING
-    value = getattr(plan, read)
+def _drawn(plans: Sequence[Plan | None]) -> Iterator[tuple[str, str, Callable[[Plan], Any]]]:
+    """A row for each constant of the samplings, with what the samplings say it means."""
+    told: dict[str, list[str]] = {}
+    for plan in plans:
+        for name, what in plan.sampling.words.options.items() if plan else ():
+            if what not in told.setdefault(name, []):
+                told[name].append(what)
+    for name, whats in told.items():
+        yield name.replace("_", " "), "; ".join(whats), partial(_of_sampling, name)
+
+
+def _of_sampling(name: str, plan: Plan) -> Any:
+    return getattr(plan.sampling, name, None)
+
+
+def _shown(value: Any) -> str:
     if value is None:
         return _MISSING
     if isinstance(value, int):
         return f"{value:,}"
-    if read == "target_delta":
-        return delta_up(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-_PLAN = (
-    ("algorithm", "sampled are whole users (ULS) or examples (ELS)", "algorithm"),
-    ("steps T", "noisy updates planned", "steps"),
-    ("group size G", "most examples of a user in a step (ULS) or the set (ELS)", "group_size"),
-    ("sampling probability", "of each user (ULS, q) or example (ELS, p) per step",
-     "sampling_probability"),
-    ("declared population", "a constant of the plan, not a count of the data", "population"),
+_FIRST: tuple[tuple[str, str, Callable[[Plan], Any]], ...] = (
+    ("algorithm", "sampled are whole users (ULS) or examples (ELS)", lambda plan: plan.algorithm),
+    ("steps T", "noisy updates planned", lambda plan: plan.steps),
+)  # fmt: skip
+_LAST: tuple[tuple[str, str, Callable[[Plan], Any]], ...] = (
+    ("declared population", "a constant of the plan, not a count of the data",
+     lambda plan: plan.population),
     ("denominator", "expected users (ULS) or examples (ELS) per step, if the population is right",
-     "denominator"),
-    ("noise multiplier σ", "noise divided by the clip norm", "noise_multiplier"),
-    ("clip norm C", "of each unit's gradient", "l2_clip_norm"),
-    ("clipping", "an adaptive clip norm starts at C, and its count is part of σ", "clipping"),
-    ("clip norm per example", "before the unit's", "item_clip_norm"),
-    ("target δ", "fixed with the plan", "target_delta"),
-    ("target ε", "what the noise was chosen for", "target_epsilon"),
+     lambda plan: plan.denominator),
+    ("noise multiplier σ", "noise divided by the clip norm", lambda plan: plan.noise.multiplier),
+    ("clip norm C", "of each unit's gradient", lambda plan: plan.clip.l2_norm),
+    ("clipping", "an adaptive clip norm starts at C, and its count is part of σ",
+     lambda plan: plan.clipping),
+    ("clip norm per example", "before the unit's", lambda plan: plan.clip.item_norm),
+    ("target δ", "fixed with the plan", lambda plan: delta_up(plan.budget.target_delta)),
+    ("target ε", "what the noise was chosen for", lambda plan: plan.budget.target_epsilon),
 )  # fmt: skip
 
 _SETTINGS = {

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from userdp.accounting.mechanisms import FixedGraphExamples, PoissonExamples
-from userdp.guarantees import Sampling, delta_up, round_up
 from userdp.plan.small_delta import DeltaSize, rule_of, size_of
 from userdp.reporting.run_facts import RunFacts
+from userdp.vocabulary import delta_up, round_up
 
 _MOST_COLUMNS = 7
 
@@ -35,8 +34,8 @@ def fewer_examples(runs: Sequence[RunFacts]) -> FewerExamples | None:
     able = [run for run in runs if _sees_examples(run)]
     if not able:
         return None
-    counts = _counts(max(run.plan.group_size for run in able if run.plan is not None))
-    caps = {run.plan.group_size for run in able if run.plan is not None}
+    counts = _counts(max(run.plan.sampling.group_size for run in able if run.plan is not None))
+    caps = {run.plan.sampling.group_size for run in able if run.plan is not None}
     shown = tuple(sorted({*counts, *caps}))
     return FewerExamples(
         counts=shown,
@@ -51,8 +50,7 @@ def _sees_examples(run: RunFacts) -> bool:
         and run.claim.is_of_plan
         and plan is not None
         and run.claim.steps > 0
-        and plan.group_size > 1
-        and isinstance(plan.mechanism, PoissonExamples | FixedGraphExamples)
+        and plan.sampling.items > 1
     )
 
 
@@ -66,11 +64,11 @@ def _counts(most: int) -> tuple[int, ...]:
 def _epsilon(run: RunFacts, held: int) -> str:
     plan = run.plan
     assert plan is not None
-    if held > plan.group_size:
+    if held > plan.sampling.items:
         return "–"
-    if held == plan.group_size:
+    if held == plan.sampling.items:
         return round_up(run.guarantee.epsilon)
-    as_seen = replace(plan, group_size=held)
+    as_seen = replace(plan, sampling=replace(plan.sampling, group_size=held))
     return round_up(as_seen.guarantee(run.claim.steps, delta=run.guarantee.delta).epsilon)
 
 
@@ -108,7 +106,7 @@ def delta_facts(run: RunFacts) -> DeltaFacts | None:
     if run.plan is None or not run.private:
         return None
     n, delta = run.plan.population, run.guarantee.delta
-    by_user = run.plan.sampling is Sampling.USERS
+    by_user = run.plan.sampling.by_user
     size = size_of(delta, n)
     if size is DeltaSize.WITHIN_RULE:
         verdict = "δ is within the rule n^-1.1, and so below 1/n."

@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from userdp.accounting import Accountant
+from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, Guarantee, Sampling, delta_up, round_up
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
@@ -26,6 +26,7 @@ from userdp.reporting.operator_view import operator_view
 from userdp.reporting.reproduction import train_command
 from userdp.reporting.run_facts import RunFacts
 from userdp.version import __version__
+from userdp.vocabulary import Adjacency, Guarantee, delta_up, round_up
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -129,7 +130,7 @@ def why_no_claim(run: RunFacts) -> str:
         return "its randomness was fixed by a known seed, which anybody could repeat"
     if run.noise_samplers is None:
         return "its ledger does not say what drew its noise, which may have been float32"
-    if run.plan.unsafe_shuffle:
+    if not run.plan.sampling.covered:
         return "it drew shuffled batches, which no accountant here covers"
     if run.claim.is_of_trial:
         return "it is a trial of a private selection, of which the winner alone claims anything"
@@ -192,7 +193,7 @@ def _kinds(private: Sequence[PublicRow]) -> list[_Kind]:
 
 
 def _draws_users(run: RunFacts) -> bool:
-    return run.plan is not None and run.plan.sampling is Sampling.USERS
+    return run.plan is not None and run.plan.sampling.by_user
 
 
 _GRADES = {
@@ -267,17 +268,19 @@ def mechanism_command(run: RunFacts) -> str | None:
         return None
     if not run.claim.is_of_plan:
         return None  # the winner of a tuning: choosing it is priced too
-    if plan.adjacency is not Adjacency.ADD_OR_REMOVE:
-        return None  # `userdp account` prices add-or-remove alone
-    group = f" --group-size {plan.group_size}" if plan.sampling is Sampling.EXAMPLES else ""
+    sampling = encode(plan.sampling)
+    if plan.sampling.by_user:
+        sampling.pop("group_size")  # of no bearing on ε, and refused by `userdp account`
+    options = {"sampling": sampling.pop("kind"), **sampling}
     if plan.accountant is not Accountant.CONTOUR:
-        group += f" --accountant {plan.accountant}"
-    return (
-        f"userdp account --sampling {plan.sampling} "
-        f"--sampling-probability {plan.sampling_probability!r}{group} "
-        f"--noise-multiplier {plan.noise_multiplier!r} --steps {run.claim.steps} "
-        f"--delta {run.guarantee.delta!r}"
-    )
+        options["accountant"] = plan.accountant
+    options |= {
+        "noise_multiplier": plan.noise.multiplier,
+        "steps": run.claim.steps,
+        "delta": run.guarantee.delta,
+    }
+    flags = (f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+    return f"userdp account {' '.join(flags)}"
 
 
 def _operator_part(

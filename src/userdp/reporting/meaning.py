@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from userdp.accounting.implemented import implemented_delta
-from userdp.accounting.mechanisms import FixedGraphExamples, SampledMechanism
+from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
-from userdp.guarantees import require_delta, require_epsilon
 from userdp.ledger import Claim
+from userdp.vocabulary import require_delta, require_epsilon
 
 FALSE_ALARMS = 0.01
 OF_THE_CURVE = "the mechanism's own trade-off curve"
@@ -68,9 +68,7 @@ def meaning_of_claim(claim: Claim) -> Meaning | None:
 
 
 @lru_cache(maxsize=64)
-def meaning_of(
-    epsilon: float, delta: float, mechanism: SampledMechanism | FixedGraphExamples | None = None
-) -> Meaning:
+def meaning_of(epsilon: float, delta: float, mechanism: NoisySteps | None = None) -> Meaning:
     """The bounds that (ε, δ)-DP implies, or those of a mechanism that is all of the claim.
 
     Args:

@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-from userdp.guarantees import Sampling
 from userdp.reporting.assumptions import Assumption, assumptions_of
 from userdp.reporting.constants import constants_of
 from userdp.reporting.holders import delta_facts, fewer_examples
@@ -66,7 +65,7 @@ def render_model_card(run: RunFacts) -> str:
         "tier": row.tier,
         "delta_facts": delta_facts(run),
         "fewer": fewer_examples([run]),
-        "by_user": run.plan is not None and run.plan.sampling is Sampling.USERS,
+        "by_user": run.plan is not None and run.plan.sampling.by_user,
         "assumptions": [_cells(found) for found in assumptions_of([run])],
         "basis": basis_in_words(run),
         "ledger_command": row.ledger_command,

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from userdp.guarantees import round_up
 from userdp.reporting.audit_facts import Attack, AuditFacts
 from userdp.reporting.comparison import Comparison
 from userdp.reporting.curves import Plot, Series, draw, points
 from userdp.reporting.operator_facts import EvaluationFacts, OperatorFacts
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.tradeoff import LOSS, trade_offs
+from userdp.vocabulary import round_up
 
 if TYPE_CHECKING:
     from markupsafe import Markup

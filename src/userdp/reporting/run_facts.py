@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +16,17 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.guarantees import Guarantee, Sampling
 from userdp.ledger import Claim, claim
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of, samplers_of
-from userdp.noise_law import NoiseSampler
+from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import Plan
 from userdp.reporting.releases import ReleasedLoss, read_releases
+from userdp.vocabulary import Guarantee
 
 LEDGER = "ledger.jsonl"
 CONFIG = "config.json"
+TRAIN = "train.toml"
 
 _ALLOWED = (
     "model",
@@ -52,32 +54,6 @@ _ALLOWED = (
 An allow-list, so that whatever a later version adds to config.json stays out until it is judged.
 """
 
-_COMMAND = (
-    "model",
-    "layers",
-    "width",
-    "heads",
-    "seed",
-    "optimizer",
-    "bias_correction_floor",
-    "learning_rate",
-    "warmup_steps",
-    "schedule",
-    "weight_decay",
-    "lora_rank",
-    "lora_alpha",
-    "lora_targets",
-    "dropout",
-    "averaging",
-    "averaging_decay",
-    "precision",
-    "base_precision",
-    "engine",
-    "selection",
-)
-"""Settings of the training that what is learned depends on, for the command that trains again; an
-allow-list as well."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
@@ -96,7 +72,7 @@ class RunFacts:
         store: the random name of the user store, or None if the ledger has none.
         version: of userdp when the run began.
         settings: public constants of the training, by name, of `_ALLOWED` alone, as text.
-        train: those of `_COMMAND`, as they are.
+        train: the public options that the run began with, the model without its place.
         released: losses that were released under DP, at a price of their own.
         ledger_digest: SHA-256 of the ledger's bytes: tells whether a ledger is the one meant here.
     """
@@ -131,8 +107,8 @@ class RunFacts:
         """Most gradients that a step of the plan computes in expectation: the unit of compute."""
         if self.plan is None:
             return None
-        by_user = self.plan.sampling is Sampling.USERS
-        return self.plan.denominator * (self.plan.group_size if by_user else 1)
+        sampling = self.plan.sampling
+        return self.plan.denominator * (sampling.group_size if sampling.by_user else 1)
 
     @property
     def gradients(self) -> float | None:
@@ -191,7 +167,7 @@ def read_run(path: Path) -> RunFacts:
     facts = entries[0].get("facts", {})
     unsafe = bool(facts.get("unsafe_seeds"))
     found = claim(ledger)
-    config = _read_config(path / CONFIG)
+    config, train = _read_config(path / CONFIG), _read_train(path / TRAIN)
     return RunFacts(
         path=path,
         name=path.resolve().name,
@@ -203,9 +179,9 @@ def read_run(path: Path) -> RunFacts:
         noise_samplers=samplers_of(entries),
         store=facts.get("store"),
         version=str(facts.get("userdp", "unknown")),
-        settings=_settings(config),
+        settings=_settings({**train, **config}),
         ledger_digest=hashlib.sha256(ledger.read_bytes()).hexdigest(),
-        train=_train(config),
+        train={key: _shown(key, str(train[key])) for key in ("model", "selection") if key in train},
         released=read_releases(path),
     )
 
@@ -221,28 +197,25 @@ def _read_config(path: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, str]:
+def _read_train(path: Path) -> dict[str, Any]:
+    """The options in a run's train.toml; empty if the file is not there."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UseError(f"cannot read {path}: {error}") from error
+    options = values.get("train")
+    return dict(options) if isinstance(options, dict) else {}
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, str]:
     """The allowed settings, as text."""
-    flat: dict[str, Any] = {}
-    for value in config.values():
-        if isinstance(value, dict) and "l2_clip_norm" not in value:
-            flat.update(value)
-    flat.update(config)
     return {
-        key: _shown(key, flat[key])
+        key: _shown(key, given[key])
         for key in _ALLOWED
-        if isinstance(flat.get(key), str | int | float) and flat[key] is not None
+        if isinstance(given.get(key), str | int | float)
     }
-
-
-def _train(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a command that trains again, as they are; the model without its place."""
-    given = config.get("train")
-    found = {key: given[key] for key in _COMMAND if key in given} if isinstance(given, dict) else {}
-    if "model" in found:
-        found["model"] = _shown("model", str(found["model"]))
-    plain = {key: config[key] for key in ("steps", "batch_size") if key in config}
-    return {**found, **plain}
 
 
 def _shown(key: str, value: str | float) -> str:

@@ -49,7 +49,7 @@ class Point:
     def budget(self) -> str:
         """The ε that was aimed at, or else the claimed one: names a panel."""
         assert self.run.plan is not None
-        aimed = self.run.plan.target_epsilon if self.run.claim.is_of_plan else None
+        aimed = self.run.plan.budget.target_epsilon if self.run.claim.is_of_plan else None
         return f"{aimed or self.epsilon:.3g}"
 
     @property

@@ -24,6 +24,7 @@ from typing import Any
 
 from userdp import files
 from userdp.accounting.repetitions import Repetitions
+from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger.run import write_winner
 from userdp.planning.proposal import SCHEMA as PROPOSAL
@@ -72,7 +73,7 @@ class SweepFolder:
             "schema": SCHEMA,
             "sweep_id": sweep_id,
             "store": store_digest,
-            "request": request.to_dict(),
+            "request": encode(request),
         }
         files.write_json(self.sweep, values, mode=files.OPERATOR_FILE)
         return sweep_id
@@ -100,7 +101,7 @@ class SweepFolder:
                 "could not be compared",
                 hint="resume with that store, or begin a new sweep",
             )
-        return values["sweep_id"], SweepRequest.from_dict(values["request"])
+        return values["sweep_id"], decode(SweepRequest, values["request"], what="the sweep")
 
     def trials(self, count: int, repetitions: Repetitions | None) -> list[int]:
         """The candidate of each trial, by its place in the grid.
@@ -133,7 +134,7 @@ class SweepFolder:
         folder = self.path / "plans"
         files.operator_folder(folder)
         path = folder / f"trial-{number:03d}.json"
-        plan = candidate.plan.to_dict()
+        plan = encode(candidate.plan)
         values = plan if basis is None else {"schema": PROPOSAL, "plan": plan, "basis": basis}
         files.write_json(path, values, mode=files.OPERATOR_FILE)
         return path

@@ -8,14 +8,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from userdp.accounting.repetitions import Repetitions
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.plan import FixedGrid, Plan, PrivateSelection, Tuning
-from userdp.plan.tuning import divided, selected, tuning_from_dict
+from userdp.plan.tuning import divided, selected
 from userdp.training.adjacency import require_covered
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model
@@ -51,7 +51,7 @@ class Candidate:
         """What a sweep may vary."""
         return {
             "algorithm": self.plan.algorithm,
-            "l2_clip_norm": self.plan.l2_clip_norm,
+            "l2_clip_norm": self.plan.clip.l2_norm,
             "learning_rate": self.config.learning_rate,
             "optimizer": str(self.config.optimizer),
         }
@@ -95,38 +95,6 @@ class SweepRequest:
         uncovered = self.basis.startswith(("non-private", "statistics of held-out"))
         return f"{self.basis}; {chosen}" if uncovered else f"{chosen}; {self.basis}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for the sweep's own folder."""
-        return {
-            "mode": str(self.mode),
-            "candidates": [
-                {"plan": candidate.plan.to_dict(), "train": candidate.config.to_dict()}
-                for candidate in self.candidates
-            ],
-            "split": str(self.split),
-            "loss_bound": self.loss_bound,
-            "tuning": None if self.tuning is None else self.tuning.to_dict(),
-            "basis": self.basis,
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        tuning = values["tuning"]
-        return cls(
-            mode=TuningMode(values["mode"]),
-            candidates=tuple(
-                Candidate(
-                    plan=Plan.from_dict(one["plan"]), config=TrainConfig.from_dict(one["train"])
-                )
-                for one in values["candidates"]
-            ),
-            split=Split(values["split"]),
-            loss_bound=values["loss_bound"],
-            tuning=None if tuning is None else tuning_from_dict(tuning),
-            basis=values["basis"],
-        )
-
 
 def grid(
     plans: Sequence[Plan],
@@ -146,7 +114,7 @@ def grid(
     used = {name: values for name, values in (axes or {}).items() if values}
     found = [
         Candidate(
-            plan=plan if clip is None else replace(plan, l2_clip_norm=clip),
+            plan=plan if clip is None else replace(plan, clip=replace(plan.clip, l2_norm=clip)),
             config=replace(base, **dict(zip(used, values, strict=True))),
         )
         for plan in plans
@@ -220,9 +188,9 @@ def build_request(
         return request
     _require_scores(store, bound)
     plans = tuple(candidate.plan for candidate in candidates)
-    total = min(plan.target_epsilon or plan.guarantee().epsilon for plan in plans)
+    total = min(plan.budget.target_epsilon or plan.guarantee().epsilon for plan in plans)
     total = total if epsilon is None else epsilon
-    delta = min(plan.target_delta for plan in plans)
+    delta = min(plan.budget.target_delta for plan in plans)
     if mode is TuningMode.COMPOSITION:
         score = SCORES_SHARE * total / len(plans) if score_epsilon is None else score_epsilon
         found: Tuning = divided(plans, epsilon=total, delta=delta, score_epsilon=score)

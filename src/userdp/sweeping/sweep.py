@@ -17,7 +17,6 @@ from userdp import files
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.guarantees import require_count
 from userdp.ledger import StoreLedger, claim
 from userdp.ledger.journal import exclusive
 from userdp.plan import PrivateSelection
@@ -33,6 +32,7 @@ from userdp.sweeping.trials import (
     train_arguments,
 )
 from userdp.training.runs import is_finished
+from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]
 
@@ -112,7 +112,7 @@ def run_sweep(
         digest = store.meta.content_sha256
         if resume:
             sweep_id, kept = folder.kept(digest)
-            if request is not None and request.to_dict() != kept.to_dict():
+            if request is not None and request != kept:
                 raise UseError(
                     f"this is not what the sweep at {out} began with: a grid or a budget that "
                     "changes after a look at the first trials has no claim",

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
-from userdp.guarantees import require_positive
+from userdp.vocabulary import require_positive
 
 
 class AdamBC(torch.optim.Optimizer):

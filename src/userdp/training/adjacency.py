@@ -5,8 +5,8 @@ from __future__ import annotations
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency
 from userdp.plan import Plan
+from userdp.vocabulary import Adjacency
 
 
 def require_covered(store: UserStore, plan: Plan) -> None:
@@ -26,12 +26,12 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     """
     rule = store.meta.ownership
     bounded = rule["adjacency"] == Adjacency.FIXED_GRAPH
-    claimed = plan.adjacency is Adjacency.FIXED_GRAPH
+    claimed = plan.sampling.adjacency is Adjacency.FIXED_GRAPH
     if claimed and not bounded:
         raise UseError(
             f"the plan claims fixed-graph adjacency, and each record of the store at {store.path} "
             "has one user: its claims are for add-or-remove",
-            hint="leave --adjacency out",
+            hint="use --sampling examples",
         )
     if not bounded:
         return
@@ -39,16 +39,17 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     if not claimed:
         raise UseError(
             f"the records of the store at {store.path} have several owners, bounded for "
-            f"fixed-graph adjacency: a claim that says {plan.adjacency} would be false",
-            hint=f"train with --sampling examples --adjacency fixed-graph --group-size {bound}, or "
+            f"fixed-graph adjacency: a claim that says {plan.sampling.adjacency} would be false",
+            hint=f"train with --sampling fixed-graph --group-size {bound}, or "
             "prepare with --owners first, where a record is its first owner's alone",
         )
-    if plan.group_size < bound:
+    group = plan.sampling.group_size
+    if group < bound:
         raise UseError(
             f"users own up to {bound} records of the store at {store.path}, and the plan's "
-            f"group_size is {plan.group_size}: the cap would choose among one holder's records by "
+            f"group_size is {group}: the cap would choose among one holder's records by "
             "how many of them are usable, which other users decide",
-            hint=f"use --group-size {bound}, or prepare with --records-per-user {plan.group_size}",
+            hint=f"use --group-size {bound}, or prepare with --records-per-user {group}",
         )
     split = store.meta.source.get("split", SplitRule.HASH)
     by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0

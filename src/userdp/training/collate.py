@@ -7,15 +7,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.cohorts import Cohort
-from userdp.cohorts.poisson import secret_generator
 from userdp.data.selection import FixedSelection
 from userdp.data.selections import RankedSelection, Selector, build_selector, select_once
 from userdp.data.store import StoreSplit
 from userdp.data.strategy import Strategy
 from userdp.gradients import Units
-from userdp.guarantees import Sampling
 from userdp.plan import Plan
+from userdp.sampling.cohort import Cohort
+from userdp.sampling.coins import secret_generator
 
 
 class Collator:
@@ -32,7 +31,7 @@ class Collator:
 
     Args:
         split: where the rows are.
-        plan: sampling and ``group_size``.
+        plan: its sampling is all that is read.
         strategy: see `userdp.data.selections`.
         scores: float32 (examples,), for the perplexity strategies.
         seq_len: the store's, for ``random-chunk``.
@@ -56,20 +55,20 @@ class Collator:
         unsafe_seed: int | None = None,
     ) -> None:
         self._split = split
-        self._group_size = plan.group_size
+        self._group_size = plan.sampling.group_size
         self._selection: FixedSelection | RankedSelection | None = None
         self._selector: Selector | None = None
         self.counts = split.counts
-        by_user = plan.sampling is Sampling.USERS
+        by_user = plan.sampling.by_user
         if by_user and strategy.per_step_only:
             self._selector = build_selector(
-                split, plan.group_size, strategy=strategy, seq_len=seq_len
+                split, plan.sampling.group_size, strategy=strategy, seq_len=seq_len
             )
             self._generator = secret_generator(None if unsafe_seed is None else unsafe_seed + 1)
             self.counts = np.ones_like(split.counts)
         elif not by_user or strategy is not Strategy.RANDOM:
             capped, self._selection = select_once(
-                split, plan.group_size, strategy=strategy, scores=scores
+                split, plan.sampling.group_size, strategy=strategy, scores=scores
             )
             self.counts = capped
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
+from userdp.codec import decode, digest, encode
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
-from userdp.guarantees import require_count, require_positive
+from userdp.vocabulary import require_count, require_positive
 
 
 class OptimizerName(StrEnum):
@@ -156,42 +156,20 @@ class TrainConfig:
         require_count("evaluate_every", self.evaluate_every, at_least=0)
         require_count("evaluate_users", self.evaluate_users)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {
-            key: str(value) if isinstance(value, StrEnum) else value
-            for key, value in asdict(self).items()
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; fields that an older userdp did not write keep their defaults.
-
-        Raises:
-            UseError: a field is unknown, so that a newer userdp must have written it.
-        """
-        unknown = set(values) - {field.name for field in fields(cls)}
-        if unknown:
-            raise UseError(
-                f"this configuration is of a newer version of userdp: unknown {sorted(unknown)}",
-                hint="update userdp",
-            )
-        kinds: dict[str, Any] = {
-            "optimizer": OptimizerName,
-            "schedule": Schedule,
-            "averaging": Averaging,
-            "precision": Precision,
-            "base_precision": Precision,
-            "engine": EngineName,
-            "selection": Strategy,
-            "lora_targets": tuple,
-        }
-        return cls(**{name: kinds.get(name, _as_is)(value) for name, value in values.items()})
-
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: equal for equal configurations only."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        return digest(self)
+
+
+def train_config(values: Mapping[str, Any]) -> TrainConfig:
+    """A configuration from the options of a run's train.toml; what it does not name is default.
+
+    Raises:
+        UseError: an option is unknown or of the wrong kind, for instance of another version.
+    """
+    chosen = {name: value for name, value in values.items() if name not in PLAIN_OPTIONS}
+    return decode(TrainConfig, {**encode(TrainConfig()), **chosen}, what="the configuration")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,11 +188,15 @@ class PlainPlan:
         require_count("steps", self.steps)
         require_count("batch_size", self.batch_size)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """It as options of ``userdp train``."""
+        return {"privacy": "none", "steps": self.steps, "batch_size": self.batch_size}
+
+
+PLAIN_OPTIONS = ("privacy", "steps", "batch_size")
+
 
 def _require_within(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise UseError(f"{name} must be from {least:g} to {most:g}, got {value!r}")
-
-
-def _as_is(value: Any) -> Any:
-    return value

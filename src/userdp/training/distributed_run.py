@@ -31,14 +31,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.cohorts import Cohort
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
 from userdp.gradients.noise import Noise, usual_sampler
 from userdp.gradients.shards import ShardNoise
 from userdp.ledger import RunLedger
-from userdp.noise_law import NoiseSampler
+from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import StepRecord
+from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
 from userdp.training.runs import OpenRun, RunFolder
 

@@ -16,7 +16,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.queries.means import ReleasedMean, release_means
-from userdp.training.config import TrainConfig
+from userdp.training.config import train_config
 from userdp.training.evaluation import evaluate, user_losses
 from userdp.training.models import load_model, read_model, require_fit
 from userdp.training.runs import RunFolder
@@ -153,7 +153,7 @@ def _released(mean: ReleasedMean) -> Mapping[str, float]:
 
 def _models(folder: RunFolder, store: UserStore, *, with_base: bool) -> dict[str, nn.Module]:
     """The released model under ``model``, and what it began from under ``base``."""
-    config = TrainConfig.from_dict(folder.read_config().get("train", {}))
+    config = train_config(folder.read_train())
     if not folder.model.is_dir():
         raise UseError(
             f"the run at {folder.path} has released no model yet",

@@ -15,8 +15,8 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Loss, causal_lm_loss, require_masked
-from userdp.guarantees import require_count
 from userdp.training.split_losses import split_losses
+from userdp.vocabulary import require_count
 
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 """Of the users' own losses: how unequally a model serves people."""

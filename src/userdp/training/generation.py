@@ -17,9 +17,9 @@ from torch import nn
 
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.guarantees import require_count, require_positive, require_probability
 from userdp.training.models import read_model
 from userdp.training.runs import RunFolder
+from userdp.vocabulary import require_count, require_positive, require_probability
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -196,7 +197,6 @@ def _open(
     unsafe_noise_seed: int | None,
 ) -> PrivateRun | PlainRun:
     public: dict[str, Any] = {
-        "train": config.to_dict(),
         "seq_len": store.meta.seq_len,
         "store_facts": store_facts(store, base_model=config.model),
     }
@@ -225,6 +225,7 @@ def _open(
             resume=resume,
             identity=identity,
             public=public,
+            train=encode(config),
         )
     return make_private(
         model,
@@ -240,6 +241,7 @@ def _open(
         resume=resume,
         identity=identity,
         public=public,
+        train=encode(config),
         trial_of=trial_of,
         allow_large_delta=allow_large_delta,
         unsafe_seed=unsafe_seed,

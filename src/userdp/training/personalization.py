@@ -21,8 +21,8 @@ from torch.func import functional_call, grad, vmap
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import StoreSplit
 from userdp.gradients import Units, require_uncoupled, trainable_parameters
-from userdp.guarantees import require_count, require_positive
 from userdp.training.packing import Packed, pack
+from userdp.vocabulary import require_count, require_positive
 
 _SALT = 0x706572736F6E  # public: halves and orders are the same on every machine
 _WEIGHTS = 1 << 31

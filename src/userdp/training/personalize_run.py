@@ -14,8 +14,7 @@ from userdp.data.progress import Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.guarantees import require_count
-from userdp.training.config import TrainConfig
+from userdp.training.config import TrainConfig, train_config
 from userdp.training.lora import add_adapters
 from userdp.training.models import load_model, read_model, require_fit
 from userdp.training.personalization import (
@@ -26,6 +25,7 @@ from userdp.training.personalization import (
     traceable,
 )
 from userdp.training.runs import RunFolder
+from userdp.vocabulary import require_count
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -63,7 +63,7 @@ def personalize_run(
         UseError: the run has no model, or nobody held out has two examples.
     """
     folder = RunFolder(run)
-    config = TrainConfig.from_dict(folder.read_config().get("train", {}))
+    config = train_config(folder.read_train())
     if not folder.model.is_dir():
         raise UseError(
             f"the run at {run} has released no model yet",

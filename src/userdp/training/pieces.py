@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import torch
 
-from userdp.cohorts import Cohort
 from userdp.data.prefetch import Prefetch
 from userdp.gradients import ClippedSum, Units
+from userdp.sampling.cohort import Cohort
 
 PASSES_AHEAD = 16
 """Passes of ``micro_batch`` rows in a piece: a cut in front of a whole unit then costs little."""

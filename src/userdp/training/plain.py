@@ -45,6 +45,7 @@ def make_plain(
     resume: bool = False,
     identity: Mapping[str, str] | None = None,
     public: Mapping[str, Any] | None = None,
+    train: Mapping[str, Any] | None = None,
 ) -> PlainRun:
     """Open a run without privacy; the store's claim becomes infinite from here on.
 
@@ -60,6 +61,7 @@ def make_plain(
         resume: go on with the interrupted run in ``out``.
         identity: digests of what a resumed run must share.
         public: public constants to note in config.json.
+        train: options of ``userdp train`` to note in train.toml.
     """
     require_same_parameters(model, optimizer)
     if store.meta.loss_mask:
@@ -75,8 +77,8 @@ def make_plain(
             "training length": f"{plan.steps} steps of {plan.batch_size}",
             **(identity or {}),
         },
-        public={"privacy": "none", "steps": plan.steps, "batch_size": plan.batch_size}
-        | dict(public or {}),
+        public={**plan.options, **(public or {})},
+        train=None if train is None else {**plan.options, **train},
         resume=resume,
     )
     return PlainRun(

@@ -18,7 +18,6 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.cohorts import Sampler, build_sampler
+from userdp.clip import ClipForm
 from userdp.data.scores import read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -53,9 +52,10 @@ from userdp.gradients.engines.auto import clipped_sum
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, like
-from userdp.guarantees import ClipForm, require_count
-from userdp.plan import Plan
+from userdp.plan import Plan, StepRecord
 from userdp.plan.small_delta import plan_with_small_delta
+from userdp.sampling.cohort import Sampler
+from userdp.sampling.coins import secret_generator
 from userdp.training.adjacency import require_covered
 from userdp.training.collate import Collator
 from userdp.training.distributed import World, current_world
@@ -74,6 +74,7 @@ from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
 from userdp.training.runs import OpenRun, RunFolder, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import store_facts
+from userdp.vocabulary import require_count
 
 
 def make_private(
@@ -91,6 +92,7 @@ def make_private(
     resume: bool = False,
     identity: Mapping[str, str] | None = None,
     public: Mapping[str, Any] | None = None,
+    train: Mapping[str, Any] | None = None,
     trial_of: str | None = None,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
@@ -124,6 +126,7 @@ def make_private(
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
         public: public constants to note in config.json.
+        train: options of ``userdp train`` to note in train.toml.
         trial_of: the private selection in the store's ledger that pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
@@ -166,12 +169,9 @@ def make_private(
         seq_len=opened.meta.seq_len,
         unsafe_seed=unsafe_seed,
     )
-    sampler = build_sampler(
-        plan,
-        collator.counts,
-        unsafe_seed=unsafe_seed,
-        shared_secret=shared_secret(world, unsafe_seed),
-    )
+    plan.sampling.require_store(collator.counts)
+    secret = shared_secret(world, unsafe_seed) if unsafe_seed is None else unsafe_seed
+    sampler = plan.sampling.sampler(collator.counts, secret_generator(secret))
     unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
     same = {
         "model": shape_digest(model),
@@ -200,8 +200,8 @@ def make_private(
         two_pass.require_supported(
             model,
             loss,
-            l2_clip_norm=plan.l2_clip_norm,
-            item_clip_norm=plan.item_clip_norm,
+            l2_clip_norm=plan.clip.l2_norm,
+            item_clip_norm=plan.clip.item_norm,
             rule=_rule(plan),
             masked=opened.meta.loss_mask,
         )
@@ -215,11 +215,11 @@ def make_private(
             plan,
             identity=same,
             public={
-                "plan": plan.to_dict(),
                 "selection": str(strategy),
                 "store_facts": store_facts(opened),
                 **(public or {}),
             },
+            train=train,
             facts={"unsafe_seeds": True} if unsafe else None,
             resume=resume,
             trial_of=trial_of,
@@ -281,8 +281,8 @@ class PrivateRun:
         self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
         self._noise = noise
         self._rule = _rule(plan)
-        self._l2_clip_norm = plan.l2_clip_norm
-        if plan.adaptive is not None and run.ledger.last_clip_norm is not None:
+        self._l2_clip_norm = plan.clip.l2_norm
+        if plan.clip.adaptation is not None and run.ledger.last_clip_norm is not None:
             self._l2_clip_norm = run.ledger.last_clip_norm
         self._noise_std = plan.noise_std_at(self._l2_clip_norm)
         self._count_noise_std = plan.count_noise_std
@@ -321,13 +321,12 @@ class PrivateRun:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()
         number = self._run.ledger.attempt(
-            replace(
-                self._sampler.record(
-                    noise_std=self._noise_std,
-                    l2_clip_norm=self._l2_clip_norm,
-                    count_noise_std=self._count_noise_std,
-                ),
+            StepRecord(
+                sampling=self._sampler.sampling,
+                l2_clip_norm=self._l2_clip_norm,
+                noise_std=self._noise_std,
                 noise_sampler=self._noise.sampler_on(_device(self._model)),
+                count_noise_std=self._count_noise_std,
             )
         )
         cohort = self._sampler.draw()
@@ -343,7 +342,7 @@ class PrivateRun:
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)
         denominator = self.plan.denominator
-        if self.plan.clip_form is not ClipForm.THRESHOLD:
+        if self.plan.clip.form is not ClipForm.THRESHOLD:
             denominator *= self._l2_clip_norm
         set_gradients(self._model, summed.value, denominator=denominator)
         set_noise_std(self._optimizer, self._noise_std / denominator)
@@ -366,14 +365,14 @@ class PrivateRun:
             self._loss,
             units.to(_device(self._model)),
             l2_clip_norm=self._l2_clip_norm,
-            item_clip_norm=self.plan.item_clip_norm,
+            item_clip_norm=self.plan.clip.item_norm,
             micro_batch=self._micro_batch,
             rule=self._rule,
         )
 
     def _adapt(self, summed: ClippedSum) -> None:
         """Release the count of unclipped units, and set the next step's clip norm by it."""
-        if self.plan.adaptive is None:
+        if self.plan.clip.adaptation is None:
             return
         assert self._count_noise_std is not None
         count = noisy_count(
@@ -382,11 +381,11 @@ class PrivateRun:
             count_noise_std=self._count_noise_std,
             noise=self._noise,
         )
-        self._l2_clip_norm = self.plan.adaptive.next_clip_norm(
+        self._l2_clip_norm = self.plan.clip.adaptation.next_clip_norm(
             l2_clip_norm=self._l2_clip_norm,
             noisy_count=count,
             denominator=self.plan.denominator,
-            start=self.plan.l2_clip_norm,
+            start=self.plan.clip.l2_norm,
         )
         self._noise_std = self.plan.noise_std_at(self._l2_clip_norm)
 
@@ -476,9 +475,8 @@ def _digest(path: Path) -> str:
 
 
 def _rule(plan: Plan) -> ClipRule:
-    return ClipRule(
-        form=plan.clip_form, stability=plan.clip_stability, layer_split=plan.layer_split
-    )
+    clip = plan.clip
+    return ClipRule(form=clip.form, stability=clip.stability, layer_split=clip.split)
 
 
 def _noise(world: World, model: nn.Module, unsafe_noise_seed: int | None) -> Noise:

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.cohorts.poisson import secret_generator
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Units
 from userdp.gradients.probe import ProbedNorms, probe_norms
-from userdp.guarantees import require_count
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.queries.medians import charge_medians, draw_medians
+from userdp.sampling.coins import secret_generator
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import load_model
+from userdp.vocabulary import require_count
 
 _QUARTILES = {"p25": 0.25, "p75": 0.75}
 

@@ -4,7 +4,9 @@
 
     RUN/
       ledger.jsonl     shareable: a line per attempted step
-      config.json      shareable: public constants alone
+      plan.json        shareable: the plan; none of a run without privacy
+      train.toml       shareable: all else that is needed to train again, as options of userdp train
+      config.json      shareable: public facts about the run and its store
       model/           shareable: the released weights (safetensors), config, tokenizer
       operator.jsonl   0600: losses, norms, counts, times
       resume.json      0600: digests of what must not change; the store's is an exact function of
@@ -20,6 +22,7 @@ import fcntl
 import json
 import os
 import secrets
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ledger = path / "ledger.jsonl"
+        self.plan = path / "plan.json"
+        self.train = path / "train.toml"
         self.config = path / "config.json"
         self.model = path / "model"
         self.adapter = path / "adapter"
@@ -52,6 +57,20 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """The public constants; `UseError` if there is no run here."""
         return _read_json(self.config, "run")
+
+    def read_train(self) -> dict[str, Any]:
+        """The options of ``userdp train`` that the run began with; none of `make_private`.
+
+        Raises:
+            UseError: the file is damaged.
+        """
+        try:
+            options = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError) as error:
+            raise UseError(f"{self.train} is damaged: {error}") from error
+        return dict(options)
 
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""
@@ -105,6 +124,7 @@ def open_run(
     *,
     identity: Mapping[str, str],
     public: Mapping[str, Any],
+    train: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
     resume: bool = False,
     trial_of: str | None = None,
@@ -117,6 +137,7 @@ def open_run(
         plan: None for a run without privacy.
         identity: digests of what must be the same when the run goes on; kept operator-only.
         public: for config.json; public constants alone.
+        train: options of ``userdp train`` for train.toml, if that was how it began.
         facts: public constants for the ledger's first line.
         resume: go on with an interrupted run.
         trial_of: the private selection in the store's ledger that pays for this run.
@@ -159,6 +180,10 @@ def open_run(
                 folder.config,
                 {"run_id": run_id, "userdp": __version__, "store": store.meta.store_id, **public},
             )
+            if plan is not None:
+                plan.save(folder.plan)
+            if train is not None:
+                files.write_file(folder.train, _toml("train", train).encode())
             files.write_json(
                 folder.resume,
                 {"run_id": run_id, "store_path": str(store.path.resolve()), "digests": expected},
@@ -236,7 +261,7 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
         path.name
         for path in folder.path.iterdir()
         if path != folder.lock
-        and path != folder.config
+        and path not in (folder.config, folder.plan, folder.train)
         and not path.name.startswith(files.TEMPORARY)
     ]
     if others:
@@ -267,10 +292,24 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
 def _remove_new(folder: RunFolder) -> None:
     """Take away a folder that was made for a run which then could not begin."""
     files.sweep(folder.path)
-    folder.config.unlink(missing_ok=True)
+    for path in (folder.config, folder.plan, folder.train):
+        path.unlink(missing_ok=True)
     folder.lock.unlink(missing_ok=True)
     if not any(folder.path.iterdir()):
         folder.path.rmdir()
+
+
+def _toml(table: str, values: Mapping[str, Any]) -> str:
+    """One TOML table of plain values, those that are None left out.
+
+    JSON's way to write a string, a number, a truth value or a list of strings is TOML's too.
+    """
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "\n".join([f"[{table}]", *lines, ""])
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.guarantees import require_count
 from userdp.training.models import read_model, require_fit, resolve
 from userdp.training.split_losses import split_losses
+from userdp.vocabulary import require_count
 
 _BLOCK = 8192
 """Examples that are sorted by length together; their scores are one block of the file."""

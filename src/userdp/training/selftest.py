@@ -25,10 +25,10 @@ from userdp.gradients import (
 )
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.auto import choose
-from userdp.guarantees import require_count
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.models import read_model, resolve
+from userdp.vocabulary import require_count
 
 NORM_TOLERANCE = 1e-5
 _MOST_TOKENS = 128

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from userdp.accounting.contour.certify import delta_bracket
 from userdp.accounting.contour.phases import Phase
-from userdp.guarantees import require_delta, require_epsilon, require_positive
+from userdp.vocabulary import require_delta, require_epsilon, require_positive
 
 
 def calibrate_noise(

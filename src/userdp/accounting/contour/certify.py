@@ -15,7 +15,7 @@ from userdp.accounting.contour.compose import (
     gaussian_mu,
 )
 from userdp.accounting.contour.phases import Phase
-from userdp.guarantees import require_delta, require_epsilon
+from userdp.vocabulary import require_delta, require_epsilon
 
 ACCOUNTANT = "contour"
 _WIDTH = 1e-6

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.guarantees import require_count, require_positive, require_probability
+from userdp.vocabulary import require_count, require_positive, require_probability
 
 Floats = NDArray[np.float64]
 

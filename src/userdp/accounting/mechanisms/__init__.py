@@ -1,29 +1,35 @@
 """What a run does, as frozen values that know their price.
 
 A mechanism is a tuple of public constants, fixed before any private look. ``epsilon(delta)`` and
-``delta(epsilon)`` return a certified `Bracket`; report its ``upper``.
+``delta(epsilon)`` return a certified `Bracket`; report its ``upper``. No sampling is named here:
+each says in `userdp.sampling` which of these dominates it.
 """
 
-from userdp.accounting.mechanisms.base import Mechanism, MixtureMechanism, SampledMechanism
+from userdp.accounting.laws import Binomial, Hypergeometric, Law
+from userdp.accounting.mechanisms.base import Mechanism, NoisySteps
+from userdp.accounting.mechanisms.capped import Capped
 from userdp.accounting.mechanisms.composition import Composition
-from userdp.accounting.mechanisms.fixed_batch import FixedBatchExamples, FixedBatchUsers
-from userdp.accounting.mechanisms.fixed_graph import FixedGraphExamples
-from userdp.accounting.mechanisms.full import FullParticipation
-from userdp.accounting.mechanisms.poisson import PoissonExamples, PoissonUsers
+from userdp.accounting.mechanisms.exchanged import Exchanged
+from userdp.accounting.mechanisms.mixture import (
+    Mixture,
+    binomial_steps,
+    gaussian_steps,
+    hypergeometric_steps,
+)
 from userdp.accounting.mechanisms.pure import PureQuery
-from userdp.accounting.mechanisms.truncated import TruncatedPoisson
 
 __all__ = [
+    "Binomial",
+    "Capped",
     "Composition",
-    "FixedBatchExamples",
-    "FixedBatchUsers",
-    "FixedGraphExamples",
-    "FullParticipation",
+    "Exchanged",
+    "Hypergeometric",
+    "Law",
     "Mechanism",
-    "MixtureMechanism",
-    "PoissonExamples",
-    "PoissonUsers",
+    "Mixture",
+    "NoisySteps",
     "PureQuery",
-    "SampledMechanism",
-    "TruncatedPoisson",
+    "binomial_steps",
+    "gaussian_steps",
+    "hypergeometric_steps",
 ]

@@ -1,21 +1,13 @@
-"""The interface of everything that can be accounted for."""
+"""The interfaces of everything that can be accounted for."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.contour import Phase, delta_bracket, epsilon_bracket
-from userdp.guarantees import (
-    Adjacency,
-    Sampling,
-    require_count,
-    require_delta,
-    require_epsilon,
-    require_positive,
-)
+from userdp.errors import UseError
+from userdp.vocabulary import Adjacency
 
 
 class Mechanism(ABC):
@@ -40,61 +32,45 @@ class Mechanism(ABC):
     def delta(self, epsilon: float) -> Bracket:
         """Certified bounds of the least δ at this ε, >= 0."""
 
-    @abstractmethod
     def dp_event(self) -> Any:
-        """The mechanism as a ``dp_accounting.DpEvent`` (needs the extra ``dp-accounting``)."""
+        """The mechanism as a ``dp_accounting.DpEvent`` (needs the extra ``dp-accounting``).
+
+        Raises:
+            UseError: dp-accounting has no event for it.
+        """
+        raise UseError(
+            f"{type(self).__name__} has no dp-accounting event", hint="use the accountant contour"
+        )
 
 
-class MixtureMechanism(Mechanism):
-    """A mechanism whose dominating pair is a composition of mixtures of Gaussians."""
+class NoisySteps(Mechanism):
+    """T identical steps with noise that can be calibrated: what one plan does."""
 
     __slots__ = ()
 
+    @property
     @abstractmethod
-    def phases(self) -> tuple[Phase, ...]:
-        """The dominating pair, as phases of identical steps."""
-
-    def epsilon(self, delta: float) -> Bracket:
-        """Certified bounds of the least ε at this δ, in (0, 1)."""
-        return epsilon_bracket(self.phases(), require_delta(delta))
-
-    def delta(self, epsilon: float) -> Bracket:
-        """Certified bounds of the least δ at this ε, >= 0."""
-        return delta_bracket(self.phases(), require_epsilon(epsilon))
-
-    def dp_event(self) -> Any:
-        """The mechanism as a ``dp_accounting.DpEvent`` (needs the extra ``dp-accounting``)."""
-        from userdp.accounting import dp_accounting_backend
-
-        return dp_accounting_backend.mixture_event(self.phases())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampledMechanism(MixtureMechanism):
-    """T identical steps, each on a random sample, with noise that can be calibrated.
-
-    Args:
-        noise_multiplier: σ, the noise's standard deviation divided by the clip norm; > 0.
-        steps: T, noisy updates released; at least 1.
-    """
-
-    sampling: ClassVar[Sampling]
-
-    noise_multiplier: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("steps", self.steps)
+    def steps(self) -> int:
+        """T, noisy updates released."""
 
     @property
-    def adjacency(self) -> Adjacency:
-        return Adjacency.ADD_OR_REMOVE
+    @abstractmethod
+    def noise_multiplier(self) -> float:
+        """σ, the noise's standard deviation divided by the clip norm."""
 
+    @property
+    @abstractmethod
+    def items(self) -> int:
+        """The most items of one user that this is the price for."""
+
+    @abstractmethod
     def with_steps(self, steps: int) -> Self:
         """The same mechanism run for another number of steps."""
-        return replace(self, steps=steps)
 
+    @abstractmethod
     def with_noise_multiplier(self, noise_multiplier: float) -> Self:
         """The same mechanism with other noise."""
-        return replace(self, noise_multiplier=noise_multiplier)
+
+    @abstractmethod
+    def of(self, items: int) -> Self:
+        """The same steps as a user of another number of items sees them."""

@@ -28,16 +28,17 @@ from userdp.accounting.contour import (
     delta_bracket,
     epsilon_bracket,
 )
-from userdp.accounting.mechanisms.base import Mechanism, MixtureMechanism
+from userdp.accounting.mechanisms.base import Mechanism
+from userdp.accounting.mechanisms.mixture import Mixture
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency, require_delta, require_epsilon
+from userdp.vocabulary import Adjacency, require_delta, require_epsilon
 
 _MOST_ATOMS, _FINE_ATOMS = 1024, 1 << 14  # beside Gaussian parts; while outcomes are combined
 _TOLERANCE = 1e-7
 _UP, _DOWN = 1 + 1e-12, 1 - 1e-12  # sums of non-negative terms, rounded outwards
 
-Part = MixtureMechanism | PureQuery
+Part = Mixture | PureQuery
 Floats = NDArray[np.float64]
 
 

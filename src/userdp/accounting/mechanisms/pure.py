@@ -8,7 +8,7 @@ from typing import Any
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.mechanisms.base import Mechanism
-from userdp.guarantees import Adjacency, require_delta, require_epsilon, require_positive
+from userdp.vocabulary import Adjacency, require_delta, require_epsilon, require_positive
 
 ACCOUNTANT = "closed-form"
 _UP, _DOWN = 1 + 1e-14, 1 - 1e-14  # a handful of roundings of 1.1e-16 each

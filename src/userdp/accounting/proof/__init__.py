@@ -4,7 +4,7 @@ The derivation is docs/proof.md. It proves numbers, not that a pair of laws domi
 """
 
 from userdp.accounting.proof.enclosure import Enclosure, enclose_delta
-from userdp.accounting.proof.law import Binomial, Hypergeometric, Steps
+from userdp.accounting.proof.law import Steps
 from userdp.accounting.proof.sums import OneWay
 
-__all__ = ["Binomial", "Enclosure", "Hypergeometric", "OneWay", "Steps", "enclose_delta"]
+__all__ = ["Enclosure", "OneWay", "Steps", "enclose_delta"]

@@ -7,8 +7,9 @@ import math
 import numpy as np
 from scipy.special import log_ndtr
 
+from userdp.accounting.laws import Binomial
 from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
-from userdp.accounting.proof.law import Binomial, Ratio, Steps
+from userdp.accounting.proof.law import Ratio, Steps, chance, growth
 from userdp.accounting.proof.planning import FloatLaw
 from userdp.accounting.proof.sums import OneWay
 
@@ -60,7 +61,7 @@ def participation(phases: tuple[Steps, ...]) -> Ball:
     arb = flint_library().arb
     value = arb(0)
     for steps in phases:
-        absent = steps.law.weight(0) if steps.law.least == 0 else arb(0)
+        absent = chance(steps.law, 0) if steps.law.least == 0 else arb(0)
         value += steps.count * (1 - absent)
     return value
 
@@ -73,7 +74,7 @@ def add_is_zero(phases: tuple[Steps, ...], epsilon: float) -> bool:
     with flint.ctx.workprec(256):
         most = flint.arb(0)
         for steps in phases:
-            most -= steps.count * steps.law.weight(0).log()
+            most -= steps.count * chance(steps.law, 0).log()
         return bool(flint.arb(epsilon) >= most)
 
 
@@ -163,17 +164,17 @@ def _mixture_tail(steps: Steps, law: FloatLaw, root: Ball, bits: int, *, above: 
     def beyond(k: int) -> Ball:
         return _tail(sign * (root - steps.unit * k))
 
-    weight = steps.law.weight(low)
+    weight = chance(steps.law, low)
     value = arb(0)
     if low > least:
-        rho = beyond(low - 1) / beyond(low) / steps.law.ratio(low - 1)
+        rho = beyond(low - 1) / beyond(low) / growth(steps.law, low - 1)
         value += _upto(weight * beyond(low) * _geometric(rho))
     for k in range(low, high + 1):
         value += weight * beyond(k)
         if k < high:
-            weight = weight * steps.law.ratio(k)
+            weight = weight * growth(steps.law, k)
     if high < steps.law.most:
-        rho = beyond(high + 1) / beyond(high) * steps.law.ratio(high)
+        rho = beyond(high + 1) / beyond(high) * growth(steps.law, high)
         value += _upto(weight * beyond(high) * _geometric(rho))
     return value
 
@@ -201,11 +202,11 @@ def binomial_tail_added(
         return delta
     flint = flint_library()
     with flint.ctx.workprec(256):
-        weight, tail, k = units.weight(cap + 1), flint.arb(0), cap + 1
+        weight, tail, k = chance(units, cap + 1), flint.arb(0), cap + 1
         if units.probability == 1:
             return 1.0
         while k < units.trials:
-            ratio = units.ratio(k)  # falls with k
+            ratio = growth(units, k)  # falls with k
             rest = weight / (1 - ratio) if ratio < 1 else None
             if rest is not None and weight <= tail * flint.arb(2) ** -60:
                 break

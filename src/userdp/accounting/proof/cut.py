@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from userdp.accounting.proof.balls import Ball, flint_library
-from userdp.accounting.proof.law import Steps
+from userdp.accounting.proof.law import Steps, chance, growth
 from userdp.accounting.proof.planning import Cut, View
 
 
@@ -28,10 +28,10 @@ def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
         keep = np.flatnonzero(law.log_q > law.log_q.max() - 1500.0)
         low, high = int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least
         width = (2 + 1 / arb(cut.sharpness) ** 2).sqrt()
-        weight, lost = steps.law.weight(low), arb(0)
+        weight, lost = chance(steps.law, low), arb(0)
         if low > steps.law.least:
             # the terms fall geometrically downwards, and lower k has less mass beyond the cut
-            rho = 1 / steps.law.ratio(low - 1)
+            rho = 1 / growth(steps.law, low - 1)
             if not rho < 1:
                 raise ArithmeticError("the window of k is too narrow for the dropped mass")
             start = (arb(cut.place) - steps.unit * low) / width
@@ -39,9 +39,9 @@ def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
         for k in range(low, high + 1):
             lost += weight * ((arb(cut.place) - steps.unit * k) / width).erfc() / 2
             if k < high:
-                weight *= steps.law.ratio(k)
+                weight *= growth(steps.law, k)
         if high < steps.law.most:
-            rho = steps.law.ratio(high)
+            rho = growth(steps.law, high)
             if not rho < 1:
                 raise ArithmeticError("the window of k is too narrow for the dropped mass")
             lost += weight * rho / (1 - rho)

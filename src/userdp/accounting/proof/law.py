@@ -16,74 +16,38 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from userdp.accounting.laws import Binomial, Law
 from userdp.accounting.proof.balls import Ball, flint_library
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Binomial:
-    """k ~ Binomial(``trials``, ``probability``); the float is taken as the dyadic that it is."""
-
-    trials: int
-    probability: float
-
-    @property
-    def least(self) -> int:
-        return self.trials if self.probability == 1 else 0
-
-    @property
-    def most(self) -> int:
-        return self.trials
-
-    def weight(self, k: int) -> Ball:
-        """q_k as a ball."""
-        arb = flint_library().arb
-        p = arb(self.probability)
-        return arb.bin_uiui(self.trials, k) * p**k * (1 - p) ** (self.trials - k)
-
-    def ratio(self, k: int) -> Ball:
-        """q_{k+1} / q_k as a ball."""
-        arb = flint_library().arb
-        p = arb(self.probability)
-        return arb(self.trials - k) / (k + 1) * (p / (1 - p))
+def chance(law: Law, k: int) -> Ball:
+    """q_k as a ball."""
+    arb = flint_library().arb
+    if isinstance(law, Binomial):
+        p = arb(law.probability)
+        return arb.bin_uiui(law.trials, k) * p**k * (1 - p) ** (law.trials - k)
+    return (
+        arb.bin_uiui(law.marked, k)
+        * arb.bin_uiui(law.population - law.marked, law.draws - k)
+        / arb.bin_uiui(law.population, law.draws)
+    )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hypergeometric:
-    """k marked units among ``draws`` of ``population``, ``marked`` of which are marked."""
-
-    draws: int
-    population: int
-    marked: int
-
-    @property
-    def least(self) -> int:
-        return max(0, self.draws + self.marked - self.population)
-
-    @property
-    def most(self) -> int:
-        return min(self.draws, self.marked)
-
-    def weight(self, k: int) -> Ball:
-        """q_k as a ball."""
-        arb = flint_library().arb
-        return (
-            arb.bin_uiui(self.marked, k)
-            * arb.bin_uiui(self.population - self.marked, self.draws - k)
-            / arb.bin_uiui(self.population, self.draws)
-        )
-
-    def ratio(self, k: int) -> Ball:
-        """q_{k+1} / q_k as a ball."""
-        arb = flint_library().arb
-        above = arb(self.marked - k) * (self.draws - k)
-        return above / (k + 1) / (self.population - self.marked - self.draws + k + 1)
+def growth(law: Law, k: int) -> Ball:
+    """q_{k+1} / q_k as a ball."""
+    arb = flint_library().arb
+    if isinstance(law, Binomial):
+        p = arb(law.probability)
+        return arb(law.trials - k) / (k + 1) * (p / (1 - p))
+    above = arb(law.marked - k) * (law.draws - k)
+    return above / (k + 1) / (law.population - law.marked - law.draws + k + 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
     """``count`` steps whose noise N(0, σ²) is shifted by ``scale``·k, k drawn from ``law``."""
 
-    law: Binomial | Hypergeometric
+    law: Law
     scale: float
     noise_multiplier: float
     count: int
@@ -116,9 +80,9 @@ class Ratio:
         low, high = window
         self.low, self.high = low, high
         self.trials = law.most - law.least
-        weights = [law.weight(low)]
+        weights = [chance(law, low)]
         for k in range(low, high):
-            weights.append(weights[-1] * law.ratio(k))
+            weights.append(weights[-1] * growth(law, k))
         self.weights = weights
         half = self.a**2 / 2
         self.coefficients = [q * (-half * k * k).exp() for k, q in enumerate(weights, low)]
@@ -129,10 +93,10 @@ class Ratio:
         self._line: tuple[Ball, Ball, Ball] | None = None
         self._above = self._below = arb(0)
         if high < law.most:
-            rho = law.ratio(high) * (-half * (2 * high + 1) + self.a * arb(reach[1])).exp()
+            rho = growth(law, high) * (-half * (2 * high + 1) + self.a * arb(reach[1])).exp()
             self._above = _geometric(rho)
         if low > law.least:
-            rho = (half * (2 * low - 1) - self.a * arb(reach[0])).exp() / law.ratio(low - 1)
+            rho = (half * (2 * low - 1) - self.a * arb(reach[0])).exp() / growth(law, low - 1)
             self._below = _geometric(rho)
         self.reach = reach
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp
 
-from userdp.accounting.proof.law import Binomial, Steps
+from userdp.accounting.laws import Binomial
+from userdp.accounting.proof.law import Steps
 
 Floats = NDArray[np.float64]
 

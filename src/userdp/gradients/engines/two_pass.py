@@ -58,7 +58,7 @@ from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.shards import is_sharded, local, reshard, shapes_of
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 _CLOSE = 0.01
 

@@ -31,7 +31,7 @@ from userdp.gradients.models import (
 from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.guarantees import require_count
+from userdp.vocabulary import require_count
 
 
 @secretly

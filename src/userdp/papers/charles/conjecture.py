@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from userdp.accounting.bracket import Bracket
-from userdp.guarantees import require_epsilon
+from userdp.vocabulary import require_epsilon
 
 
 class Verdict(StrEnum):

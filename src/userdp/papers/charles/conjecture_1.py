@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.accounting.mechanisms import binomial_steps
 from userdp.papers.charles.conjecture import Verdict, check_conjecture_1
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
@@ -44,8 +44,8 @@ def rows(*, settings: int = 1000, seed: int = 0, noise_factor: float = 1.0) -> l
     for _ in range(settings):
         steps, k = round(between(1, 10_000)), round(between(2, 256))
         p, sigma, delta = between(1e-5, 0.9), between(0.3, 30), between(1e-12, 1e-2)
-        users = PoissonUsers(sampling_probability=p, noise_multiplier=sigma, steps=steps)
-        examples = PoissonExamples(
+        users = binomial_steps(sampling_probability=p, noise_multiplier=sigma, steps=steps)
+        examples = binomial_steps(
             sampling_probability=p,
             group_size=k,
             noise_multiplier=noise_factor * k * sigma,

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from userdp.accounting.calibration import calibrate
-from userdp.accounting.mechanisms import PoissonExamples, PoissonUsers
+from userdp.accounting.mechanisms import binomial_steps
 
 
 @lru_cache(maxsize=4096)
@@ -15,7 +15,7 @@ def examples_noise(
 ) -> float:
     """σ_ELS: the least noise multiplier of ELS within (ε, δ), to a factor of 1.0001."""
     return calibrate(
-        PoissonExamples(
+        binomial_steps(
             sampling_probability=sampling_probability,
             group_size=group_size,
             noise_multiplier=1.0,
@@ -31,7 +31,9 @@ def examples_noise(
 def users_noise(sampling_probability: float, steps: int, epsilon: float, delta: float) -> float:
     """σ_ULS: the least noise multiplier of ULS within (ε, δ), to a factor of 1.0001."""
     return calibrate(
-        PoissonUsers(sampling_probability=sampling_probability, noise_multiplier=1.0, steps=steps),
+        binomial_steps(
+            sampling_probability=sampling_probability, noise_multiplier=1.0, steps=steps
+        ),
         target_epsilon=epsilon,
         target_delta=delta,
         tolerance=1e-4,

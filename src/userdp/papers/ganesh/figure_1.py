@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.accounting.mechanisms import PoissonExamples
+from userdp.accounting.mechanisms import Mixture, binomial_steps
 from userdp.papers.groups import draw_groups, group_rows
 from userdp.papers.table import Row
 
@@ -26,8 +26,8 @@ def rows(
     found: list[Row] = []
     for noise in noise_multipliers:
 
-        def mechanism(k: int, noise: float = noise) -> PoissonExamples:
-            return PoissonExamples(
+        def mechanism(k: int, noise: float = noise) -> Mixture:
+            return binomial_steps(
                 sampling_probability=sampling_probability,
                 group_size=k,
                 noise_multiplier=noise,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.accounting.mechanisms import FixedBatchExamples
+from userdp.accounting.mechanisms import Mixture, hypergeometric_steps
 from userdp.papers.groups import draw_groups, group_rows
 from userdp.papers.table import Row
 
@@ -27,8 +27,8 @@ def rows(
     found: list[Row] = []
     for noise in noise_multipliers:
 
-        def mechanism(k: int, noise: float = noise) -> FixedBatchExamples:
-            return FixedBatchExamples(
+        def mechanism(k: int, noise: float = noise) -> Mixture:
+            return hypergeometric_steps(
                 batch_size=batch_size,
                 population=population,
                 group_size=k,

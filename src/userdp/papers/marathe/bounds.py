@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from userdp.guarantees import require_count, require_positive
+from userdp.vocabulary import require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

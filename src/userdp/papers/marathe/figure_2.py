@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from userdp.cohorts.poisson import distinct_indices
 from userdp.federated.data import SubjectItems, spread
 from userdp.papers.marathe import federations
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
+from userdp.sampling.coins import distinct_indices
 
 FEMNIST_SUBJECTS, FEMNIST_ITEMS, FEMNIST_SPREAD, FEMNIST_BATCH = 3500, 145, 0.38, 512
 

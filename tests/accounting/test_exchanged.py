@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from userdp.accounting.calibration import calibrate_fixed_graph
-from userdp.accounting.mechanisms import FixedGraphExamples, PoissonExamples
+from userdp.accounting.calibration import calibrate
+from userdp.accounting.mechanisms import Exchanged, binomial_steps
 from userdp.errors import UseError
-from userdp.guarantees import Adjacency
+from userdp.vocabulary import Adjacency
 
 SETTINGS = [  # G, steps, p, sigma, epsilon
     (2, 1, 0.9, 0.7, 1.0),
@@ -52,9 +52,11 @@ def shifts_of(group: int, p: float) -> tuple[np.ndarray, np.ndarray]:
     return k, binom.pmf(k, group, p)
 
 
-def priced(group: int, steps: int, p: float, sigma: float) -> FixedGraphExamples:
-    return FixedGraphExamples(
-        sampling_probability=p, group_size=group, noise_multiplier=sigma, steps=steps
+def priced(group: int, steps: int, p: float, sigma: float) -> Exchanged:
+    return Exchanged(
+        removed=binomial_steps(
+            sampling_probability=p, group_size=group, noise_multiplier=sigma, steps=steps
+        )
     )
 
 
@@ -71,7 +73,7 @@ def test_the_price_covers_a_user_whose_gradients_are_turned_round(group, steps, 
 def test_invariant_8_twin_the_add_or_remove_price_is_caught(group, steps, p, sigma, eps):
     k, weights = shifts_of(group, p)
     attained = attack_delta(-k, k, weights, sigma, steps, eps)
-    cheap = PoissonExamples(
+    cheap = binomial_steps(
         sampling_probability=p, group_size=group, noise_multiplier=sigma, steps=steps
     )
     assert attained > 1.01 * cheap.delta(eps).upper
@@ -102,7 +104,7 @@ def test_the_oracle_is_the_closed_form_where_everybody_takes_part():
 
 @pytest.mark.parametrize(("p", "group"), [(0.01, 4), (1.0, 2)])
 def test_calibration_stays_within_the_budget_and_wastes_nothing(p, group):
-    found = calibrate_fixed_graph(priced(group, 50, p, 1.0), target_epsilon=2.0, target_delta=1e-6)
+    found = calibrate(priced(group, 50, p, 1.0), target_epsilon=2.0, target_delta=1e-6)
     assert 2.0 * (1 - 1e-4) < found.epsilon(1e-6).upper <= 2.0
     assert found.delta(2.0).upper <= 1e-6 * (1 + 1e-6)
 
@@ -111,7 +113,7 @@ def test_epsilon_and_delta_agree_and_name_their_adjacency():
     mechanism = priced(3, 100, 0.01, 1.0)
     found = mechanism.epsilon(1e-6)
     assert 1e-6 * (1 - 1e-4) < mechanism.delta(found.upper).upper <= 1e-6
-    zeroed = mechanism.zeroed.epsilon(1e-6)
+    zeroed = mechanism.removed.epsilon(1e-6)
     assert found.lower == zeroed.lower < zeroed.upper < found.upper
     assert mechanism.adjacency is Adjacency.FIXED_GRAPH
     assert mechanism.with_steps(1).epsilon(1e-6).upper < found.upper
@@ -125,4 +127,4 @@ def test_epsilon_and_delta_agree_and_name_their_adjacency():
 def test_parameters_out_of_range_are_refused(bad):
     good = {"sampling_probability": 0.1, "group_size": 2, "noise_multiplier": 1.0, "steps": 3}
     with pytest.raises(UseError):
-        FixedGraphExamples(**{**good, **bad})
+        Exchanged(removed=binomial_steps(**{**good, **bad}))

@@ -1,19 +1,21 @@
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from tests.plans import els_plan, uls_plan
-from userdp.cohorts import build_sampler
+from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.errors import UseError
 from userdp.plan import StepRecord
+from userdp.sampling.coins import secret_generator
 
 COUNTS = np.array([1, 2, 9, 30] * 25)
 
 
+def sampler_of(plan, counts, seed=None):
+    return plan.sampling.sampler(counts, secret_generator(seed))
+
+
 def draws(plan, counts, number, seed=0):
-    sampler = build_sampler(plan, counts, unsafe_seed=seed)
+    sampler = sampler_of(plan, counts, seed)
     return [sampler.draw() for _ in range(number)]
 
 
@@ -50,14 +52,14 @@ SAMPLED = [(uls_plan(), 100), (els_plan(), 275)]
 @pytest.mark.parametrize(("plan", "total"), SAMPLED, ids=["ULS", "ELS"])
 def test_invariant_1_the_sampler_draws_with_the_accounted_probability(plan, total):
     sizes = np.array([cohort.units for cohort in draws(plan, COUNTS, 4_000)])
-    assert p_value_of_sizes(sizes, total, plan.mechanism.sampling_probability) > 1e-4
+    assert p_value_of_sizes(sizes, total, plan.mechanism.law.probability) > 1e-4
 
 
 @pytest.mark.parametrize(("plan", "total"), SAMPLED, ids=["ULS", "ELS"])
 def test_broken_twin_of_invariant_1_a_sampler_with_another_probability_is_caught(plan, total):
-    other = dataclasses.replace(plan, sampling_probability=plan.sampling_probability * 1.2)
+    other = changed_plan(plan, sampling_probability=plan.sampling.sampling_probability * 1.2)
     sizes = np.array([cohort.units for cohort in draws(other, COUNTS, 4_000)])
-    assert p_value_of_sizes(sizes, total, plan.mechanism.sampling_probability) < 1e-4
+    assert p_value_of_sizes(sizes, total, plan.mechanism.law.probability) < 1e-4
 
 
 def test_els_reaches_every_capped_example_equally():
@@ -100,11 +102,8 @@ def test_broken_twin_of_invariant_4_a_probability_from_the_data_moves_with_one_u
 
     assert from_data(COUNTS) != from_data(COUNTS[:-1])
     plan = uls_plan()
-    records = [
-        build_sampler(plan, counts).record(noise_std=1.0, l2_clip_norm=0.5)
-        for counts in (COUNTS, COUNTS[:-1])
-    ]
-    assert records[0] == records[1] == StepRecord.of_plan(plan)
+    recorded = [sampler_of(plan, counts).sampling for counts in (COUNTS, COUNTS[:-1])]
+    assert recorded[0] == recorded[1] == StepRecord.of_plan(plan).sampling
 
 
 def test_steps_are_independent():
@@ -115,9 +114,10 @@ def test_steps_are_independent():
 
 def test_the_shuffle_says_what_it_is_and_visits_everyone_once_per_pass():
     plan = uls_plan(unsafe_shuffle=True, group_size=1)
-    sampler = build_sampler(plan, COUNTS, unsafe_seed=1)
-    assert sampler.record(noise_std=1.0, l2_clip_norm=0.5) == StepRecord.of_plan(plan)
-    assert str(StepRecord.of_plan(plan).sampling) == "unsafe-shuffle"
+    sampler = sampler_of(plan, COUNTS, 1)
+    assert sampler.sampling == StepRecord.of_plan(plan).sampling
+    assert sampler.sampling.kind == "unsafe-shuffle-users"
+    assert not sampler.sampling.covered
     users = np.concatenate([sampler.draw().users for _ in range(10)])
     assert sorted(users.tolist()) == list(range(100))
 
@@ -125,4 +125,4 @@ def test_the_shuffle_says_what_it_is_and_visits_everyone_once_per_pass():
 @pytest.mark.parametrize("counts", [[0, 1], [[1]], [-1]])
 def test_impossible_counts_are_refused(counts):
     with pytest.raises(UseError):
-        build_sampler(uls_plan(), np.array(counts))
+        sampler_of(uls_plan(), np.array(counts))

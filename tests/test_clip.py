@@ -6,22 +6,21 @@ the plan's numbers. The pair: a user with k drawn units moves the sum by k C_t a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from tests.plans import els_plan, uls_plan
-from userdp.adaptive import (
+from tests.plans import changed_plan, els_plan, uls_plan
+from userdp.clip import (
     FARTHEST,
     AdaptiveClipping,
+    ClipForm,
     joint_noise_multiplier,
     sum_noise_multiplier,
 )
 from userdp.errors import UseError
-from userdp.guarantees import ClipForm
 from userdp.plan import Plan
 
 COUNT_NOISE = 1.5
@@ -32,7 +31,7 @@ def one_step(make_plan, **changes) -> Plan:
     values = {"steps": 1, "noise_multiplier": 1.2, "population": 40, "group_size": 3}
     size = "cohort_size" if make_plan is uls_plan else "batch_size"
     plan = make_plan(**{**values, size: 20, **changes})
-    return dataclasses.replace(plan, adaptive=ADAPTIVE)
+    return changed_plan(plan, adaptive=ADAPTIVE)
 
 
 def exact_delta(
@@ -57,8 +56,8 @@ def delta_of(plan: Plan, epsilon: float, *, sum_multiplier: float | None = None)
     """The true δ of one step of the plan at ``epsilon``, C_t = 1."""
     return exact_delta(
         epsilon,
-        held=1 if plan.algorithm == "ULS" else plan.group_size,
-        probability=plan.sampling_probability,
+        held=1 if plan.algorithm == "ULS" else plan.sampling.group_size,
+        probability=plan.sampling.sampling_probability,
         sum_std=sum_multiplier or plan.sum_noise_multiplier,
         count_std=plan.count_noise_std,
     )
@@ -79,13 +78,13 @@ def test_invariant_8_the_claim_covers_sum_and_count_together_and_is_tight(plan, 
 def test_invariant_8_twin_count_noise_forgotten_in_the_accounting_is_caught(plan):
     """The sum keeps the noise of a plan without a count, and the count is released all the same."""
     epsilon = plan.guarantee(delta=1e-4).epsilon
-    assert delta_of(plan, epsilon, sum_multiplier=plan.noise_multiplier) > 1.2e-4
+    assert delta_of(plan, epsilon, sum_multiplier=plan.noise.multiplier) > 1.2e-4
 
 
 @pytest.mark.parametrize("plan", PLANS[1:], ids=IDS[1:])
 def test_invariant_8_twin_a_count_that_moves_by_a_half_under_els_is_caught(plan):
     """Accounting that lets a user's k examples move the count by 1/2 in place of k/2."""
-    held, p = plan.group_size, plan.sampling_probability
+    held, p = plan.sampling.group_size, plan.sampling.sampling_probability
 
     def cheaper(epsilon: float) -> float:
         """The δ that this accounting would compute."""
@@ -116,9 +115,7 @@ def test_the_sums_noise_never_leaves_the_pair_below_the_plan(noise_multiplier, r
 @pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0, math.inf, 0.5, 0.55])
 def test_a_count_that_would_spend_the_budget_alone_is_refused(bad):
     with pytest.raises(UseError):
-        dataclasses.replace(
-            uls_plan(noise_multiplier=1.0), adaptive=AdaptiveClipping(count_noise_std=bad)
-        )
+        changed_plan(uls_plan(noise_multiplier=1.0), adaptive=AdaptiveClipping(count_noise_std=bad))
 
 
 @pytest.mark.parametrize(
@@ -133,16 +130,16 @@ def test_constants_out_of_range_are_refused(changes):
 
 def test_automatic_clipping_has_no_threshold_to_adapt():
     with pytest.raises(UseError, match="no threshold"):
-        dataclasses.replace(uls_plan(), clip_form=ClipForm.AUTOMATIC, adaptive=AdaptiveClipping())
+        changed_plan(uls_plan(), clip_form=ClipForm.AUTOMATIC, adaptive=AdaptiveClipping())
 
 
 def test_the_default_count_noise_costs_the_sum_two_percent_at_most():
     for population, cohort in ((100, 10), (10**6, 10**4)):
-        plan = dataclasses.replace(
+        plan = changed_plan(
             uls_plan(population=population, cohort_size=cohort), adaptive=AdaptiveClipping()
         )
-        assert 1 < plan.sum_noise_multiplier / plan.noise_multiplier < 1.0207
-        assert plan.noise_std == plan.sum_noise_multiplier * plan.l2_clip_norm
+        assert 1 < plan.sum_noise_multiplier / plan.noise.multiplier < 1.0207
+        assert plan.noise_std == plan.sum_noise_multiplier * plan.clip.l2_norm
 
 
 def settle(norms: np.ndarray, *, quantile: float, start: float) -> float:

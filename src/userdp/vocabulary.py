@@ -1,4 +1,4 @@
-"""The vocabulary of a privacy claim: unit, adjacency, sampling, `Guarantee`; and validators.
+"""The vocabulary of a privacy claim: unit, adjacency, `Guarantee`; and validators.
 
 Everything here is plain data, and of ours only the errors are imported, so that every other module
 may speak these words.
@@ -7,10 +7,9 @@ may speak these words.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
-from typing import Any
 
 from userdp.errors import UseError
 
@@ -39,49 +38,9 @@ class Adjacency(StrEnum):
     FIXED_GRAPH = "fixed-graph"
 
 
-class Sampling(StrEnum):
-    """How a step draws its data.
-
-    ``USERS``: each user independently with probability q (Poisson; Charles et al., Algorithm 2).
-    ``EXAMPLES``: each example independently with probability p (Poisson; Algorithm 1).
-    ``FIXED_BATCH``: exactly ``batch_size`` examples without replacement (Ganesh 2024, Thm 3.3).
-    ``UNSAFE_SHUFFLE``: a shuffled pass over the data; no epsilon is ever claimed for it.
-    ``MIXED``: parts with different samplings were composed.
-    ``NONE``: a run without privacy; no epsilon is ever claimed for it.
-    """
-
-    USERS = "users"
-    EXAMPLES = "examples"
-    FIXED_BATCH = "fixed-batch"
-    UNSAFE_SHUFFLE = "unsafe-shuffle"
-    MIXED = "mixed"
-    NONE = "none"
-
-
-class ClipForm(StrEnum):
-    """How a unit's gradient g becomes one of norm at most C; none of them moves ε.
-
-    ``THRESHOLD``: g · min(1, C / ‖g‖) (Charles et al. 2024, Algorithms 1 and 2).
-    ``NORMALIZED``: the same, and the noisy sum is divided by C: the learning rate then means the
-    same at every C (De et al. 2022, Section 3.3).
-    ``AUTOMATIC``: g · C / (‖g‖ + γ), so that C too is only a scale; divided by C as well
-    (Bu et al. 2023, "Automatic Clipping", AUTO-S).
-    """
-
-    THRESHOLD = "threshold"
-    NORMALIZED = "normalized"
-    AUTOMATIC = "automatic"
-
-
-class LayerSplit(StrEnum):
-    """How the clip norm C is split over layers, each clipped to its own C_l: Σ C_l² = C².
-
-    ``UNIFORM``: C_l² = C² / layers. ``DIMENSION``: C_l² is proportional to the layer's number of
-    parameters. A layer is the trainable parameters of one module (McMahan et al. 2018).
-    """
-
-    UNIFORM = "uniform"
-    DIMENSION = "dimension"
+MIXED, NONE = "mixed", "none"
+"""What a `Guarantee` says of its sampling where parts with different samplings were composed, and
+where nothing is claimed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +55,8 @@ class Guarantee:
         delta: in [0, 1).
         unit: whose contribution is bounded.
         adjacency: how neighbouring data sets differ.
-        sampling: how each step drew its data.
+        sampling: how each step drew its data: the ``kind`` of a `userdp.sampling.Sampling`, or
+            `MIXED`, or `NONE`.
         accountant: which accountant answered.
     """
 
@@ -104,7 +64,7 @@ class Guarantee:
     delta: float
     unit: PrivacyUnit
     adjacency: Adjacency
-    sampling: Sampling
+    sampling: str
     accountant: str
 
     def __post_init__(self) -> None:
@@ -118,10 +78,6 @@ class Guarantee:
             f"({round_up(self.epsilon)}, {delta_up(self.delta)})-DP per {self.unit}, "
             f"{self.adjacency} adjacency, sampling {self.sampling}, accountant {self.accountant}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The claim as plain values, for JSON."""
-        return {key: str(v) if isinstance(v, StrEnum) else v for key, v in asdict(self).items()}
 
 
 def round_up(epsilon: float, digits: int = 4) -> str:

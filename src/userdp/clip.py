@@ -1,6 +1,7 @@
-r"""Adaptive quantile clipping: the clip norm follows a quantile of the units' norms, under DP.
+r"""`Clip`: how each drawn unit's gradient is bounded, and how the bound may adapt.
 
-At step t the release is a *pair*: the clipped sum with noise of deviation
+**Adaptive quantile clipping**: the clip norm follows a quantile of the units' norms, under DP. At
+step t the release is a *pair*: the clipped sum with noise of deviation
 :math:`\sigma_\Delta C_t` on each coordinate, and :math:`\sum_i (b_i - 1/2)` with noise of deviation
 :math:`\sigma_b`, where :math:`b_i` says whether unit i has norm at most :math:`C_t`. Then
 
@@ -25,15 +26,42 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 from userdp.errors import UseError
-from userdp.guarantees import require_positive
+from userdp.vocabulary import require_positive
 
 FARTHEST = 2.0**20
 """The clip norm stays within this factor of the plan's: a public constant."""
 
 _LEAST_RATIO = 0.55
 _ROUNDING = 1 + 1e-12
+
+
+class ClipForm(StrEnum):
+    """How a unit's gradient g becomes one of norm at most C; none of them moves ε.
+
+    ``THRESHOLD``: g · min(1, C / ‖g‖) (Charles et al. 2024, Algorithms 1 and 2).
+    ``NORMALIZED``: the same, and the noisy sum is divided by C: the learning rate then means the
+    same at every C (De et al. 2022, Section 3.3).
+    ``AUTOMATIC``: g · C / (‖g‖ + γ), so that C too is only a scale; divided by C as well
+    (Bu et al. 2023, "Automatic Clipping", AUTO-S).
+    """
+
+    THRESHOLD = "threshold"
+    NORMALIZED = "normalized"
+    AUTOMATIC = "automatic"
+
+
+class LayerSplit(StrEnum):
+    """How the clip norm C is split over layers, each clipped to its own C_l: Σ C_l² = C².
+
+    ``UNIFORM``: C_l² = C² / layers. ``DIMENSION``: C_l² is proportional to the layer's number of
+    parameters. A layer is the trainable parameters of one module (McMahan et al. 2018).
+    """
+
+    UNIFORM = "uniform"
+    DIMENSION = "dimension"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +114,43 @@ class AdaptiveClipping:
         fraction = min(1.0, max(0.0, 0.5 + noisy_count / denominator))
         moved = l2_clip_norm * math.exp(-self.learning_rate * (fraction - self.quantile))
         return min(start * FARTHEST, max(start / FARTHEST, moved))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clip:
+    """How the gradient of each drawn unit is bounded; public constants, fixed with the plan.
+
+    Args:
+        l2_norm: C, in gradient units; with ``adaptation``, of the first step.
+        item_norm: clips each example of a unit before the unit, if given.
+        form: what clipping does to a unit's gradient.
+        stability: γ of ``automatic`` clipping, in gradient units; says nothing otherwise.
+        split: clip each layer to its share of C, if given.
+        adaptation: the clip norm follows a quantile of the norms, if given; the count it needs is
+            part of what the plan's noise multiplier accounts for.
+
+    Raises:
+        UseError: a field is out of its range (NaN included).
+    """
+
+    l2_norm: float
+    item_norm: float | None = None
+    form: ClipForm = ClipForm.THRESHOLD
+    stability: float = 0.01
+    split: LayerSplit | None = None
+    adaptation: AdaptiveClipping | None = None
+
+    def __post_init__(self) -> None:
+        require_positive("l2_clip_norm", self.l2_norm)
+        if self.item_norm is not None:
+            require_positive("item_clip_norm", self.item_norm)
+        if not 1e-6 <= self.stability <= 1e6:
+            raise UseError(f"clip_stability must be in [1e-6, 1e6], got {self.stability!r}")
+        if self.adaptation is not None and self.form is ClipForm.AUTOMATIC:
+            raise UseError(
+                "automatic clipping has no threshold that a quantile could set",
+                hint="adapt threshold or normalized clipping",
+            )
 
 
 def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> float:

@@ -23,7 +23,32 @@ distance of the two; it is a function of T alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
+
+from userdp.vocabulary import require_positive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gaussian:
+    """Independent Gaussian noise on each coordinate of each step's clipped sum.
+
+    Args:
+        multiplier: σ, as accounted: the noise's standard deviation divided by the clip norm; > 0.
+            Beside the count of adaptive clipping the sum has more, see `userdp.clip`.
+
+    Raises:
+        UseError: the multiplier is out of its range (NaN included).
+    """
+
+    kind: ClassVar[str] = "gaussian"
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        require_positive("noise_multiplier", self.multiplier)
+
 
 DRAWS = 2
 """Independent draws that are added up for the noise of one coordinate."""

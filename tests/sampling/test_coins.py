@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from userdp.cohorts import poisson
-from userdp.cohorts.poisson import distinct_indices, poisson_indices, secret_generator
 from userdp.errors import UseError
+from userdp.sampling import coins as module
+from userdp.sampling.coins import distinct_indices, poisson_indices, secret_generator
 
 P_VALUE = 1e-4  # fixed in advance; the seeds below are fixed too, so that no test flickers
 
@@ -103,7 +103,7 @@ def test_invariant_4_all_256_bits_of_a_seed_decide_the_draws(monkeypatch):
 
 
 def test_invariant_4_twin_a_pool_of_numpys_default_size_is_caught(monkeypatch):
-    monkeypatch.setattr(poisson, "_POOL_WORDS", 4)
+    monkeypatch.setattr(module, "_POOL_WORDS", 4)
     seen = pools(monkeypatch)
     secret_generator()
     assert seen == [128]

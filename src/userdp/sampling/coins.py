@@ -1,13 +1,15 @@
-"""Poisson sampling of indices, exactly, in time proportional to what is drawn."""
+"""Secret generators, and exact draws of indices in time proportional to what is drawn."""
 
 from __future__ import annotations
 
 import secrets
 
 import numpy as np
+from numpy.typing import NDArray
 
-from userdp.cohorts.cohort import Indices
-from userdp.guarantees import require_count, require_probability
+from userdp.vocabulary import require_count, require_probability
+
+Indices = NDArray[np.int64]
 
 _POOL_WORDS = 8
 """Words of 32 bits that a seed is mixed in: 256 bits."""

@@ -1,0 +1,108 @@
+"""Options made of what each sampling says of its constants; none is named here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, field, fields, make_dataclass
+from typing import Annotated, Any, Literal, get_type_hints
+
+from cyclopts import Parameter
+
+from userdp.errors import UseError
+from userdp.sampling import SAMPLINGS, Sampling
+
+
+def options_class(
+    name: str,
+    *,
+    without: Collection[str] = (),
+    bases: tuple[type, ...] = (),
+    also: Mapping[str, tuple[str, ...]] | None = None,
+    priced: bool = False,
+) -> Any:
+    """A dataclass of ``--sampling`` and every constant that a sampling has, each None by default.
+
+    Args:
+        name: of the class.
+        without: constants that are given in another way.
+        bases: dataclasses of further options.
+        also: further flags of an option, by its name.
+        priced: only samplings that have a price.
+    """
+    chosen = {kind: one for kind, one in SAMPLINGS.items() if one.covered or not priced}
+    kinds = "; ".join(f"{kind}: {one.words.draw}" for kind, one in chosen.items())
+    told: dict[str, dict[str, list[str]]] = {}
+    types: dict[str, Any] = {}
+    for kind, sampling in chosen.items():
+        types |= get_type_hints(sampling)
+        for option, what in sampling.words.options.items():
+            if option not in without:
+                told.setdefault(option, {}).setdefault(what, []).append(kind)
+    made: list[tuple[str, Any, Any]] = [_option("sampling", Literal[tuple(chosen)], kinds, ())]
+    for option, whats in told.items():
+        words = "; ".join(f"{what} ({', '.join(who)})" for what, who in whats.items())
+        made.append(_option(option, types[option], words, (also or {}).get(option, ())))
+    found: Any = make_dataclass(name, made, bases=bases, frozen=True, kw_only=True)
+    # The command-line library takes a class of no module for a builtin, and reads hints off
+    # ``__init__``, where those of the bases are still the text that their own modules know.
+    found.__module__ = __name__
+    found.__init__.__annotations__ = get_type_hints(found, include_extras=True)
+    return found
+
+
+def chosen_sampling(options: Any, *, example: str) -> type[Sampling]:
+    """The class that ``--sampling`` names; `UseError` if it is missing."""
+    if options.sampling is None:
+        raise UseError(
+            f"missing --sampling: without it {example}",
+            hint=f"use --sampling {', '.join(SAMPLINGS)}",
+        )
+    return SAMPLINGS[options.sampling]
+
+
+def constants_of(
+    options: Any, sampling: type[Sampling], *, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """What the options say of the constants of a sampling.
+
+    Raises:
+        UseError: one that has no default is missing, or one was given that the sampling has not.
+    """
+    known = {one.name: one for one in fields(sampling) if one.name not in without}
+    given = {
+        name: getattr(options, name)
+        for name in _constants(SAMPLINGS.values())
+        if name not in without and getattr(options, name, None) is not None
+    }
+    require_options(
+        {
+            name: given.get(name, one.default if one.default is not MISSING else None)
+            for name, one in known.items()
+        },
+        why=f"--sampling {sampling.kind} needs it",
+    )
+    stray = [flag(name) for name in given if name not in known]
+    if stray:
+        raise UseError(f"{', '.join(stray)} has no meaning with --sampling {sampling.kind}")
+    return given
+
+
+def require_options(values: Mapping[str, Any], *, why: str) -> None:
+    """`UseError` that names each option whose value is None."""
+    missing = [flag(name) for name, value in values.items() if value is None]
+    if missing:
+        raise UseError(f"missing {', '.join(missing)}: {why}", hint="see --help")
+
+
+def flag(name: str) -> str:
+    """An option as it is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def _constants(samplings: Iterable[type[Sampling]]) -> dict[str, None]:
+    return {one.name: None for sampling in samplings for one in fields(sampling)}
+
+
+def _option(name: str, kind: Any, words: str, also: tuple[str, ...]) -> tuple[str, Any, Any]:
+    names = (flag(name), *also) if also else None
+    return name, Annotated[kind | None, Parameter(name=names, help=words)], field(default=None)

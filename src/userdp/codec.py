@@ -1,0 +1,163 @@
+"""Dataclasses as plain values and back, one canonical JSON for each, and its digest.
+
+A dataclass becomes an object of its fields, after its class variables ``schema`` (of a file) and
+``kind`` (which tells the members of a union, or the subclasses of an abstract class, apart), if it
+has them. What is read must have exactly the fields that are written, each of its declared type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union
+
+from userdp.errors import UseError
+
+T = TypeVar("T")
+_TAGS = ("schema", "kind")
+
+
+def public(default: Any = dataclasses.MISSING, *, factory: Any = dataclasses.MISSING) -> Any:
+    """A dataclass field that a public page may show; every other field is the operator's."""
+    given = {"default": default, "default_factory": factory, "metadata": {"public": True}}
+    return dataclasses.field(**{k: v for k, v in given.items() if v is not dataclasses.MISSING})
+
+
+def encode(value: Any, *, public_only: bool = False) -> Any:
+    """``value`` as what JSON holds; equal values give equal results.
+
+    Args:
+        value: a dataclass, or what the fields of one may hold.
+        public_only: leave out the fields of dataclasses that are not declared `public`.
+
+    Raises:
+        UseError: a number is not finite, or the value is of a type that no field may hold.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _tags(type(value)) | {
+            field.name: encode(_widened(getattr(value, field.name), hint), public_only=public_only)
+            for field, hint in _fields(type(value))
+            if not public_only or field.metadata.get("public")
+        }
+    if isinstance(value, Mapping):
+        return {str(key): encode(value[key], public_only=public_only) for key in sorted(value)}
+    if isinstance(value, tuple | list):
+        return [encode(one, public_only=public_only) for one in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UseError(f"a number must be finite to be written down, got {value!r}")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UseError(f"{value!r} is of a type that cannot be written down")
+
+
+def decode(kind: type[T], values: Any, *, what: str) -> T:
+    """The inverse of `encode`: a dataclass (or a subclass of an abstract one) from plain values.
+
+    Args:
+        kind: the class that is expected.
+        values: plain values, as of `json.loads`.
+        what: names the whole in errors.
+
+    Raises:
+        UseError: a field is unknown, missing or of another type, or the class refuses a value.
+    """
+    return typing.cast(T, _decode(kind, values, what))
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal for equal values only."""
+    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of `canonical`."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def _tags(kind: Any) -> dict[str, str]:
+    """What tells a class apart; a field of such a name is none."""
+    fields = {field.name for field in dataclasses.fields(kind)}
+    return {
+        name: getattr(kind, name) for name in _TAGS if name not in fields and hasattr(kind, name)
+    }
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    """The types that a union, or a class with subclasses, stands for."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        for one in typing.get_args(hint):
+            yield from _members(one)
+    elif inspect.isclass(hint) and dataclasses.is_dataclass(hint):
+        if _tags(hint) or not hint.__subclasses__():
+            yield hint
+        for one in hint.__subclasses__():
+            yield from _members(one)
+    else:
+        yield hint
+
+
+def _widened(value: Any, hint: Any) -> Any:
+    """A whole number as a float where the field holds floats: 1 and 1.0 are equal."""
+    whole = isinstance(value, int) and not isinstance(value, bool | Enum)
+    kinds = set(_members(hint)) if whole else set()
+    return float(value) if float in kinds and int not in kinds else value
+
+
+def _decode(hint: Any, value: Any, at: str) -> Any:
+    members = list(_members(hint))
+    if isinstance(value, dict):
+        classes: list[Any] = [one for one in members if dataclasses.is_dataclass(one)]
+        tagged = [one for one in classes if _tags(one).get("kind") == value.get("kind")]
+        if classes and not tagged:
+            names = ", ".join(sorted({_tags(one).get("kind", one.__name__) for one in classes}))
+            raise UseError(f"{at} is of kind {value.get('kind')!r}, which is none of: {names}")
+        if tagged:
+            return _build(tagged[0], value, at)
+    for member in members:
+        origin, arguments = typing.get_origin(member), typing.get_args(member)
+        if origin is tuple and isinstance(value, list):
+            return tuple(_decode(arguments[0], one, f"{at}[{n}]") for n, one in enumerate(value))
+        if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+            return {key: _decode(arguments[1], one, f"{at}.{key}") for key, one in value.items()}
+        if member in (type(None), bool, int, str) and type(value) is member:
+            return value
+        if member is float and type(value) in (int, float) and math.isfinite(value):
+            return float(value)
+        words = member if inspect.isclass(member) and issubclass(member, Enum) else ()
+        if type(value) is str and value in {one.value for one in words}:
+            return member(value)
+    raise UseError(f"{at} says what is none of its kind: {value!r}")
+
+
+def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
+    tags = _tags(kind)
+    for name, expected in tags.items():
+        if values.get(name) != expected:
+            raise UseError(
+                f"{at} says {name} {values.get(name)!r}, and this version knows {expected!r}",
+                hint="make it again with this version of userdp",
+            )
+    known = _fields(kind)
+    given, names = set(values) - set(tags), {field.name for field, _ in known}
+    if given != names:
+        raise UseError(
+            f"the fields of {at} are off: unknown {sorted(given - names)}, "
+            f"missing {sorted(names - given)}"
+        )
+    return kind(**{f.name: _decode(hint, values[f.name], f"{at}.{f.name}") for f, hint in known})

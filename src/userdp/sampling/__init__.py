@@ -1,0 +1,47 @@
+"""How a step draws its data: each sampling's law, price, draw and words in a file of its own."""
+
+from userdp.sampling.base import Sampling
+from userdp.sampling.fixed_graph import FixedGraph
+from userdp.sampling.fixed_size import FixedSizeExamples, FixedSizeUsers
+from userdp.sampling.poisson_examples import PoissonExamples
+from userdp.sampling.poisson_users import PoissonUsers
+from userdp.sampling.shuffle import ShuffleExamples, ShuffleUsers
+from userdp.sampling.truncated import TruncatedExamples, TruncatedUsers
+from userdp.vocabulary import PrivacyUnit
+
+SAMPLINGS: dict[str, type[Sampling]] = {
+    sampling.kind: sampling
+    for sampling in (
+        PoissonUsers,
+        PoissonExamples,
+        FixedGraph,
+        FixedSizeUsers,
+        FixedSizeExamples,
+        TruncatedUsers,
+        TruncatedExamples,
+        ShuffleUsers,
+        ShuffleExamples,
+    )
+}
+"""Every sampling by its name in plans, ledgers and on the command line."""
+
+
+def poisson(unit: PrivacyUnit) -> type[PoissonUsers] | type[PoissonExamples]:
+    """The sampling of the papers for a unit: ULS of users, ELS of examples."""
+    return PoissonUsers if unit is PrivacyUnit.USER else PoissonExamples
+
+
+__all__ = [
+    "SAMPLINGS",
+    "FixedGraph",
+    "FixedSizeExamples",
+    "FixedSizeUsers",
+    "PoissonExamples",
+    "PoissonUsers",
+    "Sampling",
+    "ShuffleExamples",
+    "ShuffleUsers",
+    "TruncatedExamples",
+    "TruncatedUsers",
+    "poisson",
+]

@@ -1,0 +1,180 @@
+"""`Sampling`: how a step draws its data, what that costs, and how it is told; one file for each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from userdp.clip import Clip
+from userdp.errors import UseError
+from userdp.noise.gaussian import Gaussian
+from userdp.vocabulary import Adjacency, PrivacyUnit, require_count
+
+if TYPE_CHECKING:  # at run time the words alone are to be had without numpy and the accountant
+    import numpy as np
+
+    from userdp.accounting.mechanisms import NoisySteps
+    from userdp.sampling.cohort import Sampler
+    from userdp.sampling.coins import Indices
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumed:
+    """Something that has to be true for the price of one sampling to hold; shown in reports.
+
+    Args:
+        key: names it, for links and tests.
+        title: in a few words.
+        statement: what has to be true.
+        otherwise: what follows if it is not.
+        ensured: who sees to it, and how.
+    """
+
+    key: str
+    title: str
+    statement: str
+    otherwise: str
+    ensured: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """What is told of a sampling; the command line and the report only render it.
+
+    Args:
+        title: names it in a report: "Poisson sampling of users".
+        draw: how a step draws, as a clause: "each user joins each step …".
+        options: what each of its constants means, by the field's name; help of its option too.
+        symbols: the papers' letters for some of them.
+        assumes: what its price rests on beyond what every claim rests on.
+    """
+
+    title: str
+    draw: str
+    options: Mapping[str, str]
+    symbols: Mapping[str, str] = field(default_factory=dict)
+    assumes: tuple[Assumed, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: the codec finds samplings as subclasses
+class Sampling(ABC):
+    """How each step draws its units; public constants, fixed before any private look.
+
+    Guarantee: the steps that `sampler` draws are dominated by `price`, for neighbouring data sets
+    of this ``adjacency``, provided that ``require_store`` accepts the store.
+
+    Args:
+        group_size: G, most examples of a user that a step (of users) or the training set (of
+            examples) uses; from 1 to 1,000,000.
+
+    Raises:
+        UseError: a field is out of its range (NaN included).
+    """
+
+    kind: ClassVar[str]
+    algorithm: ClassVar[str]
+    unit: ClassVar[PrivacyUnit]
+    words: ClassVar[Words]
+    adjacency: ClassVar[Adjacency] = Adjacency.ADD_OR_REMOVE
+    covered: ClassVar[bool] = True  # False: no ε is ever claimed for it
+
+    group_size: int
+
+    def __post_init__(self) -> None:
+        require_count("group_size", self.group_size, at_most=10**6)
+
+    @classmethod
+    @abstractmethod
+    def of_size(cls, size: float, *, population: int, group_size: int, **bounds: Any) -> Self:
+        """The sampling that expects ``size`` units a step of a declared ``population`` of units.
+
+        ``bounds`` are the other constants that this sampling has, by name.
+        """
+
+    @property
+    def by_user(self) -> bool:
+        """Whether a unit is a user with its examples, rather than one example."""
+        return self.unit is PrivacyUnit.USER
+
+    @property
+    def items(self) -> int:
+        """The units of one user that a step can draw: 1 of users, G of examples."""
+        return 1 if self.by_user else self.group_size
+
+    @abstractmethod
+    def chance(self, total: int) -> float:
+        """The probability that a given unit joins a step, where there are ``total`` units."""
+
+    def expected_units(self, population: int) -> float:
+        """The public denominator: units expected at a step of the *declared* population.
+
+        Raises:
+            UseError: the declared population contradicts another constant of the sampling.
+        """
+        return self.chance(population) * population
+
+    def price(self, noise: Gaussian, clip: Clip, steps: int) -> NoisySteps:
+        """The mechanism that dominates ``steps`` steps of this sampling with this noise.
+
+        ``clip`` moves no price, and whatever adapts is part of what the noise multiplier accounts
+        for; it is asked for because a noise that is not Gaussian may depend on it.
+
+        Raises:
+            UseError: the pair of sampling and noise has no proven price.
+        """
+        if not isinstance(noise, Gaussian):
+            raise UseError(f"sampling {self.kind} has no price with noise {noise!r}")
+        if not self.covered:
+            raise UseError(
+                f"no epsilon covers sampling {self.kind}", hint="sample users or examples"
+            )
+        return self._priced(noise.multiplier, steps)
+
+    @abstractmethod
+    def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
+        """The dominating pair, whose proof the subclass cites."""
+
+    def total_units(self, counts: Indices) -> int:
+        """How many units there are to draw from; of private data, and operator-only then."""
+        return len(counts) if self.by_user else int(counts.clip(max=self.group_size).sum())
+
+    def require_store(self, counts: Indices) -> None:  # noqa: B027 (most accept every store)
+        """Refuse a store outside the public bounds that the price is for, before any charge.
+
+        Whether it is refused depends on the exact data, so that the refusal is for the operator's
+        eyes only. The default accepts every store.
+
+        Args:
+            counts: int64 (users,), examples of each training user.
+
+        Raises:
+            UseError: the store is outside the bounds.
+        """
+
+    @abstractmethod
+    def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
+        """For each step the numbers of the units drawn, ascending, each below ``total``."""
+
+    def sampler(self, counts: Indices, generator: np.random.Generator) -> Sampler:
+        """What draws the cohorts of a run.
+
+        Args:
+            counts: int64 (users,), examples of each training user, each at least 1.
+            generator: of `userdp.sampling.coins.secret_generator`.
+        """
+        from userdp.sampling.cohort import Sampler
+
+        return Sampler(self, counts, generator)
+
+
+def probability_of(size: float, population: int, *, name: str) -> float:
+    """``size / population``, where both are declared; `UseError` if that is no probability."""
+    require_count("population", population)
+    if not 0 < size <= population:
+        raise UseError(
+            f"{name} must be greater than 0 and at most population ({population}), got {size!r}: "
+            "it is an expectation over the declared population"
+        )
+    return size / population

@@ -1,0 +1,113 @@
+"""What a step draws: a `Cohort` of units with their rows, and the `Sampler` that draws it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from userdp.errors import UseError
+from userdp.sampling.coins import Indices, distinct_indices
+
+if TYPE_CHECKING:
+    from userdp.sampling.base import Sampling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cohort:
+    """The rows that one step uses, grouped into the units that are clipped.
+
+    Under ULS a unit is a user with at most G of its examples; under ELS it is one example.
+
+    Args:
+        users: (rows,), the user of each row.
+        examples: (rows,), the index of each row among its user's examples.
+        offsets: (units + 1,), unit k is the rows ``offsets[k]:offsets[k + 1]``.
+    """
+
+    users: Indices
+    examples: Indices
+    offsets: Indices
+
+    @property
+    def units(self) -> int:
+        """How many units were drawn; operator-only, like everything counted here."""
+        return len(self.offsets) - 1
+
+    @property
+    def rows(self) -> int:
+        """How many examples were drawn."""
+        return len(self.users)
+
+    def part(self, begin: int, end: int) -> Cohort:
+        """Units ``begin:end`` as a cohort of their own."""
+        first, last = self.offsets[begin], self.offsets[end]
+        return Cohort(
+            users=self.users[first:last],
+            examples=self.examples[first:last],
+            offsets=self.offsets[begin : end + 1] - first,
+        )
+
+
+class Sampler:
+    """Draws one cohort per step, independently of all other steps and of what the data says.
+
+    Args:
+        sampling: how; see `userdp.sampling.Sampling.sampler`.
+        counts: int64 (users,), examples of each training user, each at least 1.
+        generator: secret.
+
+    Attributes:
+        sampling: what it draws by; a step's line in the ledger takes it from here, not from the
+            plan, so that a sampler of another plan is noticed.
+    """
+
+    def __init__(self, sampling: Sampling, counts: Indices, generator: np.random.Generator) -> None:
+        counts = np.asarray(counts, dtype=np.int64)
+        if counts.ndim != 1 or not (counts >= 1).all():
+            raise UseError("counts must be a vector of at least 1 example per user")
+        self.sampling = sampling
+        self._generator = generator
+        self._counts = counts
+        self._ends = np.cumsum(np.minimum(counts, sampling.group_size))
+        self._draws = sampling.draws(sampling.total_units(counts), generator)
+
+    def draw(self) -> Cohort:
+        """A fresh cohort; an empty one is a noise-only step and counts."""
+        drawn = next(self._draws)
+        return self._users(drawn) if self.sampling.by_user else self._examples(drawn)
+
+    def _users(self, users: Indices) -> Cohort:
+        """A unit is a user with at most G of its examples, drawn afresh at each step.
+
+        Source: Charles et al. 2024, Algorithm 2 (``Sample D_u^t of size at most G``).
+        """
+        group = self.sampling.group_size
+        picked = [
+            np.sort(distinct_indices(self._generator, int(count), group))
+            if count > group
+            else np.arange(count, dtype=np.int64)
+            for count in self._counts[users]
+        ]
+        sizes = np.array([len(rows) for rows in picked], dtype=np.int64)
+        return Cohort(
+            users=np.repeat(users, sizes),
+            examples=np.concatenate(picked) if picked else np.empty(0, dtype=np.int64),
+            offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        )
+
+    def _examples(self, examples: Indices) -> Cohort:
+        """A unit is one example; of each user the first G in the order of the store.
+
+        Which G examples those are is decided once per user by `userdp.data.selection`; here a user
+        has ``min(count, G)`` of them, ranks 0 up to that.
+        Source: Charles et al. 2024, Algorithm 1 (``D_sub``).
+        """
+        users = np.searchsorted(self._ends, examples, side="right").astype(np.int64)
+        starts = np.where(users > 0, self._ends[users - 1], 0)
+        return Cohort(
+            users=users,
+            examples=examples - starts,
+            offsets=np.arange(len(examples) + 1, dtype=np.int64),
+        )

@@ -1,0 +1,158 @@
+"""Batches of an exact size, drawn without replacement at each step: of examples, and of users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from userdp.errors import UseError
+from userdp.sampling.base import Assumed, Sampling, Words
+from userdp.vocabulary import PrivacyUnit, require_count
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from userdp.accounting.mechanisms import NoisySteps
+    from userdp.sampling.coins import Indices
+
+_ASSUMES = Assumed(
+    key="least-population",
+    title="There are at least so many units without any one user",
+    statement=(
+        "The number of units (users, or examples after the cap) stays at or above the plan's "
+        "lower bound whichever single user is left out, and that bound owes nothing to the data."
+    ),
+    otherwise="A unit would be drawn more often than ε says.",
+    ensured=(
+        "userdp refuses a store below the bound before anything is charged. That it was not "
+        "refused tells that the bound holds, which is taken to be known."
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize(Sampling):
+    """Exactly B units at every step, without replacement; afresh and independently each time.
+
+    Args:
+        batch_size: B, the units of a step; at most ``least_population``.
+        least_population: n, a *public lower bound* on the units of the smaller data set.
+    """
+
+    batch_size: int
+    least_population: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("batch_size", self.batch_size)
+        require_count("least_population", self.least_population)
+        if self.batch_size > self.least_population:
+            raise UseError(
+                f"batch_size must be at most least_population, got {self.batch_size} of "
+                f"{self.least_population}: the population is a lower bound on the smaller data "
+                "set, and a batch is drawn from it without replacement"
+            )
+
+    @classmethod
+    def of_size(cls, size: float, *, population: int, group_size: int, **bounds: Any) -> Self:
+        if size != int(size):
+            raise UseError(
+                f"the size of a step must be a whole number with sampling {cls.kind}, got {size!r}"
+            )
+        return cls(batch_size=int(size), group_size=group_size, **bounds)
+
+    def chance(self, total: int) -> float:
+        return min(1.0, self.batch_size / total) if total else 0.0
+
+    def expected_units(self, population: int) -> float:
+        if self.least_population > population:
+            raise UseError(
+                f"least_population ({self.least_population}) is a lower bound, and the declared "
+                f"population is {population}"
+            )
+        return float(self.batch_size)
+
+    def require_store(self, counts: Indices) -> None:
+        # Who is in the store must be covered against leaving it: the smaller of the two data sets
+        # is then the one without that user, and it is the one that the bound is for.
+        if self.total_units(counts) < self.least_population + self.items:
+            raise UseError(
+                f"the store has fewer than {self.least_population} units of sampling {self.kind} "
+                f"beside the {self.items} of any one user: the price of a batch of "
+                f"{self.batch_size} would be too low. Nothing was charged. That it is so is a fact "
+                "about private data, for the operator only",
+                hint="plan with a smaller least_population",
+            )
+
+    def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
+        import numpy as np
+
+        from userdp.sampling.coins import distinct_indices
+
+        while True:
+            yield np.sort(distinct_indices(generator, total, self.batch_size))
+
+    def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
+        from userdp.accounting.mechanisms import hypergeometric_steps
+
+        return hypergeometric_steps(
+            batch_size=self.batch_size,
+            population=self.least_population,
+            group_size=self.items,
+            noise_multiplier=noise_multiplier,
+            steps=steps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeUsers(FixedSize):
+    """Exactly B of at least n users per step, each with at most G of its examples.
+
+    Guarantee: dominated by N(2·Bern(B/(n + 1)), σ²)^T against N(0, σ²)^T among data sets of at
+    least n users (Ganesh 2024, Theorem 3.3, with k = 1 user in place of an example): a user who is
+    drawn also displaces another one, hence the 2.
+    """
+
+    kind: ClassVar[str] = "fixed-cohort"
+    algorithm: ClassVar[str] = "ULS"
+    unit: ClassVar[PrivacyUnit] = PrivacyUnit.USER
+    words: ClassVar[Words] = Words(
+        title="cohorts of a fixed size",
+        draw="each step draws exactly B users without replacement",
+        options={
+            "group_size": "most examples of a user in a step",
+            "batch_size": "users in every step",
+            "least_population": "public lower bound on the users of the store without any one",
+        },
+        symbols={"batch_size": "B", "least_population": "n"},
+        assumes=(_ASSUMES,),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeExamples(FixedSize):
+    """Exactly B of at least n examples per step; G examples per user in the training set.
+
+    Guarantee: dominated, per user under add-or-remove adjacency among data sets of at least n
+    examples, by N(2·Hypergeom(B, n + G, G), σ²)^T against N(0, σ²)^T: a user's example that is
+    drawn also displaces another one, hence the 2 (Ganesh 2024, Theorem 3.3, with G examples added
+    to the smaller data set of n). The bound is attained.
+    """
+
+    group_size: int = 1
+
+    kind: ClassVar[str] = "fixed-batch"
+    algorithm: ClassVar[str] = "ELS"
+    unit: ClassVar[PrivacyUnit] = PrivacyUnit.EXAMPLE
+    words: ClassVar[Words] = Words(
+        title="batches of a fixed size",
+        draw="each step draws exactly B examples without replacement",
+        options={
+            "group_size": "most examples of a user in all training",
+            "batch_size": "examples in every step",
+            "least_population": "public lower bound on the examples of the store without any user",
+        },
+        symbols={"batch_size": "B", "least_population": "n"},
+        assumes=(_ASSUMES,),
+    )

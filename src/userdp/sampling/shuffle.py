@@ -1,0 +1,67 @@
+"""Batches of a shuffled pass over the data: what most trainers do, and no ε covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from userdp.errors import UseError
+from userdp.sampling.base import Words
+from userdp.sampling.poisson_examples import PoissonExamples
+from userdp.sampling.poisson_users import Poisson, PoissonUsers
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from userdp.accounting.mechanisms import NoisySteps
+    from userdp.sampling.coins import Indices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(Poisson):
+    """Passes over all units in a fresh order each, cut into batches; nothing is ever claimed.
+
+    Args:
+        sampling_probability: the part of all units that a batch has.
+    """
+
+    covered: ClassVar[bool] = False
+
+    def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
+        import numpy as np
+
+        size = max(1, round(self.sampling_probability * total))
+        queue = np.empty(0, dtype=np.int64)
+        while True:
+            if len(queue) < size:
+                queue = generator.permutation(total)
+            drawn, queue = queue[:size], queue[size:]
+            yield np.sort(drawn)
+
+    def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:
+        raise UseError(f"no epsilon covers sampling {self.kind}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleUsers(Shuffle, PoissonUsers):
+    """Shuffled passes over users."""
+
+    kind: ClassVar[str] = "unsafe-shuffle-users"
+    words: ClassVar[Words] = Words(
+        title="shuffled batches of users",
+        draw="each pass over the users is shuffled and cut into batches; no ε covers that",
+        options=PoissonUsers.words.options,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleExamples(Shuffle, PoissonExamples):
+    """Shuffled passes over examples."""
+
+    kind: ClassVar[str] = "unsafe-shuffle-examples"
+    words: ClassVar[Words] = Words(
+        title="shuffled batches of examples",
+        draw="each pass over the examples is shuffled and cut into batches; no ε covers that",
+        options=PoissonExamples.words.options,
+    )
