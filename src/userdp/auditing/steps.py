@@ -15,9 +15,12 @@ noise repeated within a step
 number drawn
     all draws of all steps: Binomial(N T, q).
 size of draws
-    the spread of the steps' numbers around N q: batches of a fixed size have none.
+    the spread of the steps' numbers around N q: batches of a fixed size have none. Where the plan
+    bounds the size of a draw, a size beyond its bounds has no p-value: a right run has none.
 participation
     the spread of each unit's number of draws around T q: a shuffled pass draws everybody once.
+    Where each draw has one size B, the units that consecutive steps share, which are
+    hypergeometric and independent from step to step: a shuffled pass shares none.
 sensitivity
     a drawn unit moved the sum by more than the clip norm. No p-value: a right run, whose clip aims
     below the norm by more than all rounding, never does.
@@ -165,6 +168,7 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
                 seen.cohorts,
                 population=seen.population,
                 probability=plan.sampling.chance(seen.population),
+                sizes=plan.sampling.sizes(seen.population),
             ),
             _sensitivity(seen.moves),
         ),
@@ -272,22 +276,35 @@ def _greatest_cosine(name: str, rows: NDArray[np.float64], what: str) -> Check:
 
 
 def participation_checks(
-    cohorts: list[NDArray[np.int64]], *, population: int, probability: float
-) -> tuple[Check, Check, Check]:
+    cohorts: list[NDArray[np.int64]],
+    *,
+    population: int,
+    probability: float,
+    sizes: tuple[int, int] | None = None,
+) -> tuple[Check, ...]:
     """Are the draws independent coins of this probability? See the module's docstring.
+
+    A cap on the draw changes the law of the coins by less than what δ pays for it, which is far
+    below `LEVEL`: they are tested as if there were none, and the cap by itself.
 
     Args:
         cohorts: per step, distinct numbers of units, each in [0, population).
         population: N.
         probability: q.
+        sizes: the fewest and the most units of a draw; any number up to N by default.
     """
     steps, q = len(cohorts), probability
-    sizes = np.array([len(cohort) for cohort in cohorts], dtype=np.int64)
+    drawn_sizes = np.array([len(cohort) for cohort in cohorts], dtype=np.int64)
+    fewest, most = (0, population) if sizes is None else sizes
+    bounds = () if (fewest, most) == (0, population) else (_bounded(drawn_sizes, fewest, most),)
+    if fewest == most:
+        return (*bounds, _shared(cohorts, population=population, size=most))
     drawn = np.concatenate(cohorts) if cohorts else np.zeros(0, dtype=np.int64)
     counts = np.bincount(drawn, minlength=population).astype(np.int64)
     return (
-        _number(int(sizes.sum()), trials=population * steps, probability=q),
-        _dispersion("size of draws", sizes, trials=population, probability=q, broken=0.0),
+        *bounds,
+        _number(int(drawn_sizes.sum()), trials=population * steps, probability=q),
+        _dispersion("size of draws", drawn_sizes, trials=population, probability=q, broken=0.0),
         _dispersion(
             "participation",
             counts,
@@ -295,6 +312,47 @@ def participation_checks(
             probability=q,
             broken=_shuffled_spread(steps * q),
         ),
+    )
+
+
+def _bounded(sizes: NDArray[np.int64], fewest: int, most: int) -> Check:
+    """No draw is smaller or larger than the plan's sampling allows."""
+    outside = np.maximum(fewest - sizes, sizes - most)
+    return Check(
+        name="bounds of draws",
+        p_value=None,
+        flagged=bool((outside > 0).any()),
+        false_alarm=0.0,
+        seen=float(max(outside.max(initial=0), 0)),
+        expected=0.0,
+        power=f"any of {len(sizes)} draws of fewer than {fewest} or more than {most} units",
+    )
+
+
+def _shared(cohorts: list[NDArray[np.int64]], *, population: int, size: int) -> Check:
+    """Do consecutive draws of B units share as many as independent ones do?
+
+    Given one draw, the number that the next one shares with it is hypergeometric with mean B²/N,
+    whatever the one was, so that the numbers are independent. Their sum S over m = (T - 1)·B trials
+    of chance p = B/N is no further spread than a binomial number (Hoeffding 1963, Theorem 4), so
+    that P[S beyond s] <= e^{-m KL(s/m, p)} on either side.
+    """
+    name, pairs = "participation", len(cohorts) - 1
+    if pairs < 1 or not 0 < size < population:
+        return _blind(name, "everybody joins every step, or there is one step", expected=0.0)
+    shared = sum(
+        len(np.intersect1d(one, other)) for one, other in zip(cohorts, cohorts[1:], strict=False)
+    )
+    trials, chance = pairs * size, size / population
+    part = shared / trials
+    distance = float(special.rel_entr(part, chance) + special.rel_entr(1 - part, 1 - chance))
+    return _tested(
+        name,
+        min(1.0, 2 * math.exp(-trials * distance)),
+        seen=float(shared),
+        expected=trials * chance,
+        power=f"units shared by {pairs} pairs of draws: shuffled batches of so many share none"
+        + ("" if trials * -math.log1p(-chance) > math.log(2 / LEVEL) else ", which it cannot tell"),
     )
 
 

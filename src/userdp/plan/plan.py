@@ -88,7 +88,8 @@ class Plan:
     def __post_init__(self) -> None:
         require_count("steps", self.steps)
         require_count("population", self.population)
-        assert math.isfinite(self.sum_noise_multiplier)  # asks for the denominator too
+        require_positive("the denominator", self.denominator)
+        assert math.isfinite(self.sum_noise_multiplier)
         object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
         priced = self.mechanism if self.sampling.covered else None  # refuses what has no price
         lifted = self.accountant.lifts and not self.sampling.by_user and isinstance(priced, Mixture)

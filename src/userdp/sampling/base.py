@@ -107,6 +107,10 @@ class Sampling(ABC):
     def chance(self, total: int) -> float:
         """The probability that a given unit joins a step, where there are ``total`` units."""
 
+    def sizes(self, total: int) -> tuple[int, int]:
+        """The fewest and the most units that a step can draw of ``total``; an audit tests them."""
+        return 0, total
+
     def expected_units(self, population: int) -> float:
         """The public denominator: units expected at a step of the *declared* population.
 

@@ -65,6 +65,10 @@ class FixedSize(Sampling):
     def chance(self, total: int) -> float:
         return min(1.0, self.batch_size / total) if total else 0.0
 
+    def sizes(self, total: int) -> tuple[int, int]:
+        size = min(self.batch_size, total)
+        return size, size
+
     def expected_units(self, population: int) -> float:
         if self.least_population > population:
             raise UseError(

@@ -58,6 +58,9 @@ class Truncated(Poisson):
         require_count("cap", self.cap)
         require_count("most_population", self.most_population)
 
+    def sizes(self, total: int) -> tuple[int, int]:
+        return 0, min(self.cap, total)
+
     def expected_units(self, population: int) -> float:
         if self.most_population < population:
             raise UseError(

@@ -1,0 +1,261 @@
+"""Fixed-size and truncated sampling: the draw, the price by an oracle of its own, broken twins."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.plans import changed_plan, plan_of_size
+from userdp.errors import UseError
+from userdp.plan import Plan, StepRecord
+from userdp.sampling import (
+    FixedSizeExamples,
+    FixedSizeUsers,
+    PoissonExamples,
+    PoissonUsers,
+    TruncatedExamples,
+    TruncatedUsers,
+)
+from userdp.sampling.coins import secret_generator
+
+COUNTS = np.array([1, 2, 9, 30] * 25)  # 100 users; 275 examples under a cap of 4
+VALUES = {
+    "group_size": 4,
+    "steps": 5,
+    "l2_clip_norm": 0.5,
+    "target_delta": 1e-5,
+    "noise_multiplier": 3.0,
+}
+
+
+def plan(kind: type, **changes) -> Plan:
+    by_user = kind in (FixedSizeUsers, TruncatedUsers)
+    sizes = {"size": 10, "population": 95} if by_user else {"size": 20, "population": 250}
+    if kind in (FixedSizeUsers, FixedSizeExamples):
+        bounds = {"least_population": sizes["population"]}
+    else:
+        bounds = {"most_population": 2 * sizes["population"], "cap": 60 if by_user else 90}
+    return plan_of_size(kind, **{**VALUES, **sizes, **bounds, **changes})
+
+
+def cohorts(sampling, number, counts=COUNTS, seed=0):
+    sampler = sampling.sampler(counts, secret_generator(seed))
+    return [sampler.draw() for _ in range(number)]
+
+
+FIXED = [FixedSizeUsers, FixedSizeExamples]
+TRUNCATED = [TruncatedUsers, TruncatedExamples]
+
+
+# The draw.
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_invariant_1_every_draw_has_the_size_and_every_unit_the_same_chance(kind):
+    sampling = plan(kind).sampling
+    drawn = cohorts(sampling, 3_000)
+    assert {cohort.units for cohort in drawn} == {sampling.batch_size}
+    who = np.concatenate([cohort.users[cohort.offsets[:-1]] for cohort in drawn])
+    weights = np.ones(len(COUNTS)) if sampling.by_user else np.minimum(COUNTS, 4)
+    expected = weights / weights.sum() * len(who)
+    assert stats.chisquare(np.bincount(who, minlength=len(COUNTS)), expected).pvalue > 1e-4
+
+
+def test_every_set_of_units_is_equally_likely():
+    sampling = FixedSizeUsers(batch_size=2, least_population=3, group_size=1)
+    seen = dict.fromkeys(itertools.combinations(range(4), 2), 0)
+    for cohort in cohorts(sampling, 3_000, np.ones(4, int)):
+        seen[tuple(cohort.users.tolist())] += 1
+    assert stats.chisquare(list(seen.values())).pvalue > 1e-4
+
+
+def sizes_differ(sampling, drawn) -> bool:
+    """The checker: some draw has a size that the sampling never has."""
+    fewest, most = sampling.sizes(sampling.total_units(COUNTS))
+    return any(not fewest <= cohort.units <= most for cohort in drawn)
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_invariant_1_twin_a_poisson_draw_under_the_fixed_size_price_is_caught(kind):
+    sampling = plan(kind).sampling
+    poisson = PoissonUsers if sampling.by_user else PoissonExamples
+    other = poisson(sampling_probability=0.1, group_size=4)
+    assert not sizes_differ(sampling, cohorts(sampling, 20))
+    assert sizes_differ(sampling, cohorts(other, 20))
+
+
+@pytest.mark.parametrize("kind", TRUNCATED)
+def test_a_larger_draw_is_cut_to_the_cap_by_chance(kind):
+    sampling = replace(plan(kind).sampling, cap=5)
+    drawn = cohorts(sampling, 3_000)
+    assert max(cohort.units for cohort in drawn) == 5
+    assert not sizes_differ(sampling, drawn)
+    who = np.concatenate([cohort.users[cohort.offsets[:-1]] for cohort in drawn])
+    weights = np.ones(len(COUNTS)) if sampling.by_user else np.minimum(COUNTS, 4)
+    expected = weights / weights.sum() * len(who)
+    assert stats.chisquare(np.bincount(who, minlength=len(COUNTS)), expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("kind", TRUNCATED)
+def test_invariant_1_twin_a_cap_that_is_not_applied_is_caught(kind):
+    sampling = replace(plan(kind).sampling, cap=5)
+    forgetful = replace(sampling, cap=10**6)
+    assert sizes_differ(sampling, cohorts(forgetful, 200))
+
+
+@pytest.mark.parametrize("kind", TRUNCATED)
+def test_below_the_cap_it_is_the_poisson_draw(kind):
+    sampling = plan(kind).sampling
+    poisson = PoissonUsers if sampling.by_user else PoissonExamples
+    plain = poisson(sampling_probability=sampling.sampling_probability, group_size=4)
+    for one, other in zip(cohorts(sampling, 50), cohorts(plain, 50), strict=True):
+        assert (one.users == other.users).all()
+
+
+@pytest.mark.parametrize("kind", FIXED + TRUNCATED)
+def test_a_sampler_of_another_plan_is_told_by_the_ledgers_line(kind):
+    mine = plan(kind)
+    other = plan(
+        kind, size=5, population=180, **({"least_population": 90} if kind in FIXED else {})
+    )
+    sampler = other.sampling.sampler(COUNTS, secret_generator(0))
+    assert sampler.sampling != StepRecord.of_plan(mine).sampling
+
+
+# The price.
+
+
+def pld_bounds(sigma, shifts, weights, steps, epsilon):
+    """Optimistic and pessimistic δ by dp-accounting."""
+    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    return [
+        pld.from_mixture_gaussian_mechanism(
+            sigma, shifts, weights, pessimistic_estimate=way, value_discretization_interval=5e-3
+        )
+        .self_compose(steps)
+        .get_delta_for_epsilon(epsilon)
+        for way in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_the_price_of_a_fixed_size_agrees_with_dp_accounting(kind):
+    """The chance of j of the user's k among B of n + k, by counting; each moves the sum by 2."""
+    priced = plan(kind)
+    batch, n, k = (
+        priced.sampling.batch_size,
+        priced.sampling.least_population,
+        priced.sampling.items,
+    )
+    whole = math.comb(n + k, batch)
+    weights = [math.comb(k, j) * math.comb(n, batch - j) / whole for j in range(k + 1)]
+    low, high = pld_bounds(3.0, [2.0 * j for j in range(k + 1)], weights, 5, 0.5)
+    bracket = priced.mechanism.delta(0.5)
+    assert low - 1e-13 <= bracket.lower <= bracket.upper <= high + 1e-13
+    assert priced.guarantee(delta=min(high * 1.01, 0.5)).epsilon <= 0.5
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_twin_forgetting_that_a_draw_displaces_another_unit_is_caught(kind):
+    """The Poisson price at the same expected size is that of shifts by 1, and much too small."""
+    priced = plan(kind)
+    poisson = PoissonUsers if priced.sampling.by_user else PoissonExamples
+    other = poisson.of_size(priced.denominator, population=priced.population, group_size=4)
+    cheap = replace(priced, sampling=other)
+    assert cheap.guarantee().epsilon < 0.8 * priced.guarantee().epsilon
+
+
+def overflow(units, probability, cap, steps):
+    """By counting, term by term, in whole numbers and logarithms."""
+    terms = (
+        math.exp(
+            math.lgamma(units + 1) - math.lgamma(k + 1) - math.lgamma(units - k + 1)
+            + k * math.log(probability) + (units - k) * math.log1p(-probability)
+        )
+        for k in range(cap + 1, units + 1)
+    )  # fmt: skip
+    return steps * math.fsum(terms)
+
+
+@pytest.mark.parametrize("kind", TRUNCATED)
+def test_the_price_of_a_cap_is_the_poisson_price_and_the_overflow(kind):
+    priced = plan(kind)
+    sampling = priced.sampling
+    tau = overflow(sampling.most_population, sampling.sampling_probability, sampling.cap, 5)
+    assert priced.mechanism.overflow == pytest.approx(tau, rel=1e-6)
+    poisson = PoissonUsers if sampling.by_user else PoissonExamples
+    plain = replace(
+        priced,
+        sampling=poisson(sampling_probability=sampling.sampling_probability, group_size=4),
+    )
+    for epsilon in (0.1, 1.0):
+        least = plain.mechanism.delta(epsilon).lower + (1 + math.exp(epsilon)) * tau * (1 - 1e-6)
+        assert priced.mechanism.delta(epsilon).upper >= least
+        most = plain.mechanism.delta(epsilon).upper + (1 + math.exp(epsilon)) * tau * (1 + 1e-6)
+        assert priced.mechanism.delta(epsilon).upper <= most * (1 + 1e-15)
+    assert priced.guarantee().epsilon >= plain.guarantee().epsilon
+
+
+def test_twin_a_cap_priced_as_if_it_never_bound_is_caught():
+    """By the δ that is left: a cap that overflows in one run of a thousand has no ε at 1e-5."""
+    with pytest.raises(UseError, match="overflows"):
+        plan(TruncatedUsers, cap=24).guarantee()
+
+
+@pytest.mark.parametrize("kind", FIXED + TRUNCATED)
+def test_calibration_ends_within_the_budget(kind):
+    found = plan(kind, noise_multiplier=None, target_epsilon=2.0)
+    assert 1.99 < found.guarantee().epsilon <= 2.0
+    less = changed_plan(found, noise_multiplier=0.99 * found.noise.multiplier)
+    assert less.guarantee().epsilon > 2.0
+
+
+# The bounds on the store.
+
+
+@pytest.mark.parametrize("kind", FIXED)
+@pytest.mark.parametrize(("beside", "refused"), [(0, False), (1, True)])
+def test_a_store_below_the_lower_bound_is_refused(kind, beside, refused):
+    """Everybody in it must be free to leave: the bound holds without any one user's units."""
+    sampling = plan(kind).sampling
+    total = sampling.total_units(COUNTS)
+    sampling = replace(sampling, least_population=total - sampling.items + beside)
+    if refused:
+        with pytest.raises(UseError, match="operator only"):
+            sampling.require_store(COUNTS)
+    else:
+        sampling.require_store(COUNTS)
+
+
+@pytest.mark.parametrize("kind", TRUNCATED)
+@pytest.mark.parametrize(("beside", "refused"), [(0, False), (-1, True)])
+def test_a_store_above_the_upper_bound_is_refused(kind, beside, refused):
+    """And anybody must be free to join."""
+    sampling = plan(kind).sampling
+    total = sampling.total_units(COUNTS)
+    sampling = replace(sampling, most_population=total + sampling.items + beside)
+    if refused:
+        with pytest.raises(UseError, match="operator only"):
+            sampling.require_store(COUNTS)
+    else:
+        sampling.require_store(COUNTS)
+
+
+def test_bounds_that_contradict_the_declared_population_are_refused():
+    with pytest.raises(UseError, match="least_population"):
+        plan(FixedSizeUsers, least_population=96)
+    with pytest.raises(UseError, match="most_population"):
+        plan(TruncatedUsers, most_population=94)
+    with pytest.raises(UseError, match="whole number"):
+        plan(FixedSizeUsers, size=9.5)
+    with pytest.raises(UseError, match="at most least_population"):
+        plan(FixedSizeExamples, size=20, least_population=19)
+    for bad in (math.nan, 0, -1, 1.5, math.inf):
+        for values in ({"cap": bad}, {"most_population": bad}):
+            with pytest.raises((UseError, ValueError)):
+                plan(TruncatedUsers, **values)

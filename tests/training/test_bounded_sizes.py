@@ -1,0 +1,186 @@
+"""Fixed-size and truncated sampling from the plan to the ledger, the report and the audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.broken_runs import BROKEN, Draws
+from tests.auditing.toy import CONFIG, audit_store
+from tests.plans import plan_of_size
+from userdp.auditing.audit_run import audit_run
+from userdp.cli.app import run as userdp
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger, claim
+from userdp.ledger.journal import read_entries
+from userdp.plan import Plan
+from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedExamples, TruncatedUsers
+from userdp.sampling.coins import poisson_indices
+from userdp.training.loop import train
+from userdp.training.runs import RunFolder
+
+KINDS = [FixedSizeUsers, FixedSizeExamples, TruncatedUsers, TruncatedExamples]
+FIXED = KINDS[:2]
+
+
+def plan(kind, **changes) -> Plan:
+    """Of a store with 160 training users, about 320 examples of them after the cap."""
+    by_user = kind in (FixedSizeUsers, TruncatedUsers)
+    size, population = (20, 120) if by_user else (30, 240)
+    if kind in FIXED:
+        bounds = {"least_population": population - 30}
+    else:
+        bounds = {"most_population": 3 * population, "cap": 5 * size}
+    values = {
+        "population": population,
+        "group_size": 2,
+        "steps": 12,
+        "l2_clip_norm": 0.5,
+        "target_delta": 1e-5,
+        "noise_multiplier": 2.0,
+        **bounds,
+        **changes,
+    }
+    return plan_of_size(kind, values.pop("size", size), **values)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return audit_store(tmp_path_factory.mktemp("bounded"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
+    mine, out = plan(kind), tmp_path / "run"
+    train(store, mine, CONFIG, out=out, tensorboard=False)
+    attempts = [e for e in read_entries(out / "ledger.jsonl") if e["kind"] == "attempt"]
+    assert {entry["sampling"]["kind"] for entry in attempts} == {kind.kind}
+    units = [
+        line["units"]
+        for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())
+        if line["kind"] == "step"
+    ]
+    fewest, most = mine.sampling.sizes(10**6)
+    assert all(fewest <= number <= most for number in units)
+    assert (len(set(units)) == 1) == (kind in FIXED)
+    found = claim(out / "ledger.jsonl")
+    assert found.guarantee == mine.guarantee()
+    assert Plan.load(out / "plan.json") == mine
+    page = tmp_path / "report.html"
+    assert userdp(["report", str(out), "--out", str(page), "--public"]) == 0
+    text = page.read_text()
+    assert mine.sampling.words.title in text
+    (assumed,) = mine.sampling.words.assumes
+    assert assumed.title in text
+    # the command on the page prices it from the constants on the page
+    capsys.readouterr()
+    asked = text.split("userdp account --sampling ")[1].split("<")[0]
+    assert userdp(["account", "--sampling", *asked.split(), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["epsilon"] == pytest.approx(found.guarantee.epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_line_plans_it(store, tmp_path, capsys, kind):
+    mine = plan(kind)
+    size = "--cohort-size" if mine.sampling.by_user else "--batch-size"
+    options = {
+        "--sampling": kind.kind,
+        "--population": mine.population,
+        size: mine.denominator,
+        "--group-size": 2,
+        "--steps": 12,
+        "--l2-clip-norm": 0.5,
+        "--delta": 1e-5,
+        "--noise-multiplier": 2.0,
+    }
+    for name in ("least_population", "most_population", "cap"):
+        if hasattr(mine.sampling, name):
+            options["--" + name.replace("_", "-")] = getattr(mine.sampling, name)
+    words = [str(part) for pair in options.items() for part in pair]
+    model = ["--model", "new", "--layers", "1", "--width", "16", "--heads", "2", "--json"]
+    run = ["train", str(store.path), "--out", str(tmp_path / "run"), "--no-tensorboard", *model]
+    assert userdp([*run, *words]) == 0
+    assert json.loads(capsys.readouterr().out)["sampling"] == kind.kind
+    assert Plan.load(tmp_path / "run" / "plan.json") == mine
+    assert userdp([*run, *words[:-2], "--target-epsilon", "1", *words[-2:]]) == 2
+    bound = "--least-population" if kind in FIXED else "--cap"
+    at = words.index(bound)
+    assert userdp([*run, *words[:at], *words[at + 2 :]]) == 2
+    assert bound in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_outside_the_bounds_is_refused_before_any_charge(store, tmp_path, kind):
+    bound = (
+        {"least_population": 500, "population": 500}
+        if kind in FIXED
+        else {"most_population": 150, "population": 150}
+    )
+    before = StoreLedger(store.path).charges()
+    with pytest.raises(UseError, match="Nothing was charged"):
+        train(store, plan(kind, **bound), CONFIG, out=tmp_path / "run", tensorboard=False)
+    assert StoreLedger(store.path).charges() == before
+    assert not (tmp_path / "run").exists()
+
+
+def with_draws(draws: Draws):
+    """A run that draws otherwise than its ledger says."""
+
+    def broken(run) -> None:
+        sampling = run.plan.sampling
+        total = sampling.total_units(run._collator.counts)
+        run._sampler._draws = draws(total, sampling.chance(total), run._sampler._generator)
+
+    return broken
+
+
+def coins(total, probability, generator):
+    while True:
+        yield poisson_indices(generator, total, probability)
+
+
+def uncut(total, probability, generator):
+    """Nobody cuts a draw that is larger than the cap."""
+    while True:
+        yield poisson_indices(generator, total, 0.99)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_audit_passes_a_right_run_and_catches_other_draws(store, tmp_path, kind):
+    # so small a bound that the copy with canaries, from which users make room, is within it
+    bounds = {"least_population": 60} if kind in FIXED else {}
+    mine = plan(kind, **bounds)
+    train(store, mine, CONFIG, out=tmp_path / "run", tensorboard=False)
+    asked = {"inference": False, "canaries": 16}
+    assert audit_run(tmp_path / "run", store, **asked)["passed"]
+    broken = with_draws(coins if kind in FIXED else uncut)
+    found = audit_run(tmp_path / "run", store, sabotage=broken, **asked)
+    assert "steps: bounds of draws" in found["flagged"]
+    if kind in FIXED:
+        found = audit_run(tmp_path / "run", store, sabotage=BROKEN["shuffled batches"], **asked)
+        assert "steps: participation" in found["flagged"]
+
+
+def test_a_resumed_run_goes_on_with_fresh_draws_of_the_same_size(store, tmp_path):
+    mine = plan(FixedSizeUsers, steps=4)
+
+    class Stop(Exception):
+        pass
+
+    class StopAt:
+        def stage(self, name, total=None):
+            pass
+
+        def at(self, done):
+            if done == 2:
+                raise Stop
+
+    out = Path(tmp_path / "run")
+    with pytest.raises(Stop):
+        train(store, mine, CONFIG, out=out, tensorboard=False, progress=StopAt())
+    train(store, mine, CONFIG, out=out, tensorboard=False, resume=True)
+    assert claim(out / "ledger.jsonl").guarantee == mine.guarantee()
+    assert RunFolder(out).read_train()["width"] == 16
