@@ -27,7 +27,7 @@ from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
 from userdp.plan import FixedGrid, PrivateSelection, StepRecord
 from userdp.plan.tuning import divided, selected
 from userdp.planning.noise import NoiseTable
-from userdp.vocabulary import Adjacency, round_up
+from userdp.vocabulary import round_up
 
 GAUSS = gaussian_steps(noise_multiplier=1.0, steps=1)
 
@@ -109,7 +109,7 @@ def selection(plan):
 
 
 def graph():
-    return els_plan(adjacency=Adjacency.FIXED_GRAPH)
+    return els_plan(fixed_graph=True)
 
 
 CLAIMS = {
@@ -138,19 +138,19 @@ CLAIMS = {
     },
 }
 NOISES = {
-    "ULS": lambda: uls_plan(**FAR).noise_multiplier,
-    "ELS": lambda: els_plan(**FAR).noise_multiplier,
-    "group privacy": lambda: els_plan(**FAR, accountant=Accountant.GROUP_PRIVACY).noise_multiplier,
-    "fixed graph": lambda: els_plan(**FAR, adjacency=Adjacency.FIXED_GRAPH).noise_multiplier,
+    "ULS": lambda: uls_plan(**FAR).noise.multiplier,
+    "ELS": lambda: els_plan(**FAR).noise.multiplier,
+    "group privacy": lambda: els_plan(**FAR, accountant=Accountant.GROUP_PRIVACY).noise.multiplier,
+    "fixed graph": lambda: els_plan(**FAR, fixed_graph=True).noise.multiplier,
     "fixed grid": lambda: (
         divided((uls_plan(),) * 2, epsilon=2.0, delta=1e-5, score_epsilon=0.1)
         .plans[0]
-        .noise_multiplier
+        .noise.multiplier
     ),
     "private selection": lambda: (
         selected((uls_plan(),), epsilon=3.0, delta=1e-5, score_epsilon=0.1, repetitions=LAW)
         .plans[0]
-        .noise_multiplier
+        .noise.multiplier
     ),
     "planner": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).users(0.1, 5),
     "planner, ELS": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).examples(0.05, 4, 5),

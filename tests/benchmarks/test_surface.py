@@ -96,7 +96,7 @@ def test_group_privacy_s_four_methods_spend_the_same_and_differ_in_noise() -> No
         assert 2.99 < plan.guarantee().epsilon <= 3.0
         expected = plan.denominator * (group_privacy.EXAMPLES_PER_USER if name == "ULS" else 1)
         assert expected == pytest.approx(group_privacy.BATCH_SIZE)
-    assert plans["ELS"].noise_multiplier < plans["GP (best)"].noise_multiplier
-    assert plans["GP (best)"].noise_multiplier < plans["GP (Vadhan)"].noise_multiplier
+    assert plans["ELS"].noise.multiplier < plans["GP (best)"].noise.multiplier
+    assert plans["GP (best)"].noise.multiplier < plans["GP (Vadhan)"].noise.multiplier
     assert plans["GP (best)"].accountant is Accountant.GROUP_PRIVACY
-    assert plans["ULS"].l2_clip_norm == 3.75
+    assert plans["ULS"].clip.l2_norm == 3.75

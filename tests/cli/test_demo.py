@@ -111,7 +111,7 @@ def test_the_demos_plans_stay_within_epsilon_8_and_spend_the_same() -> None:
         assert plan.guarantee().epsilon <= plan.budget.target_epsilon
         assert plan.guarantee().epsilon > plan.budget.target_epsilon * 0.99
         assert plan.budget.target_delta * plan.population < 0.2
-    assert uls.denominator * uls.group_size * uls.steps == pytest.approx(
+    assert uls.denominator * uls.sampling.group_size * uls.steps == pytest.approx(
         els.denominator * els.steps
     )
     assert DEMO.most_users <= 2_500

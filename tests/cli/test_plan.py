@@ -131,7 +131,7 @@ def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, nor
     frozen = as_plan(values["plan"])
     assert frozen.population == 1000
     assert frozen.guarantee().epsilon + 0.15 <= 4.0
-    assert frozen.target_epsilon == pytest.approx(3.85)
+    assert frozen.budget.target_epsilon == pytest.approx(3.85)
     assert values["basis"].startswith("DP releases")
     assert values["candidates"]["els_median_rule"]["group_size"] == 6
     # declared numbers cost nothing, whatever the ledger holds

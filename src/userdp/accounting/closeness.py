@@ -27,15 +27,30 @@ def addition(epsilon: float, distance: float) -> float:
     return math.inf if epsilon > 700 else (1 + math.exp(epsilon)) * distance
 
 
-def suffices(share: float, epsilon: float, delta: float, distance: float) -> bool:
-    """Whether this share of ``delta`` pays for the distance at ``epsilon``."""
-    # Half of the share: delta * (1 - share) is rounded by at most delta * 2^-53, which is at most
-    # half of the smallest share in use, 2^-50, and so never eats up what is set aside.
-    return addition(epsilon, distance) <= 0.5 * share * delta
+def suffices(
+    share: float, epsilon: float, delta: float, distance: float, *, usable: float = 0.5
+) -> bool:
+    """Whether this share of ``delta`` pays for the distance at ``epsilon``.
+
+    Args:
+        share: at least 2^-50.
+        epsilon: >= 0.
+        delta: in (0, 1).
+        distance: τ, >= 0.
+        usable: the part of the share that is counted upon. Both roundings in
+            ``delta * (1 - share)`` together may take 2^-52 of delta from it: half of a share is
+            safe from 2^-50 on, and 0.999 of it from 2^-40 on.
+    """
+    return addition(epsilon, distance) <= usable * share * delta
 
 
 def close_epsilon(
-    ideal: Callable[[float], Bracket], delta: float, *, distance: float, shares: Sequence[float]
+    ideal: Callable[[float], Bracket],
+    delta: float,
+    *,
+    distance: float,
+    shares: Sequence[float],
+    usable: float = 0.5,
 ) -> Bracket | None:
     """ε at ``delta`` of what is within ``distance`` of the mechanism whose ε is ``ideal``.
 
@@ -46,6 +61,7 @@ def close_epsilon(
         delta: in (0, 1).
         distance: τ, >= 0.
         shares: of ``delta`` to set aside, rising, each at least 2^-50; the first that suffices.
+        usable: see `suffices`.
 
     Returns:
         None where no share suffices.
@@ -53,9 +69,9 @@ def close_epsilon(
     least = 0.0
     for share in shares:
         # A larger share leaves a larger ε, which asks for at least as much as the last one did.
-        if suffices(share, least, delta, distance):
+        if suffices(share, least, delta, distance, usable=usable):
             bracket = ideal(delta * (1 - share))
-            if suffices(share, bracket.upper, delta, distance):
+            if suffices(share, bracket.upper, delta, distance, usable=usable):
                 return replace(bracket, lower=0.0)
             least = bracket.upper
     return None

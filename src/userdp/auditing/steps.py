@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -341,7 +342,7 @@ def _shared(cohorts: list[NDArray[np.int64]], *, population: int, size: int) -> 
     if pairs < 1 or not 0 < size < population:
         return _blind(name, "everybody joins every step, or there is one step", expected=0.0)
     shared = sum(
-        len(np.intersect1d(one, other)) for one, other in zip(cohorts, cohorts[1:], strict=False)
+        len(np.intersect1d(one, other)) for one, other in pairwise(cohorts)
     )
     trials, chance = pairs * size, size / population
     part = shared / trials

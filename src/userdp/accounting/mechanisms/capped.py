@@ -21,8 +21,8 @@ _ROUNDING = 1 + 1e-9  # betainc is good to about 1e-13 relative where it does no
 # Of δ, set aside for overflows: from next to nothing in small strides, since ε is found for the
 # first share that suffices. Shares near 1 leave almost nothing of δ and are a last resort.
 _SHARES = (
-    *(2.0 ** (-bits / 8) for bits in range(400, 7, -1)),
-    *(1 - 2.0**-bits for bits in range(2, 11)),
+    *(2.0 ** (-bits / 64) for bits in range(40 * 64, 0, -1)),
+    *(1 - 2.0**-bits for bits in range(7, 11)),
 )
 
 
@@ -102,7 +102,7 @@ class Capped(NoisySteps):
         """
         require_delta(delta)
         bracket = close_epsilon(
-            self.uncapped.epsilon, delta, distance=self.overflow, shares=_SHARES
+            self.uncapped.epsilon, delta, distance=self.overflow, shares=_SHARES, usable=0.999
         )
         if bracket is None:
             raise UseError(
