@@ -52,12 +52,12 @@ def test_all_answers_stand_side_by_side_in_the_file(proposal, tmp_path):
         total = cell["group_size"] * cell["cohort_size"] * cell["steps"]
         assert total <= 64 * 50 * (1 + 1e-9)
     assert values["basis"] == "declared constants and public statistics"
-    assert load_plan(tmp_path / "plan.json") == (proposal.plan, values["basis"])
+    assert load_plan(tmp_path / "plan.json") == proposal.plan
     proposal.plan.save(tmp_path / "bare.json")
-    assert load_plan(tmp_path / "bare.json") == (proposal.plan, None)
+    assert load_plan(tmp_path / "bare.json") == proposal.plan
 
 
-@pytest.mark.parametrize("change", [{"plan": None}, {"basis": None}, {"schema": "userdp.plan/9"}])
+@pytest.mark.parametrize("change", [{"plan": None}, {"plan": 3}, {"schema": "userdp.plan/9"}])
 def test_a_damaged_proposal_is_bad_use(proposal, tmp_path, change):
     (tmp_path / "plan.json").write_text(json.dumps({**proposal.to_dict(), **change}))
     with pytest.raises(UseError):
@@ -119,6 +119,7 @@ def test_a_plan_from_exact_norms_says_so(source, words, tmp_path):
     norms = synthetic_norms(source=source, quantiles={"p90": 123.25})
     found = propose(request(norms=norms))
     assert found.basis == words
+    assert set(found.plan.origins) == {"clip", "clip.l2_norm"}
     found.save(tmp_path / "plan.json")
     assert "123.25" not in (tmp_path / "plan.json").read_text()
     assert (tmp_path / "plan.json").stat().st_mode & 0o077 == 0

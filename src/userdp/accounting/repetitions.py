@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Self
 
+from userdp.accounting.roots import bisect
 from userdp.errors import UseError
 from userdp.vocabulary import require_positive
 
@@ -60,11 +61,8 @@ class TruncatedNegativeBinomial:
             )
         if eta == 1:
             return cls(eta=eta, gamma=1 / mean)
-        low, high = math.log(1e-12), -1e-12
-        for _ in range(200):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if _mean(eta, middle) > mean else (low, middle)
-        return cls(eta=eta, gamma=math.exp(high))
+        gamma = bisect(lambda log_gamma: _mean(eta, log_gamma) <= mean, math.log(1e-12), -1e-12)
+        return cls(eta=eta, gamma=math.exp(gamma))
 
     @property
     def mean(self) -> float:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from userdp.accounting.roots import bisect
 from userdp.vocabulary import require_count, require_probability
 
 _MOST_EPSILON = 100.0
@@ -84,11 +85,7 @@ def _last(holds: Callable[[float], bool]) -> float:
     """The largest number in [0, 100] up to which ``holds``, from below; 0 where it never does."""
     if not holds(0.0):
         return 0.0
-    low, high = 0.0, _MOST_EPSILON
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return bisect(holds, _MOST_EPSILON, 0.0, absolute=_MOST_EPSILON * 2.0**-_STEPS)
 
 
 def gaussian_epsilon(

@@ -32,7 +32,6 @@ deviations and kept here as float32, which moves a distance or a cosine by less 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -41,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from userdp.accounting.roots import bisect
 from userdp.auditing.observer import Observed
 from userdp.auditing.tails import (
     BinomialSpread,
@@ -341,9 +341,7 @@ def _shared(cohorts: list[NDArray[np.int64]], *, population: int, size: int) -> 
     name, pairs = "participation", len(cohorts) - 1
     if pairs < 1 or not 0 < size < population:
         return _blind(name, "everybody joins every step, or there is one step", expected=0.0)
-    shared = sum(
-        len(np.intersect1d(one, other)) for one, other in pairwise(cohorts)
-    )
+    shared = sum(len(np.intersect1d(one, other)) for one, other in pairwise(cohorts))
     trials, chance = pairs * size, size / population
     part = shared / trials
     distance = float(special.rel_entr(part, chance) + special.rel_entr(1 - part, 1 - chance))
@@ -367,8 +365,12 @@ def _number(total: int, *, trials: int, probability: float) -> Check:
     most = int(law.isf(LEVEL / 2, trials, probability)) + 1  # P[X >= most] <= LEVEL / 2
     low = 0.0
     if fewest >= 0:
-        low = _least(lambda q: bool(special.bdtr(fewest, trials, q) < _SURE), 0.0, probability)
-    high = _least(lambda q: bool(special.bdtrc(most - 1, trials, q) >= _SURE), probability, 1.0)
+        low = bisect(
+            lambda q: bool(special.bdtr(fewest, trials, q) < _SURE), 0.0, probability, relative=1e-9
+        )
+    high = bisect(
+        lambda q: bool(special.bdtrc(most - 1, trials, q) >= _SURE), probability, 1.0, relative=1e-9
+    )
     return _tested(
         name,
         two_sided(
@@ -379,14 +381,6 @@ def _number(total: int, *, trials: int, probability: float) -> Check:
         expected=expected,
         power=f"a probability of {low:.4g} or less, or {high:.4g} or more, in 95% of runs",
     )
-
-
-def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """About where ``holds`` begins to hold, as its argument rises."""
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def _shuffled_spread(expected: float) -> float:

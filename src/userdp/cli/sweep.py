@@ -173,20 +173,17 @@ def _request(
         )
     if not paths:
         raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
-    loaded = [load_plan(path) for path in paths]
-    for path, (plan, _) in zip(paths, loaded, strict=True):
+    plans = [load_plan(path) for path in paths]
+    for path, plan in zip(paths, plans, strict=True):
         warn_of_delta(plan, path, allow_large_delta=allow_large_delta)
-    bases = list(dict.fromkeys(basis for _, basis in loaded if basis is not None))
     candidates = grid(
-        [plan for plan, _ in loaded],
+        plans,
         train_config(encode(config)),
         l2_clip_norms=l2_clip_norm,
         axes=axes,
     )
     split = Split(given.pop("split"))
-    return build_request(
-        store, mode, candidates, split=split, basis="; ".join(bases) or None, **given
-    )
+    return build_request(store, mode, candidates, split=split, **given)
 
 
 def _repetitions(

@@ -64,7 +64,7 @@ def train(
         trial_of: of userdp sweep alone: the private selection that pays for this run.
         json: print one JSON object on stdout.
     """
-    chosen, plan_basis = _choose_plan(plan, privacy, options, out, resume=resume)
+    chosen = _choose_plan(plan, privacy, options, out, resume=resume)
     settings = _choose_config(config, out, resume=resume)
     if isinstance(chosen, PlainPlan):
         stderr.print(
@@ -96,7 +96,6 @@ def train(
             device=device,
             progress=bar if world.leads else None,
             tensorboard=not no_tensorboard,
-            plan_basis=plan_basis,
             trial_of=trial_of,
             allow_large_delta=True,  # judged above, by the number of users if there is one
         )
@@ -144,8 +143,8 @@ def _choose_plan(
     out: Path,
     *,
     resume: bool,
-) -> tuple[Plan | PlainPlan, str | None]:
-    """The plan of a file, of options, or of the run that is resumed; and its basis, if it is known.
+) -> Plan | PlainPlan:
+    """The plan of a file, of options, or of the run that is resumed.
 
     Whether a file is from userdp plan or from `Plan.save` is told by its schema.
     """
@@ -156,9 +155,9 @@ def _choose_plan(
 
         return load_plan(path)
     if resume and options is None:
-        return _kept_plan(out), None
+        return _kept_plan(out)
     options = options or PlanOptions()
-    return (build_plain_plan(options) if privacy == "none" else build_plan(options)), None
+    return build_plain_plan(options) if privacy == "none" else build_plan(options)
 
 
 def _kept_plan(out: Path) -> Plan | PlainPlan:

@@ -62,7 +62,8 @@ def uncovered(origins: Origins) -> bool:
 def in_words(origins: Origins) -> str:
     """What a plan's constants were taken from, the least covered first."""
     groups: dict[str, list[str]] = {}
-    for origin in sorted(origins.values(), key=_severity):
+    named = (origins[name] for name in sorted(origins))  # the same before and after a file
+    for origin in sorted(named, key=_severity):
         group, _, what = origin.in_words.partition(": ")
         if what not in groups.setdefault(group, []):
             groups[group].append(what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from userdp.errors import UseError
@@ -27,16 +27,6 @@ class Release:
     epsilon: float
     delta: float = 0.0
     value: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {
-            "name": self.name,
-            "query_id": self.query_id,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "value": self.value,
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +113,7 @@ class PrivacyBudget:
             "training_delta": self.training_delta,
             "query_epsilon": self.query_epsilon,
             "query_share": self.query_share,
-            "releases": [release.to_dict() for release in self.releases],
+            "releases": [asdict(release) for release in self.releases],
             "composition": "basic",
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from userdp.errors import UseError
@@ -40,16 +40,7 @@ class ElsCell:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return {
-            "algorithm": "ELS",
-            "group_size": self.group_size,
-            "batch_size": self.batch_size,
-            "steps": self.steps,
-            "population": self.population,
-            "sampling_probability": self.sampling_probability,
-            "noise_multiplier": self.noise_multiplier,
-            "noise_std": self.noise_std,
-        }
+        return {"algorithm": "ELS", **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

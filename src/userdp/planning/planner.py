@@ -17,7 +17,7 @@ from userdp.planning.els import ElsCell, ElsProblem, median_group_size, sweep
 from userdp.planning.feasible import MOST_NOISE, noise_to_signal, refusal, require_usable
 from userdp.planning.noise import NoiseTable, OutOfReach
 from userdp.planning.norms import GradientNorms
-from userdp.planning.proposal import Candidates, Constant, Origin, Proposal
+from userdp.planning.proposal import Candidates, Constant, Origin, Proposal, origins_of
 from userdp.planning.uls import UlsCell, UlsProblem, estimate_and_double, optimum
 from userdp.sampling import poisson
 from userdp.vocabulary import PrivacyUnit, require_count, require_positive
@@ -120,7 +120,7 @@ def propose(request: Request) -> Proposal:
         els=_sweep(request, els_problem, problem.norms.largest_group_size),
         els_choice=els_choice,
     )
-    plan, clip = _plan(request, problem, chosen.cell)
+    plan, constants = _plan(request, problem, chosen.cell)
     guarantee = plan.guarantee()
     assert guarantee.epsilon <= request.privacy.training_epsilon
     notes += _notes(problem, best.cell, els_problem, chosen)
@@ -140,7 +140,7 @@ def propose(request: Request) -> Proposal:
             "noise_ratio_els_to_uls": chosen.ratio,
         },
         reason=chosen.reason,
-        constants=_constants(request, clip, chosen.cell),
+        constants=constants,
         norms=request.norms,
         candidates=candidates,
         notes=tuple(notes),
@@ -254,13 +254,16 @@ def _choose(request: Request, uls: UlsCell, els: ElsCell | None) -> Choice:
     return choose(uls, els, example_norm=request.norms.example_norm, why_no_els=why)
 
 
-def _plan(request: Request, problem: UlsProblem, cell: UlsCell | ElsCell) -> tuple[Plan, float]:
-    """The frozen plan of a configuration, and its clip norm."""
+def _plan(
+    request: Request, problem: UlsProblem, cell: UlsCell | ElsCell
+) -> tuple[Plan, tuple[Constant, ...]]:
+    """The frozen plan of a configuration, and where each number that it rests on comes from."""
     if isinstance(cell, UlsCell):
         norm, population, unit = cell.user_norm, problem.population, PrivacyUnit.USER
     else:
         norm, population, unit = request.norms.example_norm, cell.population, PrivacyUnit.EXAMPLE
     norm = norm if request.l2_clip_norm is None else request.l2_clip_norm
+    constants = _constants(request, norm)
     return Plan(
         sampling=poisson(unit)(
             sampling_probability=cell.sampling_probability, group_size=cell.group_size
@@ -272,10 +275,11 @@ def _plan(request: Request, problem: UlsProblem, cell: UlsCell | ElsCell) -> tup
         budget=Budget(
             target_delta=problem.table.target_delta, target_epsilon=problem.table.target_epsilon
         ),
-    ), norm
+        origins=origins_of(constants),
+    ), constants
 
 
-def _constants(request: Request, clip: float, cell: UlsCell | ElsCell) -> tuple[Constant, ...]:
+def _constants(request: Request, clip: float) -> tuple[Constant, ...]:
     """Where each number that the choice rests on comes from."""
     norms = request.norms
     origin = Origin(str(norms.source))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from userdp.codec import decode, encode
-from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE
 from userdp.json_files import read_json, write_json
-from userdp.plan import Plan
+from userdp.plan import LedgerLine, NonPrivateLook, Plan
+from userdp.plan.origin import in_words, uncovered
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.els import ElsCell
 from userdp.planning.norms import GradientNorms
@@ -53,15 +53,6 @@ class Constant:
     value: float | None
     origin: Origin
     query_id: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {
-            "name": self.name,
-            "value": self.value,
-            "origin": str(self.origin),
-            "query_id": self.query_id,
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,12 +131,12 @@ class Proposal:
     @property
     def basis(self) -> str:
         """What the plan was chosen from, in words; kept with the run and shown in its report."""
-        return basis_of(self.constants)
+        return in_words(self.plan.origins)
 
     @property
     def operator_only(self) -> bool:
         """Whether an exact number of people's text is behind it, which no epsilon covers."""
-        return any(c.origin in (Origin.NON_PRIVATE, Origin.HELD_OUT) for c in self.constants)
+        return uncovered(self.plan.origins)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -159,7 +150,7 @@ class Proposal:
             "prediction": dict(self.prediction),
             "budget": self.budget.to_dict(),
             "compute": self.compute,
-            "constants": [constant.to_dict() for constant in self.constants],
+            "constants": [asdict(constant) for constant in self.constants],
             "norms": norms,
             "candidates": self.candidates.to_dict(),
             "notes": list(self.notes),
@@ -173,21 +164,27 @@ class Proposal:
         write_json(path, self.to_dict(), mode=mode)
 
 
-def basis_of(constants: tuple[Constant, ...]) -> str:
-    """What constants were taken from, in words, the worst first."""
+_FIELDS = {
+    "population": "population",
+    "population examples": "population.examples",
+    "median examples per user": "sampling.group_size",
+    "gradient norms": "clip",
+    "l2 clip norm": "clip.l2_norm",
+}
+"""What in a plan a constant of the planner decides."""
 
-    def names(origin: Origin) -> str:
-        return ", ".join(c.name for c in constants if c.origin is origin)
 
-    found = []
-    for origin, words in (
-        (Origin.NON_PRIVATE, "non-private statistics"),
-        (Origin.HELD_OUT, "statistics of held-out users"),
-        (Origin.DP_RELEASE, "DP releases in the store's ledger"),
-    ):
-        if names(origin):
-            found.append(f"{words}: {names(origin)}")
-    return "; ".join(found) or "declared constants and public statistics"
+def origins_of(constants: tuple[Constant, ...]) -> dict[str, LedgerLine | NonPrivateLook]:
+    """The origins of a plan's constants; those that are declared or public are not written."""
+    found: dict[str, LedgerLine | NonPrivateLook] = {}
+    for constant in constants:
+        name, place = constant.name, _FIELDS.get(constant.name, constant.name)
+        if constant.origin is Origin.DP_RELEASE:
+            found[place] = LedgerLine(what=name, line=constant.query_id or "unknown")
+        elif constant.origin in (Origin.NON_PRIVATE, Origin.HELD_OUT):
+            held_out = constant.origin is Origin.HELD_OUT
+            found[place] = NonPrivateLook(what=name, held_out=held_out)
+    return found
 
 
 def declared_users(path: Path) -> int | None:
@@ -203,19 +200,12 @@ def declared_users(path: Path) -> int | None:
     return None
 
 
-def load_plan(path: Path) -> tuple[Plan, str | None]:
-    """The plan in a file that `userdp plan` or `Plan.save` wrote, and what it was chosen from.
+def load_plan(path: Path) -> Plan:
+    """The plan in a file that `userdp plan` or `Plan.save` wrote.
 
     Raises:
         UseError: the file holds neither.
     """
     values = read_json(path, what="a plan")
-    if values.get("schema") != SCHEMA:
-        return decode(Plan, values, what="the plan"), None
-    plan, basis = values.get("plan"), values.get("basis")
-    if not isinstance(plan, dict) or not isinstance(basis, str):
-        raise UseError(
-            f"{path} is a proposal without its plan or its basis",
-            hint="make it again with userdp plan",
-        )
-    return decode(Plan, plan, what="the plan"), basis
+    plan = values.get("plan") if values.get("schema") == SCHEMA else values
+    return decode(Plan, plan, what=f"the plan in {path}")

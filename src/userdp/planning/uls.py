@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from userdp.errors import UseError
@@ -57,16 +57,7 @@ class UlsCell:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return {
-            "algorithm": "ULS",
-            "group_size": self.group_size,
-            "cohort_size": self.cohort_size,
-            "steps": self.steps,
-            "sampling_probability": self.sampling_probability,
-            "noise_multiplier": self.noise_multiplier,
-            "user_norm": self.user_norm,
-            "noise_std": self.noise_std,
-        }
+        return {"algorithm": "ULS", **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -152,7 +152,7 @@ def _filtered(against: Sequence[str]) -> Assumption:
 
 def _uncovered_bases(runs: Sequence[RunFacts]) -> list[str]:
     """What plans were chosen from that no claim here covers, each once."""
-    bases = {run.settings.get("plan_basis", "") for run in runs}
+    bases = {run.basis or "" for run in runs}
     return sorted(b for b in bases if b.startswith(("non-private", "statistics of held-out")))
 
 

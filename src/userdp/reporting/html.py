@@ -249,10 +249,10 @@ def gradients_in_words(run: RunFacts) -> str:
 
 def basis_in_words(run: RunFacts) -> str:
     """What the plan's constants were chosen from."""
-    basis = run.settings.get("plan_basis")
-    if basis:
-        return basis[:1].upper() + basis[1:]
-    return "Not recorded: the plan's constants were given by hand"
+    basis = run.basis
+    if basis is None:
+        return "Nothing: the run has no plan"
+    return basis[:1].upper() + basis[1:]
 
 
 def _state(run: RunFacts) -> str:

@@ -21,6 +21,7 @@ from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of, samplers_of
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import Plan
+from userdp.plan.origin import in_words
 from userdp.reporting.releases import ReleasedLoss, read_releases
 from userdp.vocabulary import Guarantee
 
@@ -101,6 +102,12 @@ class RunFacts:
     def private(self) -> bool:
         """Whether anything is claimed."""
         return math.isfinite(self.guarantee.epsilon)
+
+    @property
+    def basis(self) -> str | None:
+        """What the plan's constants were chosen from; of a sweep's winner, how it was too."""
+        said = self.settings.get("plan_basis")
+        return said or (None if self.plan is None else in_words(self.plan.origins))
 
     @property
     def gradients_per_step(self) -> float | None:

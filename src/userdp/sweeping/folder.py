@@ -27,7 +27,6 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger.run import write_winner
-from userdp.planning.proposal import SCHEMA as PROPOSAL
 from userdp.sweeping.request import Candidate, SweepRequest
 from userdp.sweeping.scores import Score
 from userdp.training.runs import RunFolder
@@ -129,14 +128,12 @@ class SweepFolder:
         files.operator_folder(folder)
         return folder / f"trial-{number:03d}.log"
 
-    def write_plan(self, number: int, candidate: Candidate, basis: str | None) -> Path:
+    def write_plan(self, number: int, candidate: Candidate) -> Path:
         """The plan file of a trial."""
         folder = self.path / "plans"
         files.operator_folder(folder)
         path = folder / f"trial-{number:03d}.json"
-        plan = encode(candidate.plan)
-        values = plan if basis is None else {"schema": PROPOSAL, "plan": plan, "basis": basis}
-        files.write_json(path, values, mode=files.OPERATOR_FILE)
+        files.write_json(path, encode(candidate.plan), mode=files.OPERATOR_FILE)
         return path
 
     def note(self, number: int, candidate: Candidate, score: Score) -> None:
@@ -180,6 +177,8 @@ class SweepFolder:
                 if part.is_dir():
                     shutil.copytree(part, folder / part.name)
             files.write_json(folder / run.config.name, config)
+            for path in (run.plan, run.train):
+                shutil.copyfile(path, folder / path.name)
             if request.tuning is None:
                 shutil.copyfile(run.ledger, folder / run.ledger.name)
             else:

@@ -15,6 +15,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.plan import FixedGrid, Plan, PrivateSelection, Tuning
+from userdp.plan.origin import in_words, uncovered
 from userdp.plan.tuning import divided, selected
 from userdp.training.adjacency import require_covered
 from userdp.training.config import TrainConfig
@@ -67,7 +68,6 @@ class SweepRequest:
         split: whose loss is the score.
         loss_bound: in nats per token; larger losses count as so much in a DP score.
         tuning: what the winner claims; None where its choice is not private.
-        basis: what the plans were chosen from, in words, if it is known.
     """
 
     mode: TuningMode
@@ -75,7 +75,6 @@ class SweepRequest:
     split: Split
     loss_bound: float
     tuning: Tuning | None
-    basis: str | None
 
     @property
     def in_words(self) -> str:
@@ -89,11 +88,12 @@ class SweepRequest:
             chosen = f"DP scores of {len(self.candidates)} candidates, all in this claim"
         else:
             chosen = "private selection from a random number of candidates, in this claim"
-        if self.basis is None:
+        origins = {k: v for one in self.candidates for k, v in one.plan.origins.items()}
+        if not origins:
             return chosen
         # What no claim covers stands first: reports look there.
-        uncovered = self.basis.startswith(("non-private", "statistics of held-out"))
-        return f"{self.basis}; {chosen}" if uncovered else f"{chosen}; {self.basis}"
+        basis = in_words(origins)
+        return f"{basis}; {chosen}" if uncovered(origins) else f"{chosen}; {basis}"
 
 
 def grid(
@@ -139,7 +139,6 @@ def build_request(
     score_epsilon: float | None = None,
     loss_bound: float | None = None,
     repetitions: Repetitions | None = None,
-    basis: str | None = None,
 ) -> SweepRequest:
     """Split the budget and calibrate every plan, before anything private is read.
 
@@ -152,7 +151,6 @@ def build_request(
         score_epsilon: of each score.
         loss_bound: public; by default the loss of guessing all tokens of the vocabulary alike.
         repetitions: the law of the number of candidates, for a private selection.
-        basis: what the plans were chosen from.
 
     Raises:
         UseError: the mode has no claim for these candidates, or what was given says nothing in it.
@@ -171,7 +169,7 @@ def build_request(
     load_model(candidates[0].config, store)  # one that does not fit must cost nothing
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     request = SweepRequest(
-        mode=mode, candidates=candidates, split=split, loss_bound=bound, tuning=None, basis=basis
+        mode=mode, candidates=candidates, split=split, loss_bound=bound, tuning=None
     )
     if mode is not TuningMode.PRIVATE_SELECTION and repetitions is not None:
         raise UseError(

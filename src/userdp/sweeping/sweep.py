@@ -248,7 +248,7 @@ class _Sweep:
         arguments = train_arguments(
             self._store.path,
             run,
-            self._folder.write_plan(number, candidate, self._request.basis),
+            self._folder.write_plan(number, candidate),
             candidate.config,
             trial_of=self._id if self._private else None,
             tensorboard=self._tensorboard,

@@ -71,7 +71,6 @@ def train(
     device: str = "cpu",
     progress: Progress | None = None,
     tensorboard: bool = True,
-    plan_basis: str | None = None,
     trial_of: str | None = None,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
@@ -96,7 +95,6 @@ def train(
         device: see `userdp.training.devices`; a run may go on on another one.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
-        plan_basis: what the plan was chosen from, in words; kept in config.json for the report.
         trial_of: see `make_private`.
         allow_large_delta: see `make_private`.
         unsafe_seed: FOR TESTS ONLY, see `make_private`.
@@ -129,7 +127,6 @@ def train(
         scores=scores,
         resume=resume,
         identity=identity,
-        plan_basis=plan_basis,
         trial_of=trial_of,
         allow_large_delta=allow_large_delta,
         unsafe_seed=unsafe_seed,
@@ -190,7 +187,6 @@ def _open(
     scores: Path | None,
     resume: bool,
     identity: Mapping[str, str],
-    plan_basis: str | None,
     trial_of: str | None,
     allow_large_delta: bool,
     unsafe_seed: int | None,
@@ -200,8 +196,6 @@ def _open(
         "seq_len": store.meta.seq_len,
         "store_facts": store_facts(store, base_model=config.model),
     }
-    if plan_basis is not None:
-        public["plan_basis"] = plan_basis
     if isinstance(plan, PlainPlan):
         if current_world().size > 1:
             raise UseError(
