@@ -1,8 +1,9 @@
 """Dataclasses as plain values and back, one canonical JSON for each, and its digest.
 
 A dataclass becomes an object of its fields, after its class variables ``schema`` (of a file) and
-``kind`` (which tells the members of a union, or the subclasses of an abstract class, apart), if it
-has them. What is read must have exactly the fields that are written, each of its declared type.
+``kind`` (which tells the members of a union, or the subclasses of a class that declares it, apart),
+if it has them. What is read must have exactly the fields that are written, each of its declared
+type.
 """
 
 from __future__ import annotations
@@ -98,13 +99,21 @@ def _tags(kind: Any) -> dict[str, str]:
     }
 
 
+def _declares_kind(hint: Any) -> bool:
+    """Whether a class or one above it has the class variable, with or without a value."""
+    declared = any("kind" in vars(one).get("__annotations__", ()) for one in hint.__mro__)
+    if not (declared and dataclasses.is_dataclass(hint)):
+        return False
+    return all(field.name != "kind" for field in dataclasses.fields(hint))
+
+
 def _members(hint: Any) -> Iterator[Any]:
-    """The types that a union, or a class with subclasses, stands for."""
+    """The types that a union, or a class with subclasses of a ``kind`` each, stands for."""
     if typing.get_origin(hint) in (Union, types.UnionType):
         for one in typing.get_args(hint):
             yield from _members(one)
-    elif inspect.isclass(hint) and dataclasses.is_dataclass(hint):
-        if _tags(hint) or not hint.__subclasses__():
+    elif inspect.isclass(hint) and _declares_kind(hint):
+        if "kind" in _tags(hint):
             yield hint
         for one in hint.__subclasses__():
             yield from _members(one)
@@ -123,10 +132,11 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
     members = list(_members(hint))
     if isinstance(value, dict):
         classes: list[Any] = [one for one in members if dataclasses.is_dataclass(one)]
-        tagged = [one for one in classes if _tags(one).get("kind") == value.get("kind")]
+        kind = value.get("kind")
+        tagged = [one for one in classes if _tags(one).get("kind", kind) == kind]
         if classes and not tagged:
             names = ", ".join(sorted({_tags(one).get("kind", one.__name__) for one in classes}))
-            raise UseError(f"{at} is of kind {value.get('kind')!r}, which is none of: {names}")
+            raise UseError(f"{at} is of kind {kind!r}, which is none of: {names}")
         if tagged:
             return _build(tagged[0], value, at)
     for member in members:

@@ -244,4 +244,4 @@ def test_what_the_plan_was_chosen_from_is_said(make_run: MakeRun) -> None:
     basis = "non-private statistics: population"
     chosen = read_runs([make_run("a", config={"plan_basis": basis})])
     assert "Non-private statistics: population" in render_report(chosen)
-    assert "given by hand" in render_report(read_runs([make_run("b")]))
+    assert "Declared constants" in render_report(read_runs([make_run("b")]))

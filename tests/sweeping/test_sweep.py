@@ -104,6 +104,8 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
         assert stat.S_IMODE((out / private).stat().st_mode) == 0o600
     assert {path.name for path in (out / "winner").iterdir()} == {
         "config.json",
+        "plan.json",
+        "train.toml",
         "ledger.jsonl",
         "model",
     }
