@@ -74,6 +74,7 @@ from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
 from userdp.training.runs import OpenRun, RunFolder, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import store_facts
+from userdp.waiting import warn_of_spinning
 
 
 def make_private(
@@ -145,6 +146,8 @@ def make_private(
         warning = plan_with_small_delta(plan)
         if warning is not None:
             warnings.warn(warning, stacklevel=2)
+    if _device(model).type == "cpu":
+        warn_of_spinning(torch.get_num_threads())
     require_same_parameters(model, optimizer)
     require_uncoupled(model)
     require_count("micro_batch", micro_batch)
