@@ -14,11 +14,10 @@ from userdp.gradients.clipping import (
 )
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.draws import require_replayable
+from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import (
-    buffer_versions,
-    require_same_buffers,
     require_uncoupled,
     trainable_parameters,
 )
@@ -107,7 +106,7 @@ def sum_of_units(
 ) -> ClippedSum:
     """`clipped_sum` after its checks, with the generators as they are."""
     parameters = trainable_parameters(model)
-    buffers = buffer_versions(model)
+    held = HeldState(model, loss)
     tensors = list(parameters.values())
     sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
@@ -144,7 +143,7 @@ def sum_of_units(
         each = torch.stack([factors[name] for name in total]).tolist()
         for into, part, factor in zip(total.values(), gradient, each, strict=True):
             into.add_(part, alpha=factor)
-    require_same_buffers(model, buffers)
+    held.require_unchanged()
     return ClippedSum(
         value=total,
         norms=norms,

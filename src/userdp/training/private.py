@@ -209,7 +209,8 @@ def make_private(
             masked=opened.meta.loss_mask,
         )
     else:
-        require_rows_apart(model, loss, masked=opened.meta.loss_mask)
+        largest = None if engine == "reference" else (micro_batch, opened.meta.seq_len)
+        require_rows_apart(model, loss, masked=opened.meta.loss_mask, largest=largest)
 
     def open_here() -> OpenRun:
         return open_run(
