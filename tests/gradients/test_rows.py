@@ -123,6 +123,12 @@ def step(draw: random.Random) -> Step:
         lambda x: torch.where(x > 1, x, constant(*x.shape)),
         lambda x: F.cross_entropy(x, (x[:, 0] > 1).long(), reduction="none"),
         lambda x: F.mse_loss(x, constant(*x.shape), reduction="none"),
+        lambda x: F.dropout(x, 0.5),
+        lambda x: x + F.dropout(constant(*x.shape), 0.5),
+        lambda x: F.dropout(constant(*x.shape), 0.5).sum(i) + x.sum(i),
+        lambda x: F.dropout1d(x, 0.5),
+        lambda x: F.dropout2d(x, 0.5),
+        lambda x: F.feature_alpha_dropout(x, 0.5, training=True),
         lambda x: x.T,
         lambda x: x.mT,
     ]
@@ -139,6 +145,7 @@ def written(x: Tensor) -> Tensor:
 def follow(steps: list[Step], x: Tensor) -> tuple[Tensor, Place | None]:
     followed = Rows(ROWS, nn.Module())
     followed.mark(x, FIRST)
+    torch.manual_seed(0)  # coins are the same whatever a row holds
     with Follow(followed):
         for one in steps:
             x = one(x)
@@ -222,6 +229,81 @@ def test_twin_a_place_that_outlives_a_write_is_caught(monkeypatch: pytest.Monkey
         Rows, "place_of", lambda self, tensor: getattr(tensor, rows._KEY, (None,))[0]
     )
     assert escapes([written], torch.randn(ROWS, 2)) == (True, True)
+
+
+def coins(function: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Place | None, set[int]]:
+    """A result's place; and the rows whose first number hangs on the coins at the last row's place.
+
+    The coin of each index of the first dimension is thrown from states of its own.
+    """
+    _, place = follow([function], start)
+    reached: set[int] = set()
+    for seed in range(20):
+        found = []
+        for last in (seed, seed + 100):
+
+            def thrown(x: Tensor, *_: Any, last: int = last, seed: int = seed, **__: Any) -> Tensor:
+                first = torch.Generator().manual_seed(seed)
+                other = torch.Generator().manual_seed(last)
+                mask = torch.rand(x.shape, generator=first)
+                mask[-1] = torch.rand(x.shape[1:], generator=other)
+                return x * (mask > 0.5)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(F, "dropout", thrown)
+                found.append(function(start))
+        changed = (found[0] != found[1]).flatten(1).any(1)
+        reached |= {int(row) for row in changed.nonzero()}
+    return place, reached
+
+
+def test_coins_belong_to_the_row_at_whose_place_they_are_thrown() -> None:
+    x = torch.ones(ROWS, 4)
+    of_rows = [
+        lambda x: F.dropout(x, 0.5),
+        lambda x: x + F.dropout(constant(ROWS, 4), 0.5),
+        lambda x: x * F.dropout(constant(ROWS, 1), 0.5),
+    ]
+    for function in of_rows:
+        assert coins(function, x) == (FIRST, {ROWS - 1})
+    of_all = [
+        lambda x: x + F.dropout(constant(ROWS, 4), 0.5).sum(0),
+        lambda x: x + F.dropout(constant(1, 4), 0.5),
+        lambda x: x + F.dropout(constant(4), 0.5),
+        lambda x: x / F.dropout(constant(ROWS), 0.5).sum(),
+    ]
+    for function in of_all:
+        place, reached = coins(function, x)
+        assert place is None
+        assert reached - {ROWS - 1}
+    assert follow([lambda x: x + F.dropout(constant(4), 0.5, training=False)], x)[1] == FIRST
+
+
+def test_twin_coins_thrown_for_constants_and_held_to_be_constants_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(place_rules.PLACES, F.dropout, place_rules._like_first)
+    place, reached = coins(
+        lambda x: x + F.dropout(constant(ROWS, 4), 0.5).sum(0), torch.ones(ROWS, 4)
+    )
+    assert place == FIRST
+    assert len(reached) == ROWS
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda n: n.expand(ROWS, ROWS).tril()[-1] * 0 + n.expand(ROWS, ROWS).tril()[0],
+        lambda n: n.bool().long(),
+        lambda n: F.dropout(n.double(), 0.5).long() % ROWS,
+        lambda n: (n.half() + 0).long(),
+    ],
+)
+def test_indices_that_were_changed_count_no_rows(spoil: Step) -> None:
+    x = torch.randn(ROWS, 4)
+    assert follow([lambda x: x[torch.arange(ROWS)]], x)[1] == FIRST
+    assert follow([lambda x: x[torch.arange(ROWS).long()]], x)[1] == FIRST
+    assert follow([lambda x: x[spoil(torch.arange(ROWS))]], x)[1] is None
 
 
 def proved(loss: Callable[[Tensor], Tensor]) -> bool:

@@ -138,9 +138,9 @@ def draws_of(model: nn.Module, loss: Loss, units: Units) -> Draws:
 
     Asked once for each model, loss and setting of the modules (modes, rates), on made-up rows:
     two passes of 2 and 3 rows, of one width. A draw belongs to rows if its size grows
-    as their number. A row's loss must not change when the other rows do and the generators begin
-    from the same states. The answer is a property of the model's code, not of anybody's data; that
-    each later pass is as it says is checked there (`watching_draws`).
+    as their number. A row's loss must not change when the other rows and their parts of the draws
+    do and the generators begin from the same states. The answer is a property of the model's code,
+    not of anybody's data; that each later pass is as it says is checked there (`watching_draws`).
 
     Raises:
         UseError: as `require_replayable`.
@@ -289,7 +289,11 @@ def _backward(total: Tensor, parameters: list[nn.Parameter]) -> None:
 
 
 def _stands_alone(model: nn.Module, loss: Loss, units: Units) -> bool:
-    """Whether a row's loss stays as it is when other rows change and the generators do not.
+    """Whether a row's loss stays as it is when other rows and their random numbers change.
+
+    The generators do not: all that is drawn is as before, and then the other rows' parts of it are
+    others. So a number that has one row's place and goes to all, as the mean of one coin for each
+    row, is found to be shared.
 
     Nor may the others decide how much is drawn, as where a CPU draws slopes for negative numbers
     only (RReLU): a row's masks could then not be had again without them. Asked several times, as a
@@ -298,14 +302,58 @@ def _stands_alone(model: nn.Module, loss: Loss, units: Units) -> bool:
     return all(_row_stands_alone(model, loss, units, trial % _MORE) for trial in range(_TRIALS))
 
 
+class _OthersDraw(TorchDispatchMode):
+    """Within, of all that is drawn, only the part of one row is what it was.
+
+    Args:
+        row: its place.
+        rows: in the pass; each has an equal part of a draw's first dimension.
+    """
+
+    def __init__(self, row: int, rows: int) -> None:
+        TorchDispatchMode.__init__(self)
+        self._row, self._rows = row, rows
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return found
+        for drawn in tree_leaves(found):
+            if not (isinstance(drawn, Tensor) and drawn.dim() and drawn.numel()):
+                continue
+            each = drawn.shape[0] // self._rows
+            own = drawn[self._row * each : (self._row + 1) * each].clone()
+            drawn.copy_(_mirrored(drawn))
+            drawn[self._row * each : (self._row + 1) * each] = own
+        return found
+
+
+def _mirrored(drawn: Tensor) -> Tensor:
+    """Other numbers in the same range: masks, uniform numbers, indices."""
+    if drawn.dtype == torch.bool:
+        return ~drawn
+    if drawn.is_floating_point() or bool((drawn <= 1).all()):
+        return 1 - drawn
+    return drawn.max() + drawn.min() - drawn
+
+
 def _row_stands_alone(model: nn.Module, loss: Loss, units: Units, row: int) -> bool:
     moved = units.input_ids.roll(1, dims=1)
     moved[row] = units.input_ids[row]
     begin = GeneratorStates.read()
     found, ends = [], []
-    for input_ids in (units.input_ids, moved):
+    for input_ids, mode in (
+        (units.input_ids, nullcontext()),
+        (moved, _OthersDraw(row, len(moved))),
+    ):
         begin.load()
-        with torch.no_grad():
+        with torch.no_grad(), mode:
             losses = row_losses(loss, model, input_ids, units.lengths, units.targets)
         found.append(losses[row].double())
         ends.append(GeneratorStates.read())

@@ -13,6 +13,7 @@ and return:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -36,6 +37,7 @@ _seen: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, frozenset[torch.dtyp
 _seen = WeakKeyDictionary()
 
 
+@functools.cache  # asked for each tensor of a pass; there are few dtypes
 def is_narrow(dtype: torch.dtype) -> bool:
     """Whether numbers of this type have fewer bits than float32's.
 

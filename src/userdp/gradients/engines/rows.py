@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from userdp.gradients.engines.place_rules import PLACES, READS_SHAPES, READS_VALUES
+from userdp.gradients.engines.place_rules import PLACES, READS
 from userdp.gradients.engines.places import CONSTANT, FIRST, Call, Place
 
 _KEY = "_userdp_place"
@@ -82,15 +82,15 @@ class Rows:
         if held is not None:
             return CONSTANT if held[1] == tensor._version else None
         # Layers of a sharded model are gathered while the pass runs.
-        return CONSTANT if isinstance(tensor, nn.Parameter) else None
+        return CONSTANT if _is_parameter(tensor) else None
 
     def mark(self, tensor: Tensor, place: Place | None) -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
         if place is not None and place.dim is not None:
-            size = tensor.shape[place.dim] if place.dim < tensor.dim() else -1
+            size = tensor.size(place.dim) if place.dim < tensor.dim() else -1
             if size < 0 or (not place.counts and size != self.count * place.inner):
                 place = None
-        if isinstance(tensor, nn.Parameter) or id(tensor) in self._held:
+        if _is_parameter(tensor) or id(tensor) in self._held:
             return tensor
         if place is None:
             tensor.__dict__.pop(_KEY, None)
@@ -110,7 +110,9 @@ class Rows:
             return function(*args, **kwargs)
         rule = PLACES.get(function)
         if rule is None:
-            self._note_reading(function, args)
+            values = READS.get(function)
+            if values is not None and isinstance(args[0], Tensor):
+                self._note_reading(args[0], values=values)
             return function(*args, **kwargs)
         call = Call(self.place_of, args, kwargs)
         call.result = result = function(*args, **kwargs)
@@ -170,14 +172,16 @@ class Rows:
             module.register_forward_hook(resume),
         ]
 
-    def _note_reading(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        values = function in READS_VALUES
-        if not (values or function in READS_SHAPES) or not isinstance(args[0], Tensor):
-            return
-        place = self.place_of(args[0])
+    def _note_reading(self, tensor: Tensor, *, values: bool) -> None:
+        place = self.place_of(tensor)
         # The shape of what is by rows is the pass's own.
         if place is None or (values and not place.constant):
             self._read_numbers = True
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    # The second question is answered by Python code of torch's, and is asked for each tensor.
+    return type(tensor) is not Tensor and isinstance(tensor, nn.Parameter)
 
 
 def _same_memory(one: Tensor, two: Tensor) -> bool:
