@@ -244,7 +244,7 @@ class Toy(nn.Module):
         return self.tokens
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, use_cache: bool
+        self, input_ids: Tensor, position_ids: Tensor, use_cache: bool
     ) -> Tensor:
         h, places = self.tokens(input_ids), self.places(position_ids)
         if self.kind == "positions":  # one mask for all rows of the pass

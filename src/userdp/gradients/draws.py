@@ -41,6 +41,10 @@ _FEW, _MORE = 2, 3
 
 _WIDTH = 7
 """Tokens of each such row; neither number divides it."""
+_REPEATS = 3
+_CLOSE = 1e-3
+"""Relative: devices add in another order each time; another mask moves a loss by far more."""
+
 _TRIALS = 12
 """A random order of three rows leaves a given one in its place once in three: all, 2e-6."""
 
@@ -265,6 +269,7 @@ def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
         middle = GeneratorStates.read()
         if losses.requires_grad:
             _backward(losses.sum(), parameters)
+    _require_repeatable(model, loss, units, before, losses.detach())
     again = watch.draws[len(drawn) :]
     begun = {draw.begin for draw in drawn}
     if GeneratorStates.read() != middle or any(draw.begin not in begun for draw in again):
@@ -274,6 +279,29 @@ def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
             hint="checkpoint with preserve_rng_state=True, and draw from torch's generators only",
         )
     return None if watch.unseen or middle.host != before.host else drawn
+
+
+def _require_repeatable(
+    model: nn.Module, loss: Loss, units: Units, begin: GeneratorStates, losses: Tensor
+) -> None:
+    """Refuse a model that says something else of the same rows from the same random numbers.
+
+    It keeps a state, or draws from a generator that is out of reach, wherever these are kept.
+    """
+    end = GeneratorStates.read()
+    for _ in range(_REPEATS):
+        begin.load()
+        with torch.no_grad():
+            again = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+        if not torch.allclose(again.double(), losses.double(), rtol=_CLOSE, equal_nan=True):
+            raise UseError(
+                "the model's answer changes from one pass over the same rows to the next, though "
+                "all generators begin from the same states: it keeps a state, or draws from a "
+                "generator of its own, so that what it says of one user depends on others",
+                hint="keep no state, and draw from torch's default generator, as "
+                "torch.nn.functional.dropout does",
+            )
+    end.load()
 
 
 def _backward(total: Tensor, parameters: list[nn.Parameter]) -> None:

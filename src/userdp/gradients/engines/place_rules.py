@@ -101,6 +101,12 @@ def _constant(call: Call) -> Place | None:
     return CONSTANT if _no_tensors(call.values) else None
 
 
+def _of_constants(call: Call) -> Place | None:
+    """A function of constants, which looks for packed sequences among positions, say."""
+    place = call.first
+    return CONSTANT if place is not None and place.constant and call.rest_constant() else None
+
+
 def _constant_like(call: Call) -> Place | None:
     """Of another tensor's shape, and none of its values."""
     return CONSTANT if _no_tensors((*call.args[1:], *call.kwargs.values())) else None
@@ -475,6 +481,12 @@ def getter(name: str) -> Callable[..., Any]:
     return found
 
 
+def setter(name: str) -> Callable[..., Any]:
+    """What stands for setting a tensor's property."""
+    found: Callable[..., Any] = getattr(torch.Tensor, name).__set__
+    return found
+
+
 _OPERATORS = (
     "add sub mul truediv floordiv mod pow and or xor radd rsub rmul rtruediv rpow rand ror rxor "
     "iadd isub imul itruediv iand ior eq ne lt le gt ge neg invert abs pos"
@@ -509,6 +521,7 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
     ("zeros ones full tensor scalar_tensor linspace eye", _constant),
     ("new_zeros new_ones new_full zeros_like ones_like full_like", _constant_like),
     ("arange", _arange),
+    ("diff searchsorted bucketize", _of_constants),
     ("view reshape flatten unflatten squeeze unsqueeze view_as reshape_as", _reshaped),
     ("transpose swapaxes swapdims", _transpose),
     ("permute", _permute),
@@ -540,10 +553,32 @@ PLACES: dict[Callable[..., Any], Rule] = {
     function: rule for names, rule in _TABLE for function in _named(names)
 } | {getter("T"): _swap_both, getter("mT"): _swap_last}
 
-_READS_VALUES = [*_named("item tolist numpy __float__ __int__ __index__ __array__"), getter("data")]
-_READS_SHAPES = [*_named("size numel nelement __len__"), getter("shape")]
-READS: dict[Callable[..., Any], bool] = dict.fromkeys(_READS_SHAPES, False) | dict.fromkeys(
-    _READS_VALUES, True
+READS_SHAPES = frozenset(
+    [
+        *_named("size numel nelement __len__ stride storage_offset is_contiguous nbytes"),
+        getter("shape"),
+        getter("nbytes"),
+    ]
 )
-"""What makes numbers, out of sight: of values (True; `Tensor.data` makes a tensor whose writes are
-not seen), or of shapes (False): those of a selection count somebody's tokens."""
+"""What makes numbers of a shape: those of a selection count somebody's tokens."""
+
+_KINDS = (
+    "dtype device layout ndim is_leaf requires_grad is_cuda is_cpu is_sparse is_quantized is_meta "
+    "is_nested is_mps is_xpu is_mkldnn itemsize _version"
+)
+READS_KINDS = frozenset(
+    [
+        *_named(
+            "dim ndimension is_floating_point is_complex is_signed is_inference is_conj is_neg"
+        ),
+        *_named("element_size get_device __hash__"),
+        *map(getter, _KINDS.split()),
+    ]
+)
+"""What tells of a tensor's kind, which is the same whatever it holds and however long it is."""
+
+HANDS_OUT = frozenset([*_named("data_ptr set_ share_memory_"), getter("data"), setter("data")])
+"""What hands out a tensor's memory, or puts another in its place: writes there are not counted."""
+
+FIXED_LENGTH = frozenset(_named("nonzero where"))
+"""What returns a tuple of a tensor for each dimension, so that its length counts nothing."""

@@ -30,6 +30,7 @@ from userdp.gradients.draws import Draws
 from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.models import require_uncoupled
 from userdp.gradients.units import Units
 
 _EXACT = {"none", "ieee"}
@@ -83,6 +84,7 @@ def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
 
 
 def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
+    require_uncoupled(model)  # a pass of such a model may write to its weights
     masked, device = like.targets is not None, like.lengths.device
     units = made_up(model, RAGGED[0], masked=masked, device=device)
     observed = _Operations()
