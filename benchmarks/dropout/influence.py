@@ -243,9 +243,7 @@ class Toy(nn.Module):
     def get_input_embeddings(self) -> nn.Module:
         return self.tokens
 
-    def forward(
-        self, input_ids: Tensor, position_ids: Tensor, use_cache: bool
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, position_ids: Tensor, use_cache: bool) -> Tensor:
         h, places = self.tokens(input_ids), self.places(position_ids)
         if self.kind == "positions":  # one mask for all rows of the pass
             places = places * F.dropout(torch.ones_like(places[:1]), self.rate, self.training)

@@ -79,9 +79,11 @@ class Masks(TorchDispatchMode):
     def _pass_over(self, first_tokens: Tensor) -> None:
         """A pass begins; under ``vmap`` its rows lie in (units, rows)."""
         self._shape = tuple(first_tokens.shape)
-        self._rows = first_tokens.flatten().tolist()
+        rows = first_tokens.flatten().tolist()
+        somebody = set(rows) - {NOBODY}
+        # Under ``vmap`` a unit is padded by copies of its first row, behind it.
+        self._rows = [row if row not in rows[:at] else NOBODY for at, row in enumerate(rows)]
         self._count = 0
-        somebody = set(self._rows) - {NOBODY}
         self.beside |= dict.fromkeys(somebody, somebody)
 
     def _exchange(self, drawn: Tensor, rows: list[int], number: int) -> None:

@@ -73,7 +73,7 @@ def test_invariant_14_for_random_models_and_cohorts(engine):
     found = [run_case(random_case(engine, seed)) for seed in range(60)]
     assert max(case.ratio for case in found) <= 1
     batched = sum(case.together > 1 for case in found)
-    assert batched == 0 if engine == "reference" else batched > 0.8 * len(found)
+    assert batched == 0 if engine == "reference" else batched > 0.75 * len(found)
 
 
 @pytest.mark.parametrize("how", ["no rule", "no norm in float32"])

@@ -33,7 +33,7 @@ from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, Shape, made_up
 from userdp.gradients.model_randomness import GeneratorStates, device_states, secretly, seeds
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.shards import is_sharded
+from userdp.gradients.shards import is_sharded, reshard
 from userdp.gradients.units import Units
 
 _FEW, _MORE = 2, 3
@@ -301,6 +301,7 @@ def _require_repeatable(
                 hint="keep no state, and draw from torch's default generator, as "
                 "torch.nn.functional.dropout does",
             )
+    reshard(model)  # a forward pass alone leaves parameters gathered
     end.load()
 
 

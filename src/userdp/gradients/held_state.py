@@ -7,16 +7,17 @@ activation so far. So everything that modules and the loss hold is read before a
 their identity and count of writes, small arrays and plain numbers by value, whatever else by what
 it holds in turn.
 
-*What is not seen:* writes past a tensor's count of them (`Tensor.data`, its NumPy view), state in
-files, in the globals of functions that the forward pass calls, or behind C code. The batched
-engines do not prove a pass in which a tensor's memory is handed out
-(`userdp.gradients.engines.rows`).
+*What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
+(`Tensor.data`, its NumPy view); state in files, behind weak references and C code, and in objects
+that are global to the functions that a forward pass calls. The batched engines do not prove a pass
+in which a tensor's memory is handed out (`userdp.gradients.engines.rows`).
 """
 
 from __future__ import annotations
 
 import logging
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -47,8 +48,12 @@ _OPAQUE = (
     torch.Generator,
     logging.Logger,  # it remembers which levels are asked for
 )
-_INTERNAL = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers"}
-"""What torch keeps in every module: hooks, which engines add and remove, and its submodules."""
+_INTERNAL = (frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers"}) | {
+    "_flat_weights",
+    "_flat_weight_refs",
+}
+"""What torch keeps in modules: hooks, which engines add and remove, submodules; and a recurrent
+layer's list of its parameters, which are followed themselves."""
 
 
 class HeldState:
@@ -83,13 +88,15 @@ class HeldState:
 def _held(model: nn.Module, loss: Callable[..., object]) -> _Held:
     found: _Held = {}
     seen: set[int] = set()
+    # The parameters of a sharded model are other tensors while a pass has gathered them.
+    sharded = any(map(is_sharded, model.parameters()))
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         for key, value in vars(module).items():
             if key == "_parameters" or key == "_buffers":
                 kind = "parameter" if key == "_parameters" else "buffer"
                 for own, tensor in value.items():
-                    if tensor is not None and not is_sharded(tensor):
+                    if tensor is not None and not (sharded and kind == "parameter"):
                         found[f"{kind} {prefix}{own}"] = (id(tensor), tensor._version)
             elif key not in _INTERNAL:
                 _follow(f"attribute {prefix}{key}", value, found, seen, 1)
@@ -107,6 +114,9 @@ def _follow(name: str, value: Any, found: _Held, seen: set[int], depth: int) -> 
         return
     if isinstance(value, np.ndarray):
         found[name] = value.tobytes() if value.nbytes <= _MOST_BYTES else id(value)
+        return
+    if isinstance(value, weakref.ref):  # whatever holds what it points to is followed there
+        found[name] = type(value)
         return
     if isinstance(value, np.generic):
         found[name] = value.tobytes()

@@ -40,9 +40,9 @@ def large(rows: int, width: int) -> Shape:
     >>> large(4, 16)
     Shape(rows=(4,), lengths=(5, 16, 15, 5))
     """
-    most = max(width, 8)
-    lengths = [most if row == 1 else 2 + (5 * row + 3) % (most - 1) for row in range(max(rows, 2))]
-    return Shape((rows,), tuple(lengths))
+    count, most = max(rows, 2), max(width, 8)
+    lengths = [most if row == 1 else 2 + (5 * row + 3) % (most - 1) for row in range(count)]
+    return Shape((count,), tuple(lengths))
 
 
 CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)

@@ -83,7 +83,8 @@ def clipped_sum(
     require_uncoupled(model)
     require_rows_apart(model, loss, masked=units.targets is not None)
     require_replayable(model, loss, units)
-    return sum_of_units(
+    held = HeldState(model, loss)
+    found = sum_of_units(
         model,
         loss,
         units,
@@ -92,6 +93,8 @@ def clipped_sum(
         micro_batch=micro_batch,
         rule=rule,
     )
+    held.require_unchanged()
+    return found
 
 
 def sum_of_units(
@@ -104,9 +107,8 @@ def sum_of_units(
     micro_batch: int,
     rule: ClipRule,
 ) -> ClippedSum:
-    """`clipped_sum` after its checks, with the generators as they are."""
+    """`clipped_sum` without its checks, with the generators as they are."""
     parameters = trainable_parameters(model)
-    held = HeldState(model, loss)
     tensors = list(parameters.values())
     sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
@@ -143,7 +145,6 @@ def sum_of_units(
         each = torch.stack([factors[name] for name in total]).tolist()
         for into, part, factor in zip(total.values(), gradient, each, strict=True):
             into.add_(part, alpha=factor)
-    held.require_unchanged()
     return ClippedSum(
         value=total,
         norms=norms,
