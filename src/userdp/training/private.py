@@ -113,8 +113,9 @@ def make_private(
         store: the user store, or where it is; its training split is read.
         plan: sampler, clip, noise, denominator and number of steps.
         out: the run's folder; new, unless ``resume``.
-        loss: per-row loss that couples no two rows; over a store with a loss mask (conversations)
-            it must take ``targets`` too, see `userdp.gradients.MaskedLoss`.
+        loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
+            store with a loss mask (conversations) it must take ``targets`` too, see
+            `userdp.gradients.MaskedLoss`.
         micro_batch: most rows in one pass; memory, never privacy.
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         selection: which of a user's examples train, see `userdp.data.selections`; fixed once for
