@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 # `make gpu` installs nothing: torch, transformers, peft, numpy, scipy and pyarrow are enough. What else
 # it can use (opacus, cyclopts) may lie in a folder on PYTHONPATH. Parts: `make gpu GPU_FLAGS="--only reads"`.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 
 # Idle OpenMP threads that spin slow every other process on a busy machine several-fold.
@@ -19,23 +20,31 @@ export TOKENIZERS_PARALLELISM := true
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format selftest gpu fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed influence clean
+.PHONY: help install demo test test-slow lint format selftest gpu fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed influence clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## create .venv and install userdp with the CPU build of PyTorch
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+# What a user installs; developers need some 60 packages more, Spark and Flower among them.
+$(RUNTIME): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable .
+	touch $@
+
+$(STAMP): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes
+demo: $(RUNTIME)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes
 	$(BIN)/userdp demo --out $(DEMO) --overwrite
 
 test: $(STAMP) lint  ## run linters, type checker, import rules and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS)
+
+test-slow: $(STAMP)  ## the slowest kinds of tests: whole deployments, many processes, large random cases
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(PYTEST_FLAGS)
 
 lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

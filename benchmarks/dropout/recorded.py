@@ -32,11 +32,17 @@ class Masks(TorchDispatchMode):
     Args:
         vocabulary: rows of the token table; no other table may have as many.
         recorded: what another `Masks` noted; None: note.
+
+    Attributes:
+        noted: the numbers of each row's draws.
+        beside: the rows that were in a row's last pass. In a pass that is run again for one unit,
+            made-up tokens stand in the others' rows, so that it is alone.
     """
 
     def __init__(self, vocabulary: int, recorded: dict[Key, Tensor] | None = None) -> None:
         super().__init__()
         self.noted: dict[Key, Tensor] = {}
+        self.beside: dict[int, set[int]] = {}
         self._recorded = recorded
         self._vocabulary = vocabulary
         self._rows: list[int] = []
@@ -73,8 +79,12 @@ class Masks(TorchDispatchMode):
     def _pass_over(self, first_tokens: Tensor) -> None:
         """A pass begins; under ``vmap`` its rows lie in (units, rows)."""
         self._shape = tuple(first_tokens.shape)
-        self._rows = first_tokens.flatten().tolist()
+        rows = first_tokens.flatten().tolist()
+        somebody = set(rows) - {NOBODY}
+        # Under ``vmap`` a unit is padded by copies of its first row, behind it.
+        self._rows = [row if row not in rows[:at] else NOBODY for at, row in enumerate(rows)]
         self._count = 0
+        self.beside |= dict.fromkeys(somebody, somebody)
 
     def _exchange(self, drawn: Tensor, rows: list[int], number: int) -> None:
         """Note each row's part of what was drawn, or put what was recorded in its place."""
@@ -98,6 +108,15 @@ class Masks(TorchDispatchMode):
 
 
 def _put(part: Tensor, recorded: Tensor) -> None:
-    """Where both have a place: the rest is padding of one of the passes, which nothing reads."""
+    """Where both have a place: the rest is padding of one of the passes, which nothing reads.
+
+    Batched engines look tokens up as (rows, 1, width), in shape no different from one row for each
+    unit under ``vmap``. Of what is drawn as (rows, 1, ...), in a pass of one position or one head,
+    the 1 is then taken for the unit's only row; it is put back here.
+    """
+    while part.dim() < recorded.dim():
+        part = part[None]
+    while recorded.dim() < part.dim():
+        recorded = recorded[None]
     here = tuple(slice(0, min(a, b)) for a, b in zip(part.shape, recorded.shape, strict=True))
     part[here] = recorded[here]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import vmap
 from userdp.gradients.made_up import EQUAL, RAGGED, Shape, made_up
 
+CLIP = 0.01
 ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7]], [[2, 2, 1, 7, 3]]])
 
@@ -139,3 +142,33 @@ def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
     moved = math.sqrt(squared_norm(everybody[n] - v for n, v in others.items())) / clip
     print(moved)
     assert moved > 1.5
+
+
+@pytest.mark.parametrize("engine", ["auto", "bookkeeping", "lora", "vmap"])
+@pytest.mark.parametrize("many", [lambda ids: ids.shape[0] > 8, lambda ids: ids.shape[1] > 64])
+def test_invariant_3_another_branch_for_large_passes_is_refused(
+    engine: str, many: Callable[[Tensor], bool]
+) -> None:
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found = losses.own_rows(model, input_ids, lengths)
+        return -found if many(input_ids) else found
+
+    model = models.Flattened()
+    renew(model, 0, scale=1.0)
+    units = Units.from_rows([[[1, 2, 3]], [[n % 13 for n in range(100)]]])
+    with pytest.raises(UseError, match="on made-up rows"):
+        get_engine(engine)(model, loss, units, l2_clip_norm=CLIP)
+    # Here both units are computed alone, each at its own width.
+    get_engine("reference")(model, losses.own_rows, units, l2_clip_norm=CLIP)
+
+
+def test_a_model_that_looks_ahead_of_padding_is_refused() -> None:
+    class LooksAhead(models.Flattened):
+        def forward(self, input_ids: Tensor, position_ids: Tensor, use_cache: bool) -> Any:
+            hidden = self.hidden(input_ids)
+            return SimpleNamespace(logits=self.head(hidden + hidden.mean(1, keepdim=True)))
+
+    model = LooksAhead()
+    renew(model, 0, scale=1.0)
+    with pytest.raises(UseError, match="on made-up rows"):
+        get_engine("auto")(model, causal_lm_loss, UNITS, l2_clip_norm=CLIP)

@@ -19,7 +19,7 @@ from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.model_randomness import secret_randomness
 
 UNITS = Units.from_rows(build_rows((2, 1, 3)))
-PER_ROW = ["gpt2", "llama", "tokens", "always"]
+PER_ROW = ["gpt2", "llama", "tokens", "embeddings", "always"]
 SHARED = ["positions", "layerdrop", "weights", "rrelu"]
 
 
@@ -64,6 +64,14 @@ COINS = {
     "15 weights": lambda rows: 1 + F.dropout(torch.ones(15, 4), 0.5).mean(),
     "960 weights": lambda rows: 1 + F.dropout(torch.ones(960, 4), 0.5).mean(),
     "pairs of rows": lambda rows: 1 + torch.rand(rows * rows).mean(),
+    "the mean of the rows' coins": lambda rows: 1 + torch.rand(rows).mean(),
+    "whole numbers": lambda rows: 1 + torch.randint(2, (rows,)).float().mean(),
+    "many whole numbers": lambda rows: 1 + torch.randint(9, (rows, 4)).float().mean(),
+    "truths": lambda rows: 1 + torch.empty(rows, dtype=torch.bool).bernoulli_().float().mean(),
+    "the next row's coin": lambda rows: 1 + torch.rand(rows).roll(1),
+    "rows' weights, normalised": lambda rows: (
+        (d := F.dropout(torch.ones(rows), 0.5)) / (1 + d.sum())
+    ),
 }
 
 
@@ -87,11 +95,9 @@ def test_an_order_of_the_rows_is_shared():
 def test_no_engine_lets_two_users_share_a_coin(engine, coin):
     """Each user is tossed for alone: gradients of equal users differ."""
     row = build_rows((1,))[0]
-    tossed = []
 
     def toss(rows: int) -> Tensor:
-        tossed.append(float(COINS[coin](rows)))
-        return torch.tensor(tossed[-1])
+        return torch.tensor(float(COINS[coin](rows)))
 
     model = build_model("gpt2", rate=0.0)
     engine_ = get_engine(engine)

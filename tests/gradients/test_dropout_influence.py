@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.dropout.influence import (
+    ALONE,
     ENGINES,
     VOCABULARY,
     Case,
@@ -23,7 +24,7 @@ from benchmarks.dropout.recorded import Masks
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine, trainable_parameters
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import one_pass
+from userdp.gradients.engines import one_pass, verify
 from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
 from userdp.gradients.model_randomness import secret_randomness
 
@@ -36,6 +37,9 @@ def case(engine: str, **changes) -> Case:
     return Case(**{**settings, **changes})
 
 
+UNFIT_FOR_VMAP = {"items", "checkpointing"}
+
+
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
@@ -43,7 +47,10 @@ def case(engine: str, **changes) -> Case:
     [
         {"model": "gpt2"},
         {"ragged": False, "sizes": (1, 1, 1, 1)},
-        {"micro_batch": 2},  # splits a unit, and pairs users differently without one
+        {
+            "micro_batch": 2,
+            "sizes": (3, 1, 1, 1),
+        },  # splits a unit, and pairs users differently without one
         {"model": "llama", "checkpointing": True, "sizes": (1, 2)},
         {"items": True},
         {"model": "layerdrop"},
@@ -51,20 +58,44 @@ def case(engine: str, **changes) -> Case:
     ],
     ids=str,
 )
-def test_invariant_14_one_unit_moves_the_sum_by_at_most_the_clip_norm(engine, changes, request):
-    if changes == {"model": "gpt2"} and engine in ("bookkeeping", "lora", "auto"):
-        # A pass over this model with dropout is not proved to keep rows apart, so its units are
-        # computed again under their masks, which the recorder does not follow yet. That is slow
-        # and sound: `test_draws` and the other models here cover the replay.
-        request.applymarker(pytest.mark.xfail(raises=ValueError, reason="the recorder, see above"))
-    ratio = run_case(case(engine, **changes), leave_out=2)
-    assert 0.5 < ratio <= 1
+def test_invariant_14_one_unit_moves_the_sum_by_at_most_the_clip_norm(engine, changes):
+    found = run_case(case(engine, **changes), leave_out=2)
+    assert 0.5 < found.ratio <= 1
+    alone = engine == "reference" or changes.get("model") in ALONE
+    # vmap follows neither clips of rows nor checkpointing.
+    alone = alone or (engine == "vmap" and not changes.keys().isdisjoint(UNFIT_FOR_VMAP))
+    assert (found.together > 1) is not alone
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_invariant_14_for_random_models_and_cohorts(engine):
-    assert max(run_case(random_case(engine, seed)) for seed in range(60)) <= 1
+    found = [run_case(random_case(engine, seed)) for seed in range(60)]
+    assert max(case.ratio for case in found) <= 1
+    batched = sum(case.together > 1 for case in found)
+    assert batched == 0 if engine == "reference" else batched > 0.75 * len(found)
+
+
+@pytest.mark.parametrize("how", ["no rule", "no norm in float32"])
+@pytest.mark.parametrize("model", ["gpt2", "tokens"])
+def test_invariant_14_units_that_are_computed_again_move_the_sum_by_at_most_the_clip_norm(
+    model, how, monkeypatch
+):
+    """The recorder follows them: what it noted last is of the pass that ran again."""
+    honest = one_pass._Pass
+
+    class Poor(honest):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            if how == "no rule" and len(self.squared_norms) > 1:
+                raise NotCoveredError(["a layer that was met late"])
+            self.squared_norms = self.squared_norms.clone()
+            self.squared_norms[0] = torch.nan
+
+    monkeypatch.setattr(one_pass, "_Pass", Poor)
+    monkeypatch.setattr(verify, "_agrees", lambda *_: True)
+    found = run_case(case("bookkeeping", model=model), leave_out=4)
+    assert 0.5 < found.ratio <= 1
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
@@ -204,8 +235,8 @@ def test_twin_a_second_pass_with_new_masks_is_caught():
         return clipped
 
     everybody = list(range(len(rows)))
-    assert influence(engine(new_masks=False), rows, out=everybody) <= clip * (1 + 1e-6)
-    assert influence(engine(new_masks=True), rows, out=everybody) > 1.05 * clip
+    assert influence(engine(new_masks=False), rows, out=everybody).ratio <= clip * (1 + 1e-6)
+    assert influence(engine(new_masks=True), rows, out=everybody).ratio > 1.05 * clip
 
 
 def test_the_recorder_gives_equal_masks_and_nothing_else():

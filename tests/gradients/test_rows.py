@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -123,6 +124,12 @@ def step(draw: random.Random) -> Step:
         lambda x: torch.where(x > 1, x, constant(*x.shape)),
         lambda x: F.cross_entropy(x, (x[:, 0] > 1).long(), reduction="none"),
         lambda x: F.mse_loss(x, constant(*x.shape), reduction="none"),
+        lambda x: F.dropout(x, 0.5),
+        lambda x: x + F.dropout(constant(*x.shape), 0.5),
+        lambda x: F.dropout(constant(*x.shape), 0.5).sum(i) + x.sum(i),
+        lambda x: F.dropout1d(x, 0.5),
+        lambda x: F.dropout2d(x, 0.5),
+        lambda x: F.feature_alpha_dropout(x, 0.5, training=True),
         lambda x: x.T,
         lambda x: x.mT,
     ]
@@ -139,6 +146,7 @@ def written(x: Tensor) -> Tensor:
 def follow(steps: list[Step], x: Tensor) -> tuple[Tensor, Place | None]:
     followed = Rows(ROWS, nn.Module())
     followed.mark(x, FIRST)
+    torch.manual_seed(0)  # coins are the same whatever a row holds
     with Follow(followed):
         for one in steps:
             x = one(x)
@@ -224,6 +232,81 @@ def test_twin_a_place_that_outlives_a_write_is_caught(monkeypatch: pytest.Monkey
     assert escapes([written], torch.randn(ROWS, 2)) == (True, True)
 
 
+def coins(function: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Place | None, set[int]]:
+    """A result's place; and the rows whose first number hangs on the coins at the last row's place.
+
+    The coin of each index of the first dimension is thrown from states of its own.
+    """
+    _, place = follow([function], start)
+    reached: set[int] = set()
+    for seed in range(20):
+        found = []
+        for last in (seed, seed + 100):
+
+            def thrown(x: Tensor, *_: Any, last: int = last, seed: int = seed, **__: Any) -> Tensor:
+                first = torch.Generator().manual_seed(seed)
+                other = torch.Generator().manual_seed(last)
+                mask = torch.rand(x.shape, generator=first)
+                mask[-1] = torch.rand(x.shape[1:], generator=other)
+                return x * (mask > 0.5)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(F, "dropout", thrown)
+                found.append(function(start))
+        changed = (found[0] != found[1]).flatten(1).any(1)
+        reached |= {int(row) for row in changed.nonzero()}
+    return place, reached
+
+
+def test_coins_belong_to_the_row_at_whose_place_they_are_thrown() -> None:
+    x = torch.ones(ROWS, 4)
+    of_rows = [
+        lambda x: F.dropout(x, 0.5),
+        lambda x: x + F.dropout(constant(ROWS, 4), 0.5),
+        lambda x: x * F.dropout(constant(ROWS, 1), 0.5),
+    ]
+    for function in of_rows:
+        assert coins(function, x) == (FIRST, {ROWS - 1})
+    of_all = [
+        lambda x: x + F.dropout(constant(ROWS, 4), 0.5).sum(0),
+        lambda x: x + F.dropout(constant(1, 4), 0.5),
+        lambda x: x + F.dropout(constant(4), 0.5),
+        lambda x: x / F.dropout(constant(ROWS), 0.5).sum(),
+    ]
+    for function in of_all:
+        place, reached = coins(function, x)
+        assert place is None
+        assert reached - {ROWS - 1}
+    assert follow([lambda x: x + F.dropout(constant(4), 0.5, training=False)], x)[1] == FIRST
+
+
+def test_twin_coins_thrown_for_constants_and_held_to_be_constants_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(place_rules.PLACES, F.dropout, place_rules._like_first)
+    place, reached = coins(
+        lambda x: x + F.dropout(constant(ROWS, 4), 0.5).sum(0), torch.ones(ROWS, 4)
+    )
+    assert place == FIRST
+    assert len(reached) == ROWS
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda n: n.expand(ROWS, ROWS).tril()[-1] * 0 + n.expand(ROWS, ROWS).tril()[0],
+        lambda n: n.bool().long(),
+        lambda n: F.dropout(n.double(), 0.5).long() % ROWS,
+        lambda n: (n.half() + 0).long(),
+    ],
+)
+def test_indices_that_were_changed_count_no_rows(spoil: Step) -> None:
+    x = torch.randn(ROWS, 4)
+    assert follow([lambda x: x[torch.arange(ROWS)]], x)[1] == FIRST
+    assert follow([lambda x: x[torch.arange(ROWS).long()]], x)[1] == FIRST
+    assert follow([lambda x: x[spoil(torch.arange(ROWS))]], x)[1] is None
+
+
 def proved(loss: Callable[[Tensor], Tensor]) -> bool:
     x = torch.arange(1.0, 13).view(3, 4)
     followed = Rows(3, nn.Module())
@@ -236,13 +319,95 @@ def proved(loss: Callable[[Tensor], Tensor]) -> bool:
 def test_numbers_that_python_reads_from_data_are_not_proved() -> None:
     assert proved(lambda x: x.sum(1))
     assert proved(lambda x: x.sum(1) / x.shape[1])
-    assert proved(lambda x: x.sum(1) * 2 if (x > 0).all() else x.sum(1))
+    assert proved(lambda x: x.sum(1) * 2 if torch.arange(3).sum() > 2 else x.sum(1))
     assert not proved(lambda x: x.sum(1) / x.sum().item())
     assert not proved(lambda x: x.sum(1) / int(x.sum()))
     assert not proved(lambda x: x.sum(1) / len(x[x > 2]))
     assert not proved(lambda x: x.sum(1) / x[x > 2].shape[0])
     assert not proved(lambda x: x.sum(1) / (x > 2).nonzero().size(0))
     assert not proved(lambda x: x.sum(1) / x.tolist()[0][0])
+
+
+READERS: dict[str, Callable[[Tensor], object]] = {
+    "a branch": lambda x: bool((x > 0).all()),
+    "while": lambda x: not (x.sum() > 3),
+    "in": lambda x: 3.0 in x,
+    "equal": lambda x: torch.equal(x, x + 0),
+    "allclose": lambda x: torch.allclose(x, x + 1),
+    "is_nonzero": lambda x: torch.is_nonzero(x.sum()),
+    "format": lambda x: f"{x.sum()}",
+    "repr": repr,
+    "complex": lambda x: complex(x.sum()),
+    "bytes": lambda x: bytes(x.untyped_storage()),
+    "from_dlpack": np.from_dlpack,
+    "numpy": lambda x: x.numpy(),
+    "address": lambda x: x.data_ptr(),
+    "how many of a selection": lambda x: len(x[x > 2].unbind()),
+    "bytes of a selection": lambda x: x[x > 2].nbytes,
+    "its graph": lambda x: (x.clone().requires_grad_() * 2).grad_fn,
+    "a hook": lambda x: x.clone().requires_grad_().register_hook(lambda g: g / g.norm()),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_whatever_tells_python_of_data_is_not_proved(kind: str) -> None:
+    def loss(x: Tensor) -> Tensor:
+        READERS[kind](x)
+        return x.sum(1)
+
+    assert not proved(loss)
+
+
+WRITERS: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "data": lambda constant, x: constant.data.copy_(x[0]),
+    "NumPy": lambda constant, x: np.copyto(constant.numpy(), 2.0),
+    "storage": lambda constant, x: constant.untyped_storage().fill_(1),
+    "dlpack": lambda constant, x: np.from_dlpack(constant),
+    "another tensor in its place": lambda constant, x: constant.set_(x[0].contiguous()),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_constant_whose_memory_is_handed_out_is_not_proved(kind: str) -> None:
+    def loss(x: Tensor) -> Tensor:
+        constant = torch.zeros(4)
+        WRITERS[kind](constant, x)
+        return (x + constant).sum(1)
+
+    assert not proved(loss)
+
+
+def test_a_tensor_that_is_given_by_name_is_not_proved() -> None:
+    square = torch.arange(1.0, 10).view(3, 3)
+    followed = Rows(3, nn.Module())
+    followed.mark(square, FIRST)
+    with Follow(followed):
+        found = (square - torch.mean(input=square, dim=0)).sum(1)
+    assert not followed.prove(found)
+
+
+class OverTheLargest(torch.autograd.Function):
+    """The identity; its backward pass divides by the largest gradient of all rows."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0] / gradients[0].abs().max()
+
+
+def test_a_backward_pass_of_somebodys_own_is_not_proved() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    assert not proved(lambda x: cast(Tensor, OverTheLargest.apply(x * 1)).sum(1) + 0 * weight.sum())
+
+
+def test_twin_a_branch_that_may_be_read_gives_one_row_the_data_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Rows, "_note_reading", lambda *args: None)
+    assert proved(lambda x: x.sum(1) if (x > 0).all() else -x.sum(1))
 
 
 def test_a_pass_of_one_row_needs_no_proof() -> None:

@@ -36,6 +36,11 @@ CLIP_MARGIN = 1e-5
 MOST_UNITS = 200_000
 """Units in one sum for which the margin is proven to cover all rounding."""
 
+LEAST_FACTOR = 2.0**-40
+"""Smaller clip factors are not multiplied in float32: a unit that is so far over the clip norm is
+computed alone, or counts as zero. In float32 such a factor times a gradient may fall below the
+normal numbers, where it loses its bits: one of 2^-149 was 35% too large."""
+
 _BLOCK = 1 << 20
 _LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
 
@@ -123,3 +128,11 @@ def clip_factors(
     else:
         factors = bound / (norms + stability)
     return torch.where(norms.isfinite(), factors, torch.zeros_like(norms))
+
+
+def multiplicable(factors: Iterable[Tensor]) -> Tensor:
+    """Whether all of a unit's factors may be multiplied in float32: bool, (units,).
+
+    It depends on the unit alone, as its norm does.
+    """
+    return torch.stack([factor >= LEAST_FACTOR for factor in factors]).all(0)

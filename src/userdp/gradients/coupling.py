@@ -30,12 +30,11 @@ from userdp.errors import UseError
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.draws import Draws, draws_of, require_replayable
 from userdp.gradients.eager import eagerly
+from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import CANNOT_RUN, EQUAL, RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, EQUAL, RAGGED, Shape, large, made_up
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.models import (
-    buffer_versions,
-    require_same_buffers,
     require_uncoupled,
     trainable_parameters,
 )
@@ -43,7 +42,7 @@ from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
 
-_Key: TypeAlias = tuple[bool, bool, tuple[tuple[str, torch.dtype], ...]]
+_Key: TypeAlias = tuple[bool, bool, tuple[tuple[str, torch.dtype], ...], tuple[Shape, ...]]
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, dict[_Key, str | None]]]
 _known = WeakKeyDictionary()
 
@@ -51,11 +50,22 @@ _known = WeakKeyDictionary()
 _CLOSE = {torch.float64: 1e-7, torch.float32: 1e-3}
 _CLOSE_NARROW = 0.06
 
+_FEW = 8
+"""Of more rows than these, three are computed alone: the first, one within, and the last."""
+
 
 def require_rows_apart(
-    model: nn.Module, loss: Loss, *, masked: bool, gradients: bool = True
+    model: nn.Module,
+    loss: Loss,
+    *,
+    masked: bool,
+    gradients: bool = True,
+    largest: tuple[int, int] | None = None,
 ) -> None:
     """Refuse a loss, or a model, that couples rows; asked once for each, on made-up rows.
+
+    Code may take another branch where a pass has many rows, or long ones, and how many it has is
+    for the cohort to say. So it is asked besides on a pass as large as any that will come.
 
     Where the made-up rows cannot be run (a model of fixed width, say) nothing is refused: no
     batched engine takes such a model.
@@ -65,17 +75,28 @@ def require_rows_apart(
         loss: per-row loss.
         masked: whether it will be given targets.
         gradients: whether to compare gradients too; a sharded model's are not formed here.
+        largest: most rows of a pass, and most tokens of a row, asked anew for each power of two;
+            None where units are computed alone.
 
     Raises:
         UseError: says which number moved.
     """
     parameters = trainable_parameters(model)
-    key = (masked, model.training, tuple((name, p.dtype) for name, p in parameters.items()))
+    dtypes = tuple((name, p.dtype) for name, p in parameters.items())
     known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
-    if key not in known:
-        require_uncoupled(model)
-        known[key] = _coupling(model, loss, parameters, masked=masked, gradients=gradients)
-    if known[key] is not None:
+    asked: list[tuple[Shape, ...]] = [(*RAGGED, EQUAL)]
+    if largest is not None:
+        rows, width = (1 << (number - 1).bit_length() for number in largest)
+        asked.append((large(rows, width),))
+    for shapes in asked:
+        key = (masked, model.training, dtypes, shapes)
+        if key not in known:
+            require_uncoupled(model)
+            known[key] = _coupling(
+                model, loss, parameters, shapes, masked=masked, gradients=gradients
+            )
+        if known[key] is None:
+            continue
         raise UseError(
             f"on made-up rows, {known[key]}: one user's gradient would depend on the data of the "
             "others, and the clip norm would bound nothing",
@@ -88,6 +109,7 @@ def _coupling(
     model: nn.Module,
     loss: Loss,
     parameters: Mapping[str, nn.Parameter],
+    shapes: Sequence[Shape],
     *,
     masked: bool,
     gradients: bool,
@@ -102,15 +124,15 @@ def _coupling(
         draws = draws_of(model, loss, like) is not Draws.NONE
     index = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=index), eagerly():
-        for shape in (*RAGGED, EQUAL):
+        for shape in shapes:
             units = made_up(model, shape, masked=masked, device=device)
             ask = _Question(model, loss, units, list(parameters.values()), gradients=gradients)
-            before = buffer_versions(model)
+            held = HeldState(model, loss)
             try:
                 with evaluating(model) if draws else nullcontext():
                     states = GeneratorStates.read()
                     found = ask.answer()
-                require_same_buffers(model, before)
+                held.require_unchanged()
                 if draws and found is not None and GeneratorStates.read() != states:
                     return None  # it draws in evaluation mode too: rows cannot be compared
             except UseError:
@@ -142,8 +164,13 @@ class _Question:
     ) -> None:
         self._model, self._loss, self._units = model, loss, units
         self._parameters, self._gradients = parameters, gradients
+        count = len(units.lengths)
+        few = count <= _FEW
+        self._asked = range(count) if few else (0, count // 2, count - 1)
         generator = torch.Generator().manual_seed(1)
-        self._weights = 0.5 + torch.rand(len(units.lengths), generator=generator)
+        weights = 0.5 + torch.rand(count, generator=generator)
+        self._weights = torch.zeros(count)
+        self._weights[list(self._asked)] = weights[list(self._asked)]
 
     def answer(self) -> str | None:
         """What differs; None where nothing does."""
@@ -154,7 +181,7 @@ class _Question:
                 return None
             alone = [torch.zeros_like(g) for g in together]
             sizes = 0.0
-            for row in range(len(units.lengths)):
+            for row in self._asked:
                 here = slice(row, row + 1)
                 own, gradient = self._run(here, int(units.lengths[row]))
                 if own is None or own.shape != (1,):

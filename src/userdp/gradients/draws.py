@@ -33,7 +33,7 @@ from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, Shape, made_up
 from userdp.gradients.model_randomness import GeneratorStates, device_states, secretly, seeds
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.shards import is_sharded
+from userdp.gradients.shards import is_sharded, reshard
 from userdp.gradients.units import Units
 
 _FEW, _MORE = 2, 3
@@ -41,6 +41,10 @@ _FEW, _MORE = 2, 3
 
 _WIDTH = 7
 """Tokens of each such row; neither number divides it."""
+_REPEATS = 3
+_CLOSE = 1e-3
+"""Relative: devices add in another order each time; another mask moves a loss by far more."""
+
 _TRIALS = 12
 """A random order of three rows leaves a given one in its place once in three: all, 2e-6."""
 
@@ -138,9 +142,9 @@ def draws_of(model: nn.Module, loss: Loss, units: Units) -> Draws:
 
     Asked once for each model, loss and setting of the modules (modes, rates), on made-up rows:
     two passes of 2 and 3 rows, of one width. A draw belongs to rows if its size grows
-    as their number. A row's loss must not change when the other rows do and the generators begin
-    from the same states. The answer is a property of the model's code, not of anybody's data; that
-    each later pass is as it says is checked there (`watching_draws`).
+    as their number. A row's loss must not change when the other rows and their parts of the draws
+    do and the generators begin from the same states. The answer is a property of the model's code,
+    not of anybody's data; that each later pass is as it says is checked there (`watching_draws`).
 
     Raises:
         UseError: as `require_replayable`.
@@ -265,6 +269,7 @@ def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
         middle = GeneratorStates.read()
         if losses.requires_grad:
             _backward(losses.sum(), parameters)
+    _require_repeatable(model, loss, units, before, losses.detach())
     again = watch.draws[len(drawn) :]
     begun = {draw.begin for draw in drawn}
     if GeneratorStates.read() != middle or any(draw.begin not in begun for draw in again):
@@ -274,6 +279,30 @@ def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
             hint="checkpoint with preserve_rng_state=True, and draw from torch's generators only",
         )
     return None if watch.unseen or middle.host != before.host else drawn
+
+
+def _require_repeatable(
+    model: nn.Module, loss: Loss, units: Units, begin: GeneratorStates, losses: Tensor
+) -> None:
+    """Refuse a model that says something else of the same rows from the same random numbers.
+
+    It keeps a state, or draws from a generator that is out of reach, wherever these are kept.
+    """
+    end = GeneratorStates.read()
+    for _ in range(_REPEATS):
+        begin.load()
+        with torch.no_grad():
+            again = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+        if not torch.allclose(again.double(), losses.double(), rtol=_CLOSE, equal_nan=True):
+            raise UseError(
+                "the model's answer changes from one pass over the same rows to the next, though "
+                "all generators begin from the same states: it keeps a state, or draws from a "
+                "generator of its own, so that what it says of one user depends on others",
+                hint="keep no state, and draw from torch's default generator, as "
+                "torch.nn.functional.dropout does",
+            )
+    reshard(model)  # a forward pass alone leaves parameters gathered
+    end.load()
 
 
 def _backward(total: Tensor, parameters: list[nn.Parameter]) -> None:
@@ -289,7 +318,11 @@ def _backward(total: Tensor, parameters: list[nn.Parameter]) -> None:
 
 
 def _stands_alone(model: nn.Module, loss: Loss, units: Units) -> bool:
-    """Whether a row's loss stays as it is when other rows change and the generators do not.
+    """Whether a row's loss stays as it is when other rows and their random numbers change.
+
+    The generators do not: all that is drawn is as before, and then the other rows' parts of it are
+    others. So a number that has one row's place and goes to all, as the mean of one coin for each
+    row, is found to be shared.
 
     Nor may the others decide how much is drawn, as where a CPU draws slopes for negative numbers
     only (RReLU): a row's masks could then not be had again without them. Asked several times, as a
@@ -298,14 +331,58 @@ def _stands_alone(model: nn.Module, loss: Loss, units: Units) -> bool:
     return all(_row_stands_alone(model, loss, units, trial % _MORE) for trial in range(_TRIALS))
 
 
+class _OthersDraw(TorchDispatchMode):
+    """Within, of all that is drawn, only the part of one row is what it was.
+
+    Args:
+        row: its place.
+        rows: in the pass; each has an equal part of a draw's first dimension.
+    """
+
+    def __init__(self, row: int, rows: int) -> None:
+        TorchDispatchMode.__init__(self)
+        self._row, self._rows = row, rows
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return found
+        for drawn in tree_leaves(found):
+            if not (isinstance(drawn, Tensor) and drawn.dim() and drawn.numel()):
+                continue
+            each = drawn.shape[0] // self._rows
+            own = drawn[self._row * each : (self._row + 1) * each].clone()
+            drawn.copy_(_mirrored(drawn))
+            drawn[self._row * each : (self._row + 1) * each] = own
+        return found
+
+
+def _mirrored(drawn: Tensor) -> Tensor:
+    """Other numbers in the same range: masks, uniform numbers, indices."""
+    if drawn.dtype == torch.bool:
+        return ~drawn
+    if drawn.is_floating_point() or bool((drawn <= 1).all()):
+        return 1 - drawn
+    return drawn.max() + drawn.min() - drawn
+
+
 def _row_stands_alone(model: nn.Module, loss: Loss, units: Units, row: int) -> bool:
     moved = units.input_ids.roll(1, dims=1)
     moved[row] = units.input_ids[row]
     begin = GeneratorStates.read()
     found, ends = [], []
-    for input_ids in (units.input_ids, moved):
+    for input_ids, mode in (
+        (units.input_ids, nullcontext()),
+        (moved, _OthersDraw(row, len(moved))),
+    ):
         begin.load()
-        with torch.no_grad():
+        with torch.no_grad(), mode:
             losses = row_losses(loss, model, input_ids, units.lengths, units.targets)
         found.append(losses[row].double())
         ends.append(GeneratorStates.read())

@@ -71,12 +71,16 @@ def causal_lm_loss(
 
     Guarantee: row r's loss is a function of the model, of row r's first ``lengths[r]`` tokens and
     of their marks. No denominator counts other rows' tokens or padding; positions arrive with shape
-    (rows, length), so that no gradient is summed over rows inside the model; padding is masked,
-    its loss is never formed into the sum (so a NaN there cannot spread).
+    (rows, length), so that no gradient is summed over rows inside the model; padding is token 0,
+    and its loss is never formed into the sum.
+
+    Padding stands behind a row's tokens, where causal attention never looks, so no mask is given:
+    `transformers` would ask it whether *any* row of the pass is padded, and take another path if
+    so. A model that looks ahead is refused on made-up rows (`userdp.gradients.coupling`).
 
     Args:
         model: a causal language model of Hugging Face's interface: takes ``input_ids``,
-            ``attention_mask``, ``position_ids``, ``use_cache``; answers with ``.logits``.
+            ``position_ids``, ``use_cache``; answers with ``.logits``.
         input_ids: int64, (rows, width); beyond a row's length, anything.
         lengths: int64, (rows,), in [0, width].
         targets: bool, (rows, width), which tokens are predicted for the loss; all are read as
@@ -99,16 +103,9 @@ def causal_lm_loss(
     positions = torch.arange(width - 1, device=input_ids.device).expand(rows, width - 1)
     real = positions < (lengths - 1)[:, None]
     counted = real if targets is None else real & targets[:, 1:]
-    # The first position always attends to itself: a softmax over nothing would be NaN.
-    attended = real | (positions == 0)
     inputs = torch.where(real, input_ids[:, :-1], 0)
     labels = torch.where(counted, input_ids[:, 1:], _IGNORED)
-    logits = model(
-        input_ids=inputs,
-        attention_mask=attended.long(),
-        position_ids=positions,
-        use_cache=False,
-    ).logits
+    logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
     if logits.dtype != torch.float64:
         logits = logits.float()
     per_token = F.cross_entropy(

@@ -287,7 +287,7 @@ def require_reachable_randomness(model: nn.Module) -> None:
     """
     for name, module in model.named_modules():
         where = f"module {name or 'model'} ({type(module).__name__})"
-        if any(isinstance(value, _OWN) for value in _reachable(module)):
+        if any(_is_generator(kind) for kind in _reachable(module)):
             raise UseError(
                 f"{where} holds a random number generator of its own: what it draws for one user "
                 "depends on how much it drew for others, from a seed that may be known",
@@ -309,20 +309,29 @@ def require_reachable_randomness(model: nn.Module) -> None:
             )
 
 
-def _reachable(module: nn.Module) -> Iterator[object]:
-    """What a module holds, and what its ``forward`` names."""
+@functools.cache
+def _is_generator(kind: type) -> bool:
+    """Told of types, of which there are few: each step asks for thousands of values."""
+    return issubclass(kind, _OWN)
+
+
+_MANY = (dict, list, tuple, set, Mapping)
+
+
+def _reachable(module: nn.Module) -> set[type]:
+    """The types of what a module holds, and of what its ``forward`` names."""
+    found: set[type] = set()
     for value in vars(module).values():
-        yield value
-        if isinstance(value, Mapping):
-            yield from value.values()
-        elif isinstance(value, list | tuple | set):
-            yield from value
+        found.add(type(value))
+        if isinstance(value, _MANY):
+            found.update(map(type, value.values() if isinstance(value, Mapping) else value))
     forward = getattr(module.forward, "__func__", module.forward)
     code = getattr(forward, "__code__", None)
     if code is not None:
         named: Mapping[str, object] = forward.__globals__
-        yield from (named[name] for name in code.co_names if name in named)
-        yield from _contents(forward.__closure__ or ())
+        found.update(type(named[name]) for name in code.co_names if name in named)
+        found.update(map(type, _contents(forward.__closure__ or ())))
+    return found
 
 
 def _contents(cells: Iterable[Any]) -> Iterator[object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from userdp.errors import UseError
@@ -34,7 +34,8 @@ def require_uncoupled(model: nn.Module) -> None:
 
     Refused: BatchNorm and SyncBatchNorm (batch statistics, and running statistics that leave the
     step without noise), InstanceNorm with running statistics, a mixture of experts that returns its
-    router's balance loss, rotary embeddings whose frequencies adapt to the longest input so far.
+    router's balance loss, embeddings with ``max_norm`` (they write to their table), and rotary
+    embeddings whose frequencies adapt to the longest input so far.
 
     Dropout in training mode is allowed: its masks are secret and independent of the cohort, so the
     bound holds for every outcome of the masks, and therefore on average over them
@@ -54,6 +55,12 @@ def require_uncoupled(model: nn.Module) -> None:
                 "batch, so one user's gradient would depend on other users' data",
                 hint="use LayerNorm, RMSNorm or GroupNorm",
             )
+        if getattr(module, "max_norm", None) is not None:
+            raise UseError(
+                f"module {name or 'model'} ({type(module).__name__}) renormalises the rows that "
+                "somebody's tokens look up (max_norm), in place and without noise",
+                hint="leave max_norm out",
+            )
         config = getattr(module, "config", None)
         if getattr(config, "output_router_logits", False):
             raise UseError(
@@ -61,7 +68,7 @@ def require_uncoupled(model: nn.Module) -> None:
                 "the users of a batch",
                 hint="set output_router_logits=False in the model's config",
             )
-        if _rope_type(config) == "dynamic":
+        if "dynamic" in _rope_types(config):
             raise UseError(
                 f"module {name or 'model'} has dynamic rotary embeddings: they change with the "
                 "longest input seen so far, so one user's gradient would depend on another's",
@@ -69,31 +76,10 @@ def require_uncoupled(model: nn.Module) -> None:
             )
 
 
-def _rope_type(config: object) -> object:
+def _rope_types(config: object) -> set[object]:
+    """Every kind of rotary embedding that a configuration names; some name one for each layer."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    return rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else None
-
-
-def buffer_versions(model: nn.Module) -> list[tuple[str, Tensor, int]]:
-    """Each buffer with its count of in-place writes, to hand to `require_same_buffers`."""
-    return [(name, buffer, buffer._version) for name, buffer in model.named_buffers()]
-
-
-def require_same_buffers(model: nn.Module, before: list[tuple[str, Tensor, int]]) -> None:
-    """Refuse a model that wrote to its buffers while gradients were computed.
-
-    What a forward pass writes into a buffer is seen by the next unit, and leaves the step without
-    clipping or noise.
-
-    Raises:
-        UseError: names the first such buffer.
-    """
-    after = dict(model.named_buffers())
-    for name, buffer, version in before:
-        now = after.get(name)
-        if now is not buffer or now._version != version:
-            raise UseError(
-                f"buffer {name} changed during the forward pass: it would carry data from one user "
-                "to the next, and out of the step without noise",
-                hint="put that module in evaluation mode, or replace it by one without state",
-            )
+    if not isinstance(rope, dict):
+        return set()
+    each = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    return {part.get("rope_type", part.get("type")) for part in each}

@@ -14,11 +14,10 @@ from userdp.gradients.clipping import (
 )
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.draws import require_replayable
+from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import (
-    buffer_versions,
-    require_same_buffers,
     require_uncoupled,
     trainable_parameters,
 )
@@ -84,7 +83,8 @@ def clipped_sum(
     require_uncoupled(model)
     require_rows_apart(model, loss, masked=units.targets is not None)
     require_replayable(model, loss, units)
-    return sum_of_units(
+    held = HeldState(model, loss)
+    found = sum_of_units(
         model,
         loss,
         units,
@@ -93,6 +93,8 @@ def clipped_sum(
         micro_batch=micro_batch,
         rule=rule,
     )
+    held.require_unchanged()
+    return found
 
 
 def sum_of_units(
@@ -105,9 +107,8 @@ def sum_of_units(
     micro_batch: int,
     rule: ClipRule,
 ) -> ClippedSum:
-    """`clipped_sum` after its checks, with the generators as they are."""
+    """`clipped_sum` without its checks, with the generators as they are."""
     parameters = trainable_parameters(model)
-    buffers = buffer_versions(model)
     tensors = list(parameters.values())
     sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
@@ -144,7 +145,6 @@ def sum_of_units(
         each = torch.stack([factors[name] for name in total]).tolist()
         for into, part, factor in zip(total.values(), gradient, each, strict=True):
             into.add_(part, alpha=factor)
-    require_same_buffers(model, buffers)
     return ClippedSum(
         value=total,
         norms=norms,

@@ -75,6 +75,7 @@ from userdp.training.runs import OpenRun, RunFolder, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import store_facts
 from userdp.vocabulary import require_count
+from userdp.waiting import warn_of_spinning
 
 
 def make_private(
@@ -114,8 +115,9 @@ def make_private(
         store: the user store, or where it is; its training split is read.
         plan: sampler, clip, noise, denominator and number of steps.
         out: the run's folder; new, unless ``resume``.
-        loss: per-row loss that couples no two rows; over a store with a loss mask (conversations)
-            it must take ``targets`` too, see `userdp.gradients.MaskedLoss`.
+        loss: per-row loss that couples no two rows and keeps nothing from pass to pass; over a
+            store with a loss mask (conversations) it must take ``targets`` too, see
+            `userdp.gradients.MaskedLoss`.
         micro_batch: most rows in one pass; memory, never privacy.
         engine: how gradients are clipped, see `userdp.gradients.get_engine`; time, never privacy.
         selection: which of a user's examples train, see `userdp.data.selections`; fixed once for
@@ -148,6 +150,8 @@ def make_private(
         warning = plan_with_small_delta(plan)
         if warning is not None:
             warnings.warn(warning, stacklevel=2)
+    if _device(model).type == "cpu":
+        warn_of_spinning(torch.get_num_threads())
     require_same_parameters(model, optimizer)
     require_uncoupled(model)
     require_count("micro_batch", micro_batch)
@@ -206,7 +210,8 @@ def make_private(
             masked=opened.meta.loss_mask,
         )
     else:
-        require_rows_apart(model, loss, masked=opened.meta.loss_mask)
+        largest = None if engine == "reference" else (micro_batch, opened.meta.seq_len)
+        require_rows_apart(model, loss, masked=opened.meta.loss_mask, largest=largest)
 
     def open_here() -> OpenRun:
         return open_run(

@@ -58,7 +58,8 @@ def choose(
             reason="the model computes in fewer bits than float32, and in a batch everybody's "
             "rounding would depend on who else is there: one at a time",
         )
-    if not agrees_with_reference(model, loss, masked=units.targets is not None):
+    largest = micro_batch, units.input_ids.shape[1]
+    if not agrees_with_reference(model, loss, masked=units.targets is not None, largest=largest):
         return Choice(
             engine="reference",
             reason="some trainable parameter is used in a way that has no per-unit rule, or it is "

@@ -76,10 +76,11 @@ def clipped_sum(
     Raises:
         UseError: as the reference.
     """
+    masked, largest = units.targets is not None, (micro_batch, units.input_ids.shape[1])
     engine = (
         one_pass_sum
         if batches(model, loss, units)
-        and agrees_with_reference(model, loss, masked=units.targets is not None)
+        and agrees_with_reference(model, loss, masked=masked, largest=largest)
         else one_at_a_time
     )
     try:

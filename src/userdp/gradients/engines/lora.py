@@ -47,8 +47,10 @@ def clipped_sum(
 
     Source: Hu et al. 2022 (LoRA); Chua et al. 2024, Section 5 (per-user gradients of adapters).
     """
-    masked = units.targets is not None
-    if batches(model, loss, units) and agrees_with_reference(model, loss, masked=masked):
+    masked, largest = units.targets is not None, (micro_batch, units.input_ids.shape[1])
+    if batches(model, loss, units) and agrees_with_reference(
+        model, loss, masked=masked, largest=largest
+    ):
         try:
             return one_pass_sum(
                 model,

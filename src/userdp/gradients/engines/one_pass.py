@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients import reference
-from userdp.gradients.clipping import clip_factors, require_clip_norm
+from userdp.gradients.clipping import clip_factors, multiplicable, require_clip_norm
 from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines.chunks import layout_of, passes, rows_per_pass
 from userdp.gradients.engines.forms import Form
@@ -15,11 +15,10 @@ from userdp.gradients.engines.margins import aim, batches
 from userdp.gradients.engines.precision import reduced_products, require_no_masks
 from userdp.gradients.engines.replay import clipped_again
 from userdp.gradients.engines.tape import Tape, Workspace
+from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates, secretly
 from userdp.gradients.models import (
-    buffer_versions,
-    require_same_buffers,
     require_uncoupled,
     trainable_parameters,
 )
@@ -93,7 +92,7 @@ def one_pass_sum(
     drawn = draws_of(model, loss, units)
     if drawn is Draws.SHARED:
         raise NotCoveredError(["(random numbers that the rows of a pass share)"])
-    buffers = buffer_versions(model)
+    held = HeldState(model, loss)
     sizes = {name: p.numel() for name, p in parameters.items()}
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
@@ -141,8 +140,8 @@ def one_pass_sum(
                 continue
             losses[begin:end] = found.losses
             squares = found.squared_norms
-            usable = squares.isfinite()
             factors = rule.factors(found.squares_by_name, sizes, l2_clip_norm=clip)
+            usable = squares.isfinite() & multiplicable(factors.values())
             norms[begin:end] = squares.sqrt().cpu()
             found.add_to(total, factors, usable)
             again = [int(unit) for unit in (~usable).nonzero()]
@@ -174,7 +173,7 @@ def one_pass_sum(
             rule=rule,
         )
         add_alone(unit, exact)
-    require_same_buffers(model, buffers)
+    held.require_unchanged()
     return ClippedSum(
         value=total,
         norms=norms,
@@ -236,7 +235,7 @@ class _Pass:
         """Replace the rows' gradients by each unit's mean of clipped ones."""
         squares = self._tape.squared_norms()
         factors = clip_factors(squares.cpu(), l2_clip_norm=item_clip_norm).to(squares.device)
-        factors = torch.where(squares.isfinite(), factors, torch.nan)
+        factors = torch.where(squares.isfinite() & multiplicable([factors]), factors, torch.nan)
         mix = torch.zeros(
             self._units.units, self._units.rows, dtype=torch.float64, device=squares.device
         )

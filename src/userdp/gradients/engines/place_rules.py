@@ -7,6 +7,7 @@ follows. It answers None where that is not so or not known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias
@@ -31,8 +32,44 @@ def _elementwise(call: Call) -> Place | None:
 
 
 def _like_first(call: Call) -> Place | None:
-    """f(a), of the same shape, whatever else the call is given."""
-    return call.first if call.result.shape == call.shape else None
+    """f(a), of the same shape; what else the call is given is nobody's."""
+    place = call.first if call.result.shape == call.shape and call.rest_known() else None
+    return CONSTANT if place is not None and place.counts else place
+
+
+def _same_numbers(call: Call) -> Place | None:
+    """a, perhaps in another type; a count stays one only in types that hold every index."""
+    place = call.first if call.result.shape == call.shape else None
+    if place is not None and place.counts and call.result.dtype not in _EXACT:
+        return CONSTANT
+    return place
+
+
+_EXACT = (torch.int64, torch.int32, torch.float64)
+
+
+def _dropped(call: Call) -> Place | None:
+    """a, some numbers of it replaced by 0, each by a coin of its own.
+
+    A row's numbers then are a function of its own coins too. Coins thrown for a constant belong to
+    somebody as well: to the row whose index they have, which is what (rows, ...) says. Where its
+    shape says otherwise, as that of weights or of positions for all rows, `Rows.mark` drops the
+    place: the coins are nobody's, or everybody's, and what becomes of them is not proved.
+    """
+    place, rate = _like_first(call), call.argument(1, "p", 0.5)
+    if place is None or not isinstance(rate, int | float):  # a rate may be somebody's number
+        return None
+    thrown = rate != 0 and call.argument(2, "training", call.kwargs.get("train")) is not False
+    return FIRST if thrown and place.constant else place
+
+
+def _dropped_channels(call: Call) -> Place | None:
+    """(rows, channels, ...), or (channels, ...), with one coin for all behind these dimensions.
+
+    Rows in the first dimension share none; in any other they might.
+    """
+    place = _dropped(call)
+    return place if place is not None and place.dim in (None, 0) else None
 
 
 def _pair_losses(call: Call) -> Place | None:
@@ -64,6 +101,12 @@ def _constant(call: Call) -> Place | None:
     return CONSTANT if _no_tensors(call.values) else None
 
 
+def _of_constants(call: Call) -> Place | None:
+    """A function of constants, which looks for packed sequences among positions, say."""
+    place = call.first
+    return CONSTANT if place is not None and place.constant and call.rest_constant() else None
+
+
 def _constant_like(call: Call) -> Place | None:
     """Of another tensor's shape, and none of its values."""
     return CONSTANT if _no_tensors((*call.args[1:], *call.kwargs.values())) else None
@@ -73,6 +116,8 @@ def _arange(call: Call) -> Place | None:
     if not _no_tensors(call.values):
         return None
     bounds = [call.kwargs.get(name) for name in ("start", "end", "step")]
+    if call.result.dtype not in _EXACT:
+        return CONSTANT
     from_zero = len(call.args) == 1 or (len(call.args) == 2 and call.args[0] == 0)
     return Place(0, counts=True) if from_zero and bounds == [None] * 3 else CONSTANT
 
@@ -89,7 +134,7 @@ def _no_tensors(values: Iterable[object]) -> bool:
 
 def _reshaped(call: Call) -> Place | None:
     """The same numbers in the same order, under another shape."""
-    if any(isinstance(value, torch.dtype) for value in call.values):
+    if not call.rest_known() or any(isinstance(value, torch.dtype) for value in call.values):
         return None
     return regrouped(call.first, call.shape, call.result.shape)
 
@@ -103,31 +148,25 @@ def regrouped(place: Place | None, before: Sequence[int], after: Sequence[int]) 
     """
     if place is None or place.dim is None:
         return place
-    prefix = _product(before[: place.dim])
-    long = place.inner * _product(before[place.dim + 1 :])
+    prefix = math.prod(before[: place.dim])
+    long = place.inner * math.prod(before[place.dim + 1 :])
     rows = before[place.dim] // place.inner
+    ahead = 1
     for dim, size in enumerate(after):
-        suffix = _product(after[dim + 1 :])
-        if suffix == 0 or long % suffix or _product(after[:dim]) != prefix:
-            continue
-        inner = long // suffix
-        if inner and size == rows * inner and (inner == 1 or not place.counts):
-            return place._replace(dim=dim, inner=inner)
+        if ahead == prefix:
+            suffix = math.prod(after[dim + 1 :])
+            inner = 0 if suffix == 0 or long % suffix else long // suffix
+            if inner and size == rows * inner and (inner == 1 or not place.counts):
+                return Place(dim, inner, place.counts)
+        ahead *= size
     return CONSTANT if place.counts else None
-
-
-def _product(sizes: Iterable[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _moved(place: Place | None, order: Sequence[int]) -> Place | None:
     """Dimension i of the result is dimension ``order[i]`` of the argument."""
     if place is None or place.dim is None:
         return place
-    return place._replace(dim=list(order).index(place.dim))
+    return Place(order.index(place.dim), place.inner, place.counts)
 
 
 def _transpose(call: Call) -> Place | None:
@@ -159,7 +198,7 @@ def _permute(call: Call) -> Place | None:
 
 def _expand(call: Call) -> Place | None:
     """New dimensions come in front; the one that counts keeps its size."""
-    place = call.first
+    place = call.first if call.rest_known() else None
     if place is None or place.dim is None:
         return place
     dim = place.dim + call.result.dim() - len(call.shape)
@@ -442,6 +481,12 @@ def getter(name: str) -> Callable[..., Any]:
     return found
 
 
+def setter(name: str) -> Callable[..., Any]:
+    """What stands for setting a tensor's property."""
+    found: Callable[..., Any] = getattr(torch.Tensor, name).__set__
+    return found
+
+
 _OPERATORS = (
     "add sub mul truediv floordiv mod pow and or xor radd rsub rmul rtruediv rpow rand ror rxor "
     "iadd isub imul itruediv iand ior eq ne lt le gt ge neg invert abs pos"
@@ -457,19 +502,26 @@ _ELEMENTWISE = (
 )
 _SAME = (
     "to type type_as float double half bfloat16 long int short bool cpu contiguous clone detach "
-    "dropout alpha_dropout tril triu"
+    "detach_"
 )
 _TABLE: tuple[tuple[str, Rule], ...] = (
     (_ELEMENTWISE, _elementwise),
     (" ".join(f"{name}_" for name in _ELEMENTWISE.split()), _elementwise),
     (" ".join(f"__{name}__" for name in _OPERATORS.split()), _elementwise),
-    (_SAME, _like_first),
-    ("dropout_ detach_ tril_ triu_", _like_first),
+    (_SAME, _same_numbers),
+    ("tril triu tril_ triu_", _like_first),
+    ("dropout dropout_ alpha_dropout alpha_dropout_", _dropped),
+    (
+        "dropout1d dropout2d dropout3d feature_dropout feature_dropout_ "
+        "feature_alpha_dropout feature_alpha_dropout_",
+        _dropped_channels,
+    ),
     ("mse_loss l1_loss smooth_l1_loss binary_cross_entropy_with_logits", _pair_losses),
     ("cross_entropy nll_loss", _token_losses),
     ("zeros ones full tensor scalar_tensor linspace eye", _constant),
     ("new_zeros new_ones new_full zeros_like ones_like full_like", _constant_like),
     ("arange", _arange),
+    ("diff searchsorted bucketize", _of_constants),
     ("view reshape flatten unflatten squeeze unsqueeze view_as reshape_as", _reshaped),
     ("transpose swapaxes swapdims", _transpose),
     ("permute", _permute),
@@ -501,10 +553,32 @@ PLACES: dict[Callable[..., Any], Rule] = {
     function: rule for names, rule in _TABLE for function in _named(names)
 } | {getter("T"): _swap_both, getter("mT"): _swap_last}
 
-READS_VALUES = frozenset(
-    [*_named("item tolist numpy __float__ __int__ __index__ __array__"), getter("data")]
+READS_SHAPES = frozenset(
+    [
+        *_named("size numel nelement __len__ stride storage_offset is_contiguous nbytes"),
+        getter("shape"),
+        getter("nbytes"),
+    ]
 )
-"""What makes numbers of values, out of sight; or, `Tensor.data`, values that nobody sees change."""
+"""What makes numbers of a shape: those of a selection count somebody's tokens."""
 
-READS_SHAPES = frozenset([*_named("size numel nelement __len__"), getter("shape")])
-"""What makes numbers of shapes: those of a selection count somebody's tokens."""
+_KINDS = (
+    "dtype device layout ndim is_leaf requires_grad is_cuda is_cpu is_sparse is_quantized is_meta "
+    "is_nested is_mps is_xpu is_mkldnn itemsize _version"
+)
+READS_KINDS = frozenset(
+    [
+        *_named(
+            "dim ndimension is_floating_point is_complex is_signed is_inference is_conj is_neg"
+        ),
+        *_named("element_size get_device __hash__"),
+        *map(getter, _KINDS.split()),
+    ]
+)
+"""What tells of a tensor's kind, which is the same whatever it holds and however long it is."""
+
+HANDS_OUT = frozenset([*_named("data_ptr set_ share_memory_"), getter("data"), setter("data")])
+"""What hands out a tensor's memory, or puts another in its place: writes there are not counted."""
+
+FIXED_LENGTH = frozenset(_named("nonzero where"))
+"""What returns a tuple of a tensor for each dimension, so that its length counts nothing."""

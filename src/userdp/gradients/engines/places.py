@@ -33,16 +33,27 @@ CONSTANT = Place(None)
 FIRST = Place(0)
 """(rows, ...)."""
 
+_NO_SHAPE = torch.Size()
+
 
 class Call:
-    """A call and the places of its tensors before it ran, since it may write to them.
+    """A call and the places of its tensors.
+
+    The first argument's place is taken before the call runs, as a function may write to it. Any
+    other's is taken when a rule asks: if the call wrote to that tensor, or to one that shares its
+    memory, its version has moved and its place is unknown by then.
 
     Args:
         place_of: tells the place of a tensor, None where it is unknown.
         args: of the call, as are kwargs.
     """
 
+    __slots__ = ("_head", "_place_of", "args", "first", "kwargs", "result", "shape")
+    args: tuple[Any, ...]
+    first: Place | None
+    kwargs: Mapping[str, Any]
     result: Any
+    shape: torch.Size
 
     def __init__(
         self,
@@ -51,19 +62,21 @@ class Call:
         kwargs: Mapping[str, Any],
     ) -> None:
         self.args, self.kwargs = args, kwargs
-        self._places = {id(t): place_of(t) for t in _tensors((*args, *kwargs.values()))}
-        head = args[0] if args else None
-        self.first = self.place(head) if isinstance(head, Tensor) else None
-        self.shape = head.shape if isinstance(head, Tensor) else torch.Size()
+        self._place_of = place_of
+        self._head = head = args[0] if args else None
+        if isinstance(head, Tensor):
+            self.first, self.shape = place_of(head), head.shape
+        else:
+            self.first, self.shape = None, _NO_SHAPE
 
     @property
     def values(self) -> tuple[Any, ...]:
         """All that was given."""
-        return (*self.args, *self.kwargs.values())
+        return (*self.args, *self.kwargs.values()) if self.kwargs else self.args
 
     def place(self, tensor: Tensor) -> Place | None:
         """The place of one of the call's tensors; None where it is unknown."""
-        return self._places.get(id(tensor))
+        return self.first if tensor is self._head else self._place_of(tensor)
 
     def joined(self, values: Iterable[object], dims: int) -> Place | None:
         """The one place of tensors that are broadcast to ``dims`` dimensions.
@@ -72,17 +85,19 @@ class Call:
         """
         found: Place = CONSTANT
         for value in values:
-            if isinstance(value, tuple | list) and any(True for _ in _tensors(value)):
-                return None
             if not isinstance(value, Tensor):
+                if isinstance(value, tuple | list) and any(True for _ in _tensors(value)):
+                    return None
                 continue
             place = self.place(value)
             if place is None:
                 return None
             if place.dim is None or place.counts:
                 continue
-            place = Place(place.dim + dims - value.dim(), place.inner)
-            if found not in (CONSTANT, place):
+            before = dims - value.dim()
+            if before:
+                place = Place(place.dim + before, place.inner)
+            if found is not CONSTANT and found != place:
                 return None
             found = place
         return found
@@ -91,6 +106,17 @@ class Call:
         """Whether every tensor but the first ``skipped`` arguments is a constant."""
         places = [self.place(t) for t in _tensors((*self.args[skipped:], *self.kwargs.values()))]
         return all(p is not None and p.constant for p in places)
+
+    def rest_known(self) -> bool:
+        """Whether the place of every tensor but the first argument is known.
+
+        Functions take tensors for sizes too: those that hold one number, or another's shape. One
+        number without an unknown place is a constant.
+        """
+        for value in self.values[1:] if self.args else self.values:
+            if type(value) is not int and any(self.place(t) is None for t in _tensors((value,))):
+                return False
+        return True
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by its position or name."""

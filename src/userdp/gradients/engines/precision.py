@@ -13,6 +13,7 @@ and return:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -29,6 +30,7 @@ from userdp.gradients.draws import Draws
 from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.models import require_uncoupled
 from userdp.gradients.units import Units
 
 _EXACT = {"none", "ieee"}
@@ -36,6 +38,7 @@ _seen: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, frozenset[torch.dtyp
 _seen = WeakKeyDictionary()
 
 
+@functools.cache  # asked for each tensor of a pass; there are few dtypes
 def is_narrow(dtype: torch.dtype) -> bool:
     """Whether numbers of this type have fewer bits than float32's.
 
@@ -81,6 +84,7 @@ def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
 
 
 def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
+    require_uncoupled(model)  # a pass of such a model may write to its weights
     masked, device = like.targets is not None, like.lengths.device
     units = made_up(model, RAGGED[0], masked=masked, device=device)
     observed = _Operations()

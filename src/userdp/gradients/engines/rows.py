@@ -18,13 +18,14 @@ row's own: in this pass, whatever its data and shapes and the branches taken.
 
 A function without a rule makes its result unknown, and unknown stays unknown: all that a missing
 rule can do is to let the reference engine compute. A write in place is seen by the version that a
-tensor shares with its views. A number that Python reads from data (`Tensor.item`, the length of a
-selection) would pass by the proof, so a pass in which that happens is not proved. The condition of
-a branch may be read: whichever branch runs is followed.
+tensor shares with its views. What Python reads from data passes by the proof: a number, the length
+of a selection, also the condition of a branch, since a row's loss is then a function of whatever
+chose the branch. A pass in which that happens is not proved; nor is one in which a tensor's memory
+is handed out, or gradients go through code of somebody's own (`torch.autograd.Function`, hooks).
 
-*What is not seen:* backward passes of somebody's own (`torch.autograd.Function`, hooks on
-gradients), which are taken for derivatives of what was followed; and the pass's own width. A model
-or a loss in which these mix rows is refused by `userdp.gradients.coupling`, on made-up rows.
+*What is not seen:* the pass's own width and number of rows, by which code may take another branch,
+and what other threads do. `userdp.gradients.coupling` asks on made-up rows, up to the largest pass,
+whether a row's loss depends on these.
 """
 
 from __future__ import annotations
@@ -37,10 +38,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from userdp.gradients.engines.place_rules import PLACES, READS_SHAPES, READS_VALUES
+from userdp.gradients.engines.place_rules import (
+    FIXED_LENGTH,
+    HANDS_OUT,
+    PLACES,
+    READS_KINDS,
+    READS_SHAPES,
+)
 from userdp.gradients.engines.places import CONSTANT, FIRST, Call, Place
 
 _KEY = "_userdp_place"
@@ -64,7 +72,7 @@ class Rows:
 
     def __init__(self, count: int, model: nn.Module) -> None:
         self.count = count
-        self._read_numbers = False
+        self._read = False
         self._paused = False
         self._held: dict[int, tuple[Tensor, int]] = {}
         for module in model.modules():
@@ -82,15 +90,15 @@ class Rows:
         if held is not None:
             return CONSTANT if held[1] == tensor._version else None
         # Layers of a sharded model are gathered while the pass runs.
-        return CONSTANT if isinstance(tensor, nn.Parameter) else None
+        return CONSTANT if _is_parameter(tensor) else None
 
     def mark(self, tensor: Tensor, place: Place | None) -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
         if place is not None and place.dim is not None:
-            size = tensor.shape[place.dim] if place.dim < tensor.dim() else -1
+            size = tensor.size(place.dim) if place.dim < tensor.dim() else -1
             if size < 0 or (not place.counts and size != self.count * place.inner):
                 place = None
-        if isinstance(tensor, nn.Parameter) or id(tensor) in self._held:
+        if _is_parameter(tensor) or id(tensor) in self._held:
             return tensor
         if place is None:
             tensor.__dict__.pop(_KEY, None)
@@ -100,7 +108,10 @@ class Rows:
 
     def prove(self, losses: Tensor) -> bool:
         """Whether this pass kept its rows apart, from its tokens to its losses, (rows,)."""
-        return self.count == 1 or (self.place_of(losses) == FIRST and not self._read_numbers)
+        with torch._C.DisableTorchFunction():  # what is asked here, the model did not ask
+            return self.count == 1 or (
+                not self._read and self.place_of(losses) == FIRST and not _own_backward(losses)
+            )
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -109,9 +120,11 @@ class Rows:
         if self.count == 1 or self._paused:  # of one row, everything is that row's
             return function(*args, **kwargs)
         rule = PLACES.get(function)
-        if rule is None:
-            self._note_reading(function, args)
-            return function(*args, **kwargs)
+        if rule is None or not args:  # a rule looks for its tensor where the function has it first
+            result = function(*args, **kwargs)
+            if function not in READS_KINDS:
+                self._note_reading(function, args, kwargs, result)
+            return result
         call = Call(self.place_of, args, kwargs)
         call.result = result = function(*args, **kwargs)
         if isinstance(result, Tensor):
@@ -121,6 +134,8 @@ class Rows:
             for part in result:
                 if isinstance(part, Tensor):
                     self.mark(part, place)
+            if place is None:
+                self._note_reading(function, args, kwargs, result)
         return result
 
     @contextmanager
@@ -170,19 +185,68 @@ class Rows:
             module.register_forward_hook(resume),
         ]
 
-    def _note_reading(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        values = function in READS_VALUES
-        if not (values or function in READS_SHAPES) or not isinstance(args[0], Tensor):
+    def _note_reading(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: object,
+    ) -> None:
+        """Note whether Python learned something of somebody's data, or got hold of its memory.
+
+        Whatever is neither a tensor nor nothing tells something of what it was made of, unless all
+        of that is constant: a number, a truth, text, how many parts there are. What is no plain
+        value either (an array, a storage, a node of the graph) may be written to.
+        """
+        if isinstance(result, Tensor) or (result is None and function not in HANDS_OUT):
+            self._read |= function in HANDS_OUT
             return
-        place = self.place_of(args[0])
+        if isinstance(result, tuple | list) and all(isinstance(part, Tensor) for part in result):
+            if function in FIXED_LENGTH or type(result).__module__ == "torch.return_types":
+                return
+        elif function in HANDS_OUT or not all(isinstance(v, _PLAIN) for v in tree_leaves(result)):
+            self._read = True
+            return
+        places = [self.place_of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         # The shape of what is by rows is the pass's own.
-        if place is None or (values and not place.constant):
-            self._read_numbers = True
+        told = function in READS_SHAPES
+        self._read |= any(p is None or not (told or p.constant) for p in places)
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    # The second question is answered by Python code of torch's, and is asked for each tensor.
+    return type(tensor) is not Tensor and isinstance(tensor, nn.Parameter)
+
+
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
+
+
+_TRUSTED = ("userdp.gradients.engines.", "torch.distributed.fsdp.", "transformers.models.bloom.")
+"""Whose functions mix no rows in their backward passes: our rules, sharding, and BLOOM's GELU."""
+
+
+def _own_backward(losses: Tensor) -> bool:
+    """Whether a gradient passes through a Python function on its way: its backward may do anything.
+
+    Activation checkpointing keeps no such function, nor do hooks on saved tensors.
+    """
+    known: set[Node] = set()
+    waiting = [losses.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and not function.__module__.startswith(_TRUSTED):
+            return True
+        known.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _same_memory(one: Tensor, two: Tensor) -> bool:
-    return one.data_ptr() == two.data_ptr() and (one.shape, one.stride(), one.dtype) == (
-        two.shape,
-        two.stride(),
-        two.dtype,
-    )
+    """Whether two tensors are the same numbers; where a dimension has one index, no step tells."""
+    if (one.data_ptr(), one.shape, one.dtype) != (two.data_ptr(), two.shape, two.dtype):
+        return False
+    steps = zip(one.shape, one.stride(), two.stride(), strict=True)
+    return all(size == 1 or a == b for size, a, b in steps)

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
-from userdp.gradients.clipping import require_clip_norm, squared_norm
+from userdp.gradients.clipping import multiplicable, require_clip_norm, squared_norm
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines.chunks import layout_of, passes
@@ -45,12 +45,11 @@ from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError, _Pass
 from userdp.gradients.engines.precision import dtypes_of, is_narrow, require_no_masks
 from userdp.gradients.engines.replay import made_up_but, require_same_states
 from userdp.gradients.engines.tape import Workspace
+from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import RAGGED, Shape, made_up
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import (
-    buffer_versions,
-    require_same_buffers,
     require_uncoupled,
     trainable_parameters,
 )
@@ -109,7 +108,7 @@ def clipped_sum(
         masked=units.targets is not None,
     )
     parameters = trainable_parameters(model)
-    buffers = buffer_versions(model)
+    held = HeldState(model, loss)
     found = ClippedSum(
         value=shapes_of(parameters),
         norms=torch.zeros(len(units), dtype=torch.float64),
@@ -133,7 +132,7 @@ def clipped_sum(
             later += [(unit, unit + 1) for unit in range(*part) if int(counts[unit])]
     for number in range(_most(len(later), units.lengths.device)):
         step.take(later[number] if number < len(later) else None, alone=True)
-    require_same_buffers(model, buffers)
+    held.require_unchanged()
     return replace(found, non_finite=step.non_finite)
 
 
@@ -210,6 +209,7 @@ class _Step:
         if one_pass is None:
             flat = {"": squares}, {"": sum(self._sizes.values())}
             factors = self._rule.factors(*flat, l2_clip_norm=clip)[""]
+            factors = torch.where(multiplicable([factors]), factors, torch.zeros_like(factors))
             last = GeneratorStates.read()
             first.load()
             _add_weighted(
@@ -224,7 +224,8 @@ class _Step:
             require_same_states(last)
         elif part is not None:
             by_name = self._rule.factors(one_pass.squares_by_name, self._sizes, l2_clip_norm=clip)
-            one_pass.add_to(self._found.value, by_name, squares.isfinite())
+            usable = squares.isfinite() & multiplicable(by_name.values())
+            one_pass.add_to(self._found.value, by_name, usable)
         if part is not None:
             self._found.norms[begin:end] = squares.sqrt().cpu()
             self._found.losses[begin:end] = losses

@@ -36,6 +36,12 @@ formed. Rows of ordinary text have up to about the number of a unit's positions 
 512 positions). `gram_error` would allow more; the limit keeps the rounding of the *sum* small,
 which grows with the root of the condition."""
 
+_LARGEST_SIDE = 2.0**60
+"""Largest sum of the lengths of a unit's rows, on either side, that is weighted in float32. Entries
+of the other side times the clip factor are off by 2^-150 where they are below the normal numbers,
+the unit's clipped gradient by 2^-150 x 2^13 x 2^60 = 7e-24 (at 2^26 columns): nothing beside the
+least clip norm of 1e-8."""
+
 GRAM_SHARE = 1e-6
 """Most that a norm from Gram matrices may be too small, relatively: part of every margin."""
 
@@ -137,6 +143,7 @@ class Ghost:
             largest = (lengths[0] * lengths[1]).sum(1).square()
             most = most_condition(left.shape[2], right.shape[2], left.shape[1])
             bad = (largest > most * norms) & (largest > 0)
+            bad |= torch.stack([side.sum(1) for side in lengths]).amax(0) > _LARGEST_SIDE
             found.append(torch.where(bad, torch.nan, norms))
         return torch.cat(found)
 

@@ -24,7 +24,9 @@ _Answers: TypeAlias = dict[tuple[bool, tuple[tuple[str, torch.dtype], ...]], boo
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, _Answers]] = WeakKeyDictionary()
 
 
-def agrees_with_reference(model: nn.Module, loss: Loss, *, masked: bool) -> bool:
+def agrees_with_reference(
+    model: nn.Module, loss: Loss, *, masked: bool, largest: tuple[int, int] | None = None
+) -> bool:
     """Whether the book-keeping engine agrees with the reference on made-up ragged rows.
 
     Asked once for each model, loss (with a mask and without) and set of trainable parameters, in
@@ -32,12 +34,14 @@ def agrees_with_reference(model: nn.Module, loss: Loss, *, masked: bool) -> bool
     remembered. It is the test of the rules' arithmetic and of what no rule covers. Which row owns
     what is not left to it: every pass proves that for itself (`engines.rows`).
 
+    Of the passes of ``largest`` rows and tokens it is asked whether they keep rows apart.
+
     No row of anybody's is read, so neither the answer nor a refusal depends on data.
 
     Raises:
         UseError: the model or the loss couples rows.
     """
-    require_rows_apart(model, loss, masked=masked)
+    require_rows_apart(model, loss, masked=masked, largest=largest)
     parameters = trainable_parameters(model)
     key = (masked, tuple((name, p.dtype) for name, p in parameters.items()))
     known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from userdp.errors import FailureError
 from userdp.gradients import reference
-from userdp.gradients.clipping import require_clip_norm
+from userdp.gradients.clipping import multiplicable, require_clip_norm
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.draws import Draws, draws_of, watching_host
 from userdp.gradients.engines.chunks import passes
@@ -20,11 +20,10 @@ from userdp.gradients.engines.margins import aim, batches, one_at_a_time
 from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
 from userdp.gradients.engines.precision import Watch, require_no_masks
 from userdp.gradients.engines.uses import squares
+from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.models import (
-    buffer_versions,
-    require_same_buffers,
     require_uncoupled,
     trainable_parameters,
 )
@@ -74,7 +73,8 @@ def clipped_sum(
     require_clip_norm("l2_clip_norm", l2_clip_norm)
     require_count("micro_batch", micro_batch)
     require_uncoupled(model)
-    require_rows_apart(model, loss, masked=units.targets is not None)
+    largest = micro_batch, units.input_ids.shape[1]
+    require_rows_apart(model, loss, masked=units.targets is not None, largest=largest)
     drawn = draws_of(model, loss, units)
     possible = item_clip_norm is None and l2_clip_norm >= LEAST_CLIP
     if possible and drawn is not Draws.SHARED and batches(model, loss, units):
@@ -147,7 +147,7 @@ def _clipped_sum(
     parameters = trainable_parameters(model)
     sizes = {name: p.numel() for name, p in parameters.items()}
     detached = {name: p.detach() for name, p in parameters.items()}
-    buffers = buffer_versions(model)
+    held = HeldState(model, loss)
     clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
     total = {
         name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
@@ -191,8 +191,8 @@ def _clipped_sum(
         wide = {name: g if g.dtype == torch.float64 else g.float() for name, g in found.items()}
         by_name = {name: squares(g) for name, g in wide.items()}
         square = torch.stack(list(by_name.values())).sum(0)
-        usable = square.isfinite()
         factors = rule.factors(by_name, sizes, l2_clip_norm=clip)
+        usable = square.isfinite() & multiplicable(factors.values())
         norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
         if drawn is Draws.NONE:
             alone += [begin + int(u) for u in (~usable).nonzero()]
@@ -215,7 +215,7 @@ def _clipped_sum(
         non_finite += exact.non_finite
         for name, value in exact.value.items():
             total[name] += value
-    require_same_buffers(model, buffers)
+    held.require_unchanged()
     return ClippedSum(
         value=total,
         norms=norms,
@@ -231,11 +231,15 @@ def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     most, width = int(counts.max()), int(units.lengths.max())
     device = units.lengths.device
     places = torch.arange(most)
-    index = (units.offsets[:-1, None] + places).clamp(max=int(units.offsets[-1]) - 1).to(device)
-    real = (places < counts[:, None]).to(device)
-    # A row that pads a unit holds nobody's tokens, not those of the unit beside it.
-    input_ids = torch.where(real[..., None], units.input_ids[:, :width][index], 0)
-    lengths = torch.where(real, units.lengths[index], 0)
+    real = places < counts[:, None]
+    # A row that pads a unit is the unit's own first one, at weight 0: were it a row of no tokens, a
+    # loss that divides by their number would leave no finite gradient, and how many rows pad a unit
+    # is for the others in the pass to say. A unit of no rows has a token of nobody's.
+    index = units.offsets[:-1, None] + torch.where(real, places, 0)
+    index = index.clamp(max=int(units.offsets[-1]) - 1).to(device)
+    some, real = (counts > 0)[:, None].to(device), real.to(device)
+    input_ids = torch.where(some[..., None], units.input_ids[:, :width][index], 0)
+    lengths = torch.where(some, units.lengths[index], 1)
     weights = torch.where(real, 1 / counts.clamp(min=1).double()[:, None].to(device), 0.0)
-    targets = None if units.targets is None else units.targets[:, :width][index] & real[..., None]
+    targets = None if units.targets is None else units.targets[:, :width][index] & some[..., None]
     return input_ids, lengths, weights, targets
