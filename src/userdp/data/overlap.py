@@ -23,6 +23,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -271,11 +272,12 @@ def filter_file(
 
 
 def _lines(path: Path, progress: Progress) -> Iterator[Document]:
-    from userdp.data.sources.jsonl import JsonRows
+    from userdp.data.sources import SourceOptions
+    from userdp.data.sources.jsonl import build
 
-    rows = JsonRows(paths=(path,))
-    progress.stage("filtering", rows.size)
-    for row in rows.rows(progress, ()):
+    table = build([str(path)], SourceOptions())
+    progress.stage("filtering", table.size)
+    for row in chain.from_iterable(table.rows(progress)):
         yield {} if isinstance(row, Drop) else row
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from userdp.data.ownership import (
     greedy_facts,
 )
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.records import Record, Tally
+from userdp.data.records import Tally
 from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
 from userdp.data.sources.base import BlockSource, SignedSource
@@ -284,31 +285,27 @@ class _Stages:
 
     def _blocks(self) -> Iterator[Columns]:
         """The records to store, one owner each."""
-        source = self.source
-        if self.bound is not None or source.public or not isinstance(source, BlockSource):
-            yield from in_columns(self._records())
-            return
-        for block in source.blocks(self.tally, self.progress):
-            if isinstance(block, Columns):
-                yield block
-            else:
-                yield from in_columns(self.first_owner(block))
-
-    def _records(self) -> Iterable[Record]:
-        records: Iterable[Record] = self.source.records(self.tally, self.progress)
-        if self.source.several_owners:
-            if self.bound is None:
-                records = self.first_owner(records)
-            else:
-                records = bounded(
-                    records,
-                    records_per_user=self.bound,
-                    held_out_users=self.fractions[0],
-                    tally=self.tally,
-                )
-        if self.source.public:
-            records = on_one_side(records, held_out_users=self.fractions[0], tally=self.tally)
-        return records
+        source, tally, held_out_users = self.source, self.tally, self.fractions[0]
+        if isinstance(source, BlockSource):
+            blocks = source.blocks(tally, self.progress)
+        else:
+            blocks = in_columns(source.records(tally, self.progress))
+        if self.bound is not None:
+            records = bounded(
+                chain.from_iterable(blocks),
+                records_per_user=self.bound,
+                held_out_users=held_out_users,
+                tally=tally,
+            )
+            blocks = in_columns(records)
+        elif source.several_owners:
+            blocks = map(self.first_owner, blocks)
+        if source.public:
+            records = on_one_side(
+                chain.from_iterable(blocks), held_out_users=held_out_users, tally=tally
+            )
+            blocks = in_columns(records)
+        return blocks
 
 
 def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:

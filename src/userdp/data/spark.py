@@ -291,8 +291,9 @@ def _cut(rows: Columns, size: int) -> Iterator[Columns]:
     begin = 0
     while begin < len(rows):
         end = int(np.searchsorted(ends, ends[begin] - sizes[begin] + size)) + 1
-        yield rows[begin:end]
-        begin = min(end, len(rows))
+        end = min(end, len(rows))
+        yield rows.part(begin, end)
+        begin = end
 
 
 def _failure(error: Any) -> FailureError:

@@ -1,4 +1,4 @@
-"""What a source of records is."""
+"""What a source of records is, and what sources have in common."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from userdp.data.columns import Columns
 from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally
+from userdp.data.sources.paths import total_size
 from userdp.errors import UseError
 
 
@@ -53,15 +54,6 @@ class SourceOptions:
     max_users: int | None = None
 
 
-class PrivateSource:
-    """What most sources are: private text, one owner per record, every token a target."""
-
-    __slots__ = ()
-    public = False
-    several_owners = False
-    loss_mask = False
-
-
 class Source(Protocol):
     """A stream of records.
 
@@ -98,18 +90,51 @@ class Source(Protocol):
 
 @runtime_checkable
 class BlockSource(Source, Protocol):
-    """A source that gives its records in blocks too, at a fraction of the cost of single ones."""
+    """A source that gives its records in blocks, at a fraction of the cost of single ones."""
 
-    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns | list[Record]]:
-        """The records of `records`, in their order, counted alike; columns have one owner each."""
+    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
+        """The records of `records`, in their order, counted alike."""
 
 
 @runtime_checkable
 class SignedSource(Source, Protocol):
-    """A source of which it can be told whether it is still the same."""
+    """A source that can tell whether it is still what it was, so that a killed run can resume."""
 
     def signature(self) -> str | None:
         """What all records depend on: names, sizes and times of files, and options; or None."""
+
+
+class PrivateSource:
+    """What most sources are: private text, one owner per record, every token a target."""
+
+    __slots__ = ()
+    public = False
+    several_owners = False
+    loss_mask = False
+
+
+class FileSource(PrivateSource):
+    """A private source that reads the files ``paths`` one after another."""
+
+    __slots__ = ()
+    paths: tuple[Path, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, as they lie on disk."""
+        return total_size(self.paths)
+
+    def facts(self) -> dict[str, Any]:
+        """The number of files and bytes."""
+        return {"files": len(self.paths), "bytes": self.size}
+
+    def each_file(self, progress: Progress) -> Iterator[tuple[Path, int]]:
+        """Each file with the bytes of those before it; ``progress`` hears when one is done."""
+        done = 0
+        for path in self.paths:
+            yield path, done
+            done += path.stat().st_size
+            progress.at(done)
 
 
 class SourceModule(Protocol):

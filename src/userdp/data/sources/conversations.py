@@ -15,23 +15,21 @@ store gets a loss mask: the loss counts the assistant's tokens only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from userdp.data.chat import ChatTemplate, Message
-from userdp.data.records import Drop, Record
-from userdp.data.sources import jsonl, parquet
+from userdp.data.columns import BlockBuilder
+from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.parquet import build_table
 from userdp.data.sources.rows import Row, owners_of
-from userdp.data.sources.table import TableSource
+from userdp.data.sources.table import FileTable
 
 
-def build(paths: list[str], options: SourceOptions) -> TableSource:
+def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    looks = [Path(name) for name in paths if Path(name).exists()]
-    tables = parquet if looks and all(parquet.matches(path) for path in looks) else jsonl
-    reader = tables.build(paths, options).reader
     parser = ConversationParser(
         user_field=options.user_field,
         messages_field=options.messages_field,
@@ -39,7 +37,8 @@ def build(paths: list[str], options: SourceOptions) -> TableSource:
         completion_field=options.completion_field,
         template=ChatTemplate(options.chat_template, options.special_tokens),
     )
-    return TableSource(kind="conversations", reader=reader, parser=parser, loss_mask=True)
+    table = build_table(paths, options)
+    return replace(table, kind="conversations", parser=parser, loss_mask=True, several_owners=False)
 
 
 def matches(path: Path) -> bool:
@@ -56,8 +55,6 @@ class ConversationParser:
     prompt_field: str
     completion_field: str
     template: ChatTemplate
-    loss_mask: bool = field(default=True, init=False)
-    several_owners: bool = field(default=False, init=False)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -69,8 +66,8 @@ class ConversationParser:
         """A user, and messages or a completion."""
         return ((self.user_field,), (self.messages_field, self.completion_field))
 
-    def record(self, row: Row, order: int) -> Record | Drop:
-        """The conversation of a row."""
+    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
+        """The conversation of a row; see `Parser.parse`."""
         owners = owners_of(row.get(self.user_field))
         if isinstance(owners, Drop):
             return owners
@@ -84,7 +81,8 @@ class ConversationParser:
             text = rendered.text.encode()
         except UnicodeEncodeError:
             return Drop.INVALID_UTF8
-        return Record(owners[0], text, order, pieces=rendered.pieces)
+        block.add(owners[0], text, order, pieces=rendered.pieces)
+        return None
 
     def _messages(self, row: Row) -> list[Message] | Drop:
         if row.get(self.messages_field) is None:

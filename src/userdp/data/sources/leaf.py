@@ -21,8 +21,8 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
-from userdp.data.sources.paths import expand, total_size
+from userdp.data.sources.base import FileSource, SourceOptions, require_no_max_users
+from userdp.data.sources.paths import expand
 from userdp.data.sources.rows import owners_of, text_of
 from userdp.errors import UseError
 
@@ -56,26 +56,17 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaf(PrivateSource):
+class Leaf(FileSource):
     """Samples of LEAF files; each file is held in memory while it is read."""
 
     paths: tuple[Path, ...]
 
     kind = "leaf"
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return total_size(self.paths)
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files and bytes."""
-        return {"files": len(self.paths), "bytes": self.size}
-
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The samples of all files; see `Source.records`."""
-        order = done = 0
-        for path in self.paths:
+        order = 0
+        for path, _ in self.each_file(progress):
             held_out = "test" in path.parent.parts
             for user, samples in _user_data(path).items():
                 owner = owners_of(user)
@@ -89,8 +80,6 @@ class Leaf(PrivateSource):
                     else:
                         yield Record(owner[0], text, order, held_out)
                     order += 1
-            done += path.stat().st_size
-            progress.at(done)
 
 
 def _user_data(path: Path) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
+from userdp.data.sources.base import FileSource, SourceOptions, require_no_max_users
 from userdp.data.sources.mail import MailRules
-from userdp.data.sources.paths import expand, total_size, words
+from userdp.data.sources.paths import expand, words
 from userdp.errors import UseError
 
 SUFFIXES = (".mbox", ".mbx")
@@ -50,7 +50,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mbox(PrivateSource):
+class Mbox(FileSource):
     """Messages of mbox files."""
 
     paths: tuple[Path, ...]
@@ -59,19 +59,14 @@ class Mbox(PrivateSource):
     kind = "mbox"
     several_owners = True
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return total_size(self.paths)
-
     def facts(self) -> dict[str, Any]:
         """The number of files and bytes, and the rules."""
-        return {"files": len(self.paths), "bytes": self.size, **self.rules.facts()}
+        return {**FileSource.facts(self), **self.rules.facts()}
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The records of all messages; see `Source.records`."""
-        order = done = 0
-        for path in self.paths:
+        order = 0
+        for path, _ in self.each_file(progress):
             try:
                 box = mailbox.mbox(path, create=False)
                 try:
@@ -84,5 +79,3 @@ class Mbox(PrivateSource):
                     box.close()
             except (OSError, mailbox.Error) as error:
                 raise UseError(f"{path} cannot be read: {words(error)}") from error
-            done += path.stat().st_size
-            progress.at(done)
