@@ -237,7 +237,7 @@ def test_docstrings_are_prepared_from_one_command(tmp_path, capsys):
     made = json.loads(out)
     assert status == 0
     assert made["totals"]["users"] <= 15
-    assert made["source"]["packages"]["rich"]
+    assert made["sources"][0]["packages"]["rich"]
 
 
 def test_real_shakespeare_goes_through_prepare_and_stats(tmp_path, capsys):

@@ -98,7 +98,7 @@ def test_a_filtered_corpus_marks_the_store_made_of_it(tmp_path):
     assert len(read(tmp_path / "clean.jsonl")[0]) == 1
     meta = prepare_store(open_source([str(tmp_path / "clean.jsonl")]), tmp_path / "store",
                          tokenizer=StoreTokenizer.load())  # fmt: skip
-    (marked,) = meta.source["filtered_against_private"]
+    (marked,) = meta.sources[0]["filtered_against_private"]
     assert marked["private_data"] == "store-1"
     assert "depends on the private data" in marked["warning"]
     plain = prepare_store(open_source([str(public)]), tmp_path / "plain",

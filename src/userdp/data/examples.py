@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from userdp.data import format as layout
-from userdp.data.body import Body
 from userdp.data.checkpoints import Checkpoints
 from userdp.data.columns import Columns, objects
 from userdp.data.hashing import user_hash
@@ -24,16 +23,7 @@ from userdp.data.splits import (
     held_out_records,
     is_held_out_user,
 )
-from userdp.data.tokenize import StoreTokenizer
-
-
-class Writer(Protocol):
-    """Where examples go: `StoreWriter` and `StoreAppender`."""
-
-    @property
-    def body(self) -> Body: ...
-    @property
-    def loss_mask(self) -> bool: ...
+from userdp.data.writer import StoreWriter
 
 
 class Encoded(NamedTuple):
@@ -76,10 +66,7 @@ class Examples:
     under the rule ``FIRST_PART``.
 
     Args:
-        writer: its store has a loss mask if records have pieces.
-        tokenizer: of the store.
-        seq_len: most tokens of an example.
-        fractions: of held-out users and held-out records.
+        writer: of the store; it has a loss mask if records have pieces.
         rule: how a training user's records are split.
         one_per_record: keep each record's first example alone (see `ownership`).
         tally: the books.
@@ -88,25 +75,21 @@ class Examples:
 
     def __init__(
         self,
-        writer: Writer,
-        tokenizer: StoreTokenizer,
+        writer: StoreWriter,
         *,
-        seq_len: int,
-        fractions: tuple[float, float],
         rule: SplitRule,
         one_per_record: bool,
         tally: Tally,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints,
     ) -> None:
-        self._body = writer.body
-        self._loss_mask = writer.loss_mask
-        self._tokenizer = tokenizer
-        self._seq_len = seq_len
-        self._fractions = fractions
+        meta = writer.meta
+        self._writer, self._tokenizer = writer, writer.tokenizer
+        self._loss_mask, self._seq_len = meta.loss_mask, meta.seq_len
+        self._fractions = (meta.held_out_users, meta.held_out_examples)
         self._rule = rule
         self._one_per_record = one_per_record
         self._tally = tally
-        self._dtype = np.dtype(tokenizer.dtype)
+        self._dtype = np.dtype(meta.token_dtype)
         self._user: bytes | None = None
         self._waiting: list[Encoded] = []
         self._held_back: list[_Piece] = []
@@ -129,15 +112,14 @@ class Examples:
     def add(self, encoded: Encoded) -> None:
         """Take the next records in."""
         starts = _run_starts(encoded.users)
-        if len(encoded.tokens) > self._body.room:  # a segment ends with a user, if one ends here
+        if len(encoded.tokens) > self._writer.room:  # a segment ends with a user, if one ends here
             goes_on = self._user is None or encoded.users[0].as_py() == self._user
             borders = starts[1:] if goes_on else starts
             if len(borders):
                 self._add(encoded.part(0, int(borders[0])))
                 self.flush()
-                self._body.close()
-                if self._checkpoints is not None:
-                    self._checkpoints.segment(self._body, self._since)
+                self._writer.close()
+                self._checkpoints.segment(self._since)
                 self._since = 0
                 encoded = encoded.part(int(borders[0]), len(encoded.users))
         self._add(encoded)
@@ -181,7 +163,7 @@ class Examples:
         self._user = user
         self._hash = user_hash(user)
         self._held_out_user = is_held_out_user(self._hash, self._fractions[0])
-        self._stored = self._body.records_before(user)
+        self._stored = self._writer.records_before(user)
         self._begun = False
         self._decided = False
 
@@ -228,7 +210,7 @@ class Examples:
     def _store(self, piece: _Piece, held_out: NDArray[np.bool_]) -> None:
         """Write records of the present user, ``held_out`` of them held out by their source."""
         if not self._begun:
-            self._body.user(self._name())
+            self._writer.user(self._name())
             self._begun = True
         first = self._stored
         self._stored += piece.records
@@ -260,7 +242,7 @@ class Examples:
             self._tally.drop_examples(ExampleDrop.TOO_SHORT, rest)
 
     def _write(self, split: Split, piece: _Piece) -> None:
-        self._body.write(
+        self._writer.write(
             split,
             piece.tokens,
             piece.lengths,
@@ -317,7 +299,7 @@ class _Piece:
     """Examples of consecutive records.
 
     Attributes:
-        tokens, lengths, targets: as `Body.write` takes them.
+        tokens, lengths, targets: as `SegmentWriter.write` takes them.
         per_record: int64 (records,), examples of each record, at least 1.
         source: int64 (records,), the number of each record in the run that was cut.
         kept: of the run's tokens, which are in an example; None: all.

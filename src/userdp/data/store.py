@@ -11,6 +11,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data import format as layout
+from userdp.data.files import read_columns, read_table
+from userdp.data.index import Index
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.splits import Split
 from userdp.errors import UseError
@@ -64,9 +66,9 @@ class UserStore:
         ]
         self._index = path / layout.INDEX / layout.segment_name(meta.generation)
         self._hashes = _hash_words(self._index / layout.USERS)
-        self._spans = _columns(self._index / layout.SPANS)
+        self._spans = read_columns(self._index / layout.SPANS)
         ids = self._index / layout.USER_IDS
-        self._ids = _table(ids) if ids.exists() else None  # a later append may remove the file
+        self._ids = read_table(ids) if ids.exists() else None  # a later append may remove the file
 
     @classmethod
     def open(cls, path: Path | str, *, fixed_graph: bool = False) -> UserStore:
@@ -125,12 +127,13 @@ class UserStore:
         spans = {key: values[first:last] for key, values in self._spans.items()}
         return StoreSplit(split, self._segments, spans, self._hashes)
 
-    def users_table(self) -> pa.Table:
-        """The whole of users.arrow, for appending and verifying."""
-        return _table(self._index / layout.USERS)
+    def index(self) -> Index:
+        """The whole index, for appending and verifying; `UseError` without the user ids."""
+        self.user_ids()
+        return Index.read(self._index)
 
     def spans(self) -> dict[str, NDArray[Any]]:
-        """The columns of the span index, for appending and verifying."""
+        """The columns of the span index, for verifying."""
         return self._spans
 
     def segment_examples(self) -> list[int]:
@@ -384,28 +387,13 @@ def _pieces(
     return np.array(views.flatten().to_numpy(zero_copy_only=True))
 
 
-def _table(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
-
-
-def _columns(path: Path) -> dict[str, NDArray[Any]]:
-    table = _table(path)
-    return {
-        name: table.column(name).combine_chunks().to_numpy(zero_copy_only=True)
-        if table.num_rows == 0
-        else table.column(name).chunk(0).to_numpy(zero_copy_only=True)
-        for name in table.column_names
-    }
-
-
 def _column(path: Path) -> NDArray[Any]:
-    (values,) = _columns(path).values()
+    (values,) = read_columns(path).values()
     return values
 
 
 def _hash_words(path: Path) -> NDArray[np.uint64]:
-    column = _table(path).column("hash")
+    column = read_table(path).column("hash")
     if len(column) == 0:
         return np.zeros((0, 2), dtype=np.uint64)
     chunk = column.chunk(0)
