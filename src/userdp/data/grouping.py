@@ -11,9 +11,9 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import duckdb
@@ -67,7 +67,7 @@ def size_in_bytes(size: str) -> int:
     return int(float(number) * step ** ("KMGT".index(unit.upper()) + 1))
 
 
-class Grouping:
+class Grouping(AbstractContextManager["Grouping"]):
     """Records in, the same records out ordered by (user bytes, order).
 
     A context manager; `add` is called once, then `batches`. Peak memory is about ``memory_limit``
@@ -183,15 +183,7 @@ class Grouping:
                     )
                     begin = end
 
-    def __enter__(self) -> Grouping:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._database.close()
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data.hashing import mix64
-from userdp.data.selection import FixedSelection, fixed_selection
+from userdp.data.selection import FixedSelection, fixed_selection, require_places
 from userdp.data.store import StoreSplit, TokenRows
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
@@ -93,12 +93,7 @@ class RankedSelection:
 
     def map(self, users: ArrayLike, ranks: ArrayLike) -> NDArray[np.int64]:
         """As `FixedSelection.map`."""
-        user = np.asarray(users, dtype=np.int64)
-        rank = np.asarray(ranks, dtype=np.int64)
-        if user.size and not (user.min() >= 0 and user.max() < len(self.counts)):
-            raise IndexError(f"a user index is outside [0, {len(self.counts)})")
-        if not np.all((rank >= 0) & (rank < self.counts[user])):
-            raise IndexError("a rank is outside its user's [0, count)")
+        user, rank = require_places(users, ranks, self.counts, what="rank")
         chosen: NDArray[np.int64] = self.examples[self.starts[user] + rank]
         return chosen
 

@@ -12,8 +12,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +53,7 @@ _LOCAL = {
 }
 
 
-class SparkGrouping:
+class SparkGrouping(AbstractContextManager["SparkGrouping"]):
     """Records in, the same records out ordered by (user bytes, order): `Grouping`, by Spark.
 
     A context manager; `add` is called once, then `batches`. Records are written to Parquet as they
@@ -115,7 +115,7 @@ class SparkGrouping:
         partial = self._folder / "sorted.partial"
         shutil.rmtree(partial, ignore_errors=True)
         if any(self._read.iterdir()):
-            with _Session(self._folder / "spill", heap=self._heap) as spark:
+            with _session(self._folder / "spill", heap=self._heap) as spark:
                 _sort(spark, self._read, partial)
         else:
             partial.mkdir()
@@ -160,66 +160,46 @@ class SparkGrouping:
     def _parts(self) -> list[Path]:
         return sorted(self._folder.glob("sorted-*.parquet"))
 
-    def __enter__(self) -> SparkGrouping:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held open between calls."""
 
 
-class _Session:
-    """A Spark session: the one that is active, or one of our own, which ends with the block."""
+@contextmanager
+def _session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
+    """The Spark session that is active, or one of our own, which ends with the block."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
-    def __init__(self, spill: Path, *, heap: int) -> None:
-        self._spill, self._heap = spill, heap
-        self._own: SparkSession | None = None
-
-    def __enter__(self) -> SparkSession:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-
-        active = SparkSession.getActiveSession()
-        if active is not None:
-            return active
-        self._spill.mkdir(exist_ok=True)
-        settings = {
-            "spark.app.name": "userdp prepare",
-            "spark.driver.memory": f"{self._heap // 2**20}m",
-            "spark.local.dir": str(self._spill),
-            "spark.sql.warehouse.dir": str(self._spill / "warehouse"),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "OFF",
-            **({} if _is_configured() else _LOCAL),
-        }
-        builder = SparkSession.builder
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        try:
-            self._own = builder.getOrCreate()
-        except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-            raise _failure(error) from error
-        return self._own
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._own is None:
-            return
-        try:
-            self._own.stop()
-        except Exception:  # a Java side that is gone fails in many ways: what ended it is raised
-            if kind is None:
-                raise
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    spill.mkdir(exist_ok=True)
+    settings = {
+        "spark.app.name": "userdp prepare",
+        "spark.driver.memory": f"{heap // 2**20}m",
+        "spark.local.dir": str(spill),
+        "spark.sql.warehouse.dir": str(spill / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        **({} if _is_configured() else _LOCAL),
+    }
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        own = builder.getOrCreate()
+    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+        raise _failure(error) from error
+    try:
+        yield own
+    except BaseException:
+        with suppress(Exception):  # a Java side that is gone fails in many ways, and why it is
+            own.stop()  # gone is what is raised
+        raise
+    own.stop()
 
 
 def _is_configured() -> bool:

@@ -10,7 +10,6 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from userdp.data import format as layout
@@ -238,12 +237,7 @@ class StoreWriter(SegmentWriter):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abandon()
         if self.folder == self._place:
             clear(self.folder, self.meta, None)

@@ -42,7 +42,15 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise UseError(f"no source is named {kind!r}", hint=f"one of: {', '.join(KINDS)}")
     chosen = kind or _infer(paths)
-    return _module(chosen).build(paths, options or SourceOptions())
+    options = options or SourceOptions()
+    source = _module(chosen).build(paths, options)
+    if options.max_users is not None and not source.public:
+        raise UseError(
+            "max_users is for public sources alone: which users are kept would depend on who "
+            "the others are",
+            hint="leave --max-users out, or cut the file down by a rule on the user's own id",
+        )
+    return source
 
 
 def _module(kind: str) -> SourceModule:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from userdp.data.columns import Columns
 from userdp.data.progress import Progress
-from userdp.data.records import Record, Tally
+from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.paths import total_size
-from userdp.errors import UseError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,11 +146,11 @@ class SourceModule(Protocol):
         """Whether an existing ``path`` looks like this kind; cheap, never raises."""
 
 
-def require_no_max_users(options: SourceOptions) -> None:
-    """`UseError` if ``max_users`` is asked of a private source."""
-    if options.max_users is not None:
-        raise UseError(
-            "max_users is for public sources alone: which users are kept would depend on who "
-            "the others are",
-            hint="leave --max-users out, or cut the file down by a rule on the user's own id",
-        )
+def counted(found: Iterable[Record | Drop], tally: Tally) -> Iterator[Record]:
+    """The records among what was found; each is counted as read, and a drop as dropped too."""
+    for one in found:
+        tally.read()
+        if isinstance(one, Drop):
+            tally.drop(one)
+        else:
+            yield one

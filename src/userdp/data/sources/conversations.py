@@ -30,13 +30,8 @@ from userdp.data.sources.table import FileTable
 
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    parser = ConversationParser(
-        user_field=options.user_field,
-        messages_field=options.messages_field,
-        prompt_field=options.prompt_field,
-        completion_field=options.completion_field,
-        template=ChatTemplate(options.chat_template, options.special_tokens),
-    )
+    template = ChatTemplate(options.chat_template, options.special_tokens)
+    parser = ConversationParser(options=options, template=template)
     table = build_table(paths, options)
     return replace(table, kind="conversations", parser=parser, loss_mask=True, several_owners=False)
 
@@ -50,25 +45,26 @@ def matches(path: Path) -> bool:
 class ConversationParser:
     """A conversation per row."""
 
-    user_field: str
-    messages_field: str
-    prompt_field: str
-    completion_field: str
+    options: SourceOptions
     template: ChatTemplate
 
     @property
     def fields(self) -> tuple[str, ...]:
         """User, messages, prompt and completion."""
-        return (self.user_field, self.messages_field, self.prompt_field, self.completion_field)
+        named = self.options
+        return (
+            named.user_field, named.messages_field, named.prompt_field, named.completion_field
+        )  # fmt: skip
 
     @property
     def required(self) -> tuple[tuple[str, ...], ...]:
         """A user, and messages or a completion."""
-        return ((self.user_field,), (self.messages_field, self.completion_field))
+        user, messages, _, completion = self.fields
+        return ((user,), (messages, completion))
 
     def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
         """The conversation of a row; see `Parser.parse`."""
-        owners = owners_of(row.get(self.user_field))
+        owners = owners_of(row.get(self.options.user_field))
         if isinstance(owners, Drop):
             return owners
         messages = self._messages(row)
@@ -85,14 +81,14 @@ class ConversationParser:
         return None
 
     def _messages(self, row: Row) -> list[Message] | Drop:
-        if row.get(self.messages_field) is None:
-            both = [_string(row.get(name)) for name in (self.prompt_field, self.completion_field)]
+        _, *names = self.fields
+        held, prompt, completion = (row.get(name) for name in names)
+        if held is None:
+            both = (_string(prompt), _string(completion))
             if both[0] is None or both[1] is None:
-                return (
-                    Drop.NO_TEXT_FIELD if row.get(self.completion_field) is None else Drop.NOT_TEXT
-                )
+                return Drop.NO_TEXT_FIELD if completion is None else Drop.NOT_TEXT
             return [("user", both[0]), ("assistant", both[1])]
-        turns = list(_turns(row[self.messages_field]))
+        turns = list(_turns(held))
         if not turns:
             return Drop.EMPTY_TEXT
         if None in turns:

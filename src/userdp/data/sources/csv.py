@@ -23,7 +23,7 @@ from typing import IO
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions, require_no_max_users
+from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.paths import expand, read_text
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
@@ -36,7 +36,6 @@ _LONGEST_FIELD = 2**30
 
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    require_no_max_users(options)
     files = expand(paths, suffixes=SUFFIXES, what="CSV files")
     return CsvFiles(kind="csv", paths=files, parser=plain_parser(options))
 

@@ -29,7 +29,8 @@ from typing import Any
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions
+from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
 STDLIB = "stdlib"
@@ -87,27 +88,23 @@ class Docstrings(PrivateSource):
         Modules are read in the order of their hashes, so that ``max_users`` reads no more than
         it needs; each one left unread counts as one dropped record.
         """
+        return counted(self._docstrings(progress), tally)
+
+    def _docstrings(self, progress: Progress) -> Iterator[Record | Drop]:
         files = sorted(self._files().items(), key=lambda item: user_hash(item[0].encode()))
         users = 0
         for number, (module, file) in enumerate(files):
             progress.at(number + 1)
             if users == self.max_users:
-                tally.read()
-                tally.drop(Drop.OVER_MAX_USERS)
+                yield Drop.OVER_MAX_USERS
                 continue
             texts = _texts(module, file)
             if texts is None:
-                tally.read()
-                tally.drop(Drop.UNREADABLE_MODULE)
+                yield Drop.UNREADABLE_MODULE
                 continue
             users += any(text.strip() for text in texts)
             for order, text in enumerate(texts):
-                tally.read()
-                record = _record(module, text, order)
-                if isinstance(record, Drop):
-                    tally.drop(record)
-                else:
-                    yield record
+                yield record_of(module, text, order)
 
     def _files(self) -> dict[str, Path]:
         """Dotted module name to file, of all packages."""
@@ -121,14 +118,6 @@ class Docstrings(PrivateSource):
                 )
             files.update(found)
         return dict(sorted(files.items()))
-
-
-def _record(module: str, text: str, order: int) -> Record | Drop:
-    try:
-        content = text.encode()
-    except UnicodeEncodeError:
-        return Drop.INVALID_UTF8
-    return Record(module.encode(), content, order) if text.strip() else Drop.EMPTY_TEXT
 
 
 def _texts(module: str, file: Path) -> list[str] | None:

@@ -21,7 +21,7 @@ from typing import Any
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.arrow import batch_rows, wanted_columns
-from userdp.data.sources.base import SourceOptions, require_no_max_users
+from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
@@ -32,7 +32,6 @@ _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 def build(paths: list[str], options: SourceOptions) -> HubTable:
     """The source for data sets ``paths``."""
-    require_no_max_users(options)
     if not paths:
         raise UseError("no input: name a data set of the hub, or a folder", hint="give a PATH")
     return HubTable(

@@ -30,7 +30,7 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions, require_no_max_users
+from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.paths import begins_with, expand, read_text
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
@@ -44,7 +44,6 @@ def build(
     paths: list[str], options: SourceOptions, *, suffixes: tuple[str, ...] = SUFFIXES
 ) -> FileTable:
     """The source for files, folders (of files that end in ``suffixes``) and patterns ``paths``."""
-    require_no_max_users(options)
     files = expand(paths, suffixes=suffixes, what="JSON Lines")
     return JsonLines(kind="jsonl", paths=files, parser=plain_parser(options), several_owners=True)
 

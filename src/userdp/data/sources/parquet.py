@@ -22,7 +22,7 @@ from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources import jsonl
 from userdp.data.sources.arrow import batch_rows, wanted_columns
-from userdp.data.sources.base import SourceOptions, require_no_max_users
+from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.paths import expand
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
@@ -34,7 +34,6 @@ _BATCH = 2**13
 
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    require_no_max_users(options)
     files = expand(paths, suffixes=SUFFIXES, what="Parquet files", deep=True)
     return ParquetFiles(
         kind="parquet", paths=files, parser=plain_parser(options), several_owners=True

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Protocol
 
 from userdp.data.columns import BlockBuilder
-from userdp.data.records import Drop
+from userdp.data.records import Drop, Record
 from userdp.data.sources.base import SourceOptions
 from userdp.errors import UseError
 
@@ -76,6 +76,18 @@ class PlainParser:
         if several:
             block.add(owners[0], b"", order, owners=several, unusable=drop)
         return None if several else drop
+
+
+def record_of(user: Any, text: Any, order: int, held_out: bool | Drop = False) -> Record | Drop:
+    """The record of one user's text, or why it is none."""
+    owners, content = owners_of(user), text_of(text)
+    if isinstance(owners, Drop):
+        return owners
+    if isinstance(content, Drop):
+        return content
+    if isinstance(held_out, Drop):
+        return held_out
+    return Record(owners[0], content, order, held_out)
 
 
 def owners_of(
