@@ -103,7 +103,7 @@ def test_a_filtered_corpus_marks_the_store_made_of_it(tmp_path):
     assert "depends on the private data" in marked["warning"]
     plain = prepare_store(open_source([str(public)]), tmp_path / "plain",
                           tokenizer=StoreTokenizer.load())  # fmt: skip
-    assert "filtered_against_private" not in plain.source
+    assert "filtered_against_private" not in plain.sources[0]
     assert "user" not in json.loads((tmp_path / "clean.jsonl.provenance.json").read_text())
 
 

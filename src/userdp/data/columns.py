@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from userdp.data.records import Drop, Record, Tally
 
-BLOCK_RECORDS = 2**13
+_BLOCK_RECORDS = 2**13
 BLOCK_BYTES = 2**23
 
 
@@ -140,7 +140,7 @@ def in_columns(records: Iterable[Record]) -> Iterator[Columns]:
     for record in records:
         builder.add(*record)
         size += len(record.text)
-        if len(builder) == BLOCK_RECORDS or size >= BLOCK_BYTES:
+        if len(builder) == _BLOCK_RECORDS or size >= BLOCK_BYTES:
             yield builder.block()
             builder, size = BlockBuilder(), 0
     if len(builder):

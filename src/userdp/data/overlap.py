@@ -34,7 +34,7 @@ from userdp.errors import UseError
 from userdp.files import new_operator_file, sync
 from userdp.guarantees import require_count
 
-Document = dict[str, Any]
+_Document = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +153,7 @@ def jaccard(one: frozenset[bytes], other: frozenset[bytes]) -> float:
 
 
 def remove_overlap(
-    documents: Iterable[Document],
+    documents: Iterable[_Document],
     private: PrivateTexts,
     *,
     domains: frozenset[bytes] = frozenset(),
@@ -161,7 +161,7 @@ def remove_overlap(
     text_field: str = "text",
     url_field: str = "url",
     counts: Callable[[OverlapCounts], None] | None = None,
-) -> Iterator[Document]:
+) -> Iterator[_Document]:
     """The documents that do not overlap, in their order.
 
     Args:
@@ -271,7 +271,7 @@ def filter_file(
     return counts
 
 
-def _lines(path: Path, progress: Progress) -> Iterator[Document]:
+def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
     from userdp.data.sources import SourceOptions
     from userdp.data.sources.jsonl import build
 

@@ -154,15 +154,15 @@ def build_selector(
     if strategy is Strategy.RANDOM_CHUNK:
         if seq_len is None:
             raise UseError("random chunks need seq_len", hint="the store's own is meta.seq_len")
-        return ChunkSelector(split, cap, require_count("seq_len", seq_len, at_least=2))
+        return _ChunkSelector(split, cap, require_count("seq_len", seq_len, at_least=2))
     if strategy in (Strategy.RANDOM, Strategy.RESAMPLED):
-        return DrawnSelector(split, cap, strategy is Strategy.RESAMPLED)
+        return _DrawnSelector(split, cap, strategy is Strategy.RESAMPLED)
     _, ranked = select_once(split, cap, strategy=strategy, scores=scores)
-    return RankedSelector(split, ranked)
+    return _RankedSelector(split, ranked)
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnSelector:
+class _DrawnSelector:
     """Examples drawn anew each step. See `Selector`."""
 
     split: StoreSplit
@@ -185,7 +185,7 @@ class DrawnSelector:
 
 
 @dataclass(frozen=True, slots=True)
-class RankedSelector:
+class _RankedSelector:
     """The same examples of a user at each step. See `Selector`."""
 
     split: StoreSplit
@@ -203,7 +203,7 @@ class RankedSelector:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkSelector:
+class _ChunkSelector:
     """Random chunks of all of a user's tokens. See `Selector`.
 
     A user of at most ``seq_len`` tokens gives one row with all of them, since every chunk of it

@@ -31,7 +31,7 @@ from userdp.data.sources.table import FileTable
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
     template = ChatTemplate(options.chat_template, options.special_tokens)
-    parser = ConversationParser(options=options, template=template)
+    parser = _ConversationParser(options=options, template=template)
     table = build_table(paths, options)
     return replace(table, kind="conversations", parser=parser, loss_mask=True, several_owners=False)
 
@@ -42,7 +42,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConversationParser:
+class _ConversationParser:
     """A conversation per row."""
 
     options: SourceOptions

@@ -37,7 +37,7 @@ _LONGEST_FIELD = 2**30
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
     files = expand(paths, suffixes=SUFFIXES, what="CSV files")
-    return CsvFiles(kind="csv", paths=files, parser=plain_parser(options))
+    return _CsvFiles(kind="csv", paths=files, parser=plain_parser(options))
 
 
 def matches(path: Path) -> bool:
@@ -47,7 +47,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CsvFiles(FileTable):
+class _CsvFiles(FileTable):
     """CSV and TSV files."""
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:

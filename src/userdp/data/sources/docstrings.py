@@ -33,8 +33,8 @@ from userdp.data.sources.base import PrivateSource, SourceOptions, counted
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
-STDLIB = "stdlib"
-DEFAULT_PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
+_STDLIB = "stdlib"
+_DEFAULT_PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
 """Packages that userdp depends on anyway."""
 
 _COPIES = re.compile(r"_?vendor(ed)?|_?extern(al|als)?|third_party|_distutils_hack|__pycache__")
@@ -45,11 +45,11 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def build(paths: list[str], options: SourceOptions) -> Docstrings:
-    """The source for packages ``paths``; none: `DEFAULT_PACKAGES`."""
+    """The source for packages ``paths``; none: `_DEFAULT_PACKAGES`."""
     most = options.max_users
     if most is not None and not most >= 1:
         raise UseError(f"max_users must be at least 1, got {most}")
-    return Docstrings(packages=tuple(paths) or DEFAULT_PACKAGES, max_users=most)
+    return Docstrings(packages=tuple(paths) or _DEFAULT_PACKAGES, max_users=most)
 
 
 def matches(path: Path) -> bool:
@@ -66,7 +66,7 @@ class Docstrings(PrivateSource):
         max_users: at most this many modules, those with the least hashes; None: all.
     """
 
-    packages: tuple[str, ...] = DEFAULT_PACKAGES
+    packages: tuple[str, ...] = _DEFAULT_PACKAGES
     max_users: int | None = None
 
     kind = "docstrings"
@@ -110,7 +110,7 @@ class Docstrings(PrivateSource):
         """Dotted module name to file, of all packages."""
         files: dict[str, Path] = {}
         for package in self.packages:
-            found = _stdlib_files() if package == STDLIB else _package_files(package)
+            found = _stdlib_files() if package == _STDLIB else _package_files(package)
             if not found:
                 raise UseError(
                     f"no installed package is named {package!r}, or it has no Python files",
@@ -209,7 +209,7 @@ def _module_name(path: Path) -> str | None:
 
 
 def _version(name: str) -> str | None:
-    if name == STDLIB:
+    if name == _STDLIB:
         return platform.python_version()
     try:
         return metadata.version(name)

@@ -28,10 +28,10 @@ from userdp.errors import UseError
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 
 
-def build(paths: list[str], options: SourceOptions) -> Folder:
+def build(paths: list[str], options: SourceOptions) -> _Folder:
     """The source for folders and files ``paths``."""
     expand(paths, suffixes=SUFFIXES, what="documents", deep=True)
-    return Folder(paths=tuple(Path(name) for name in paths))
+    return _Folder(paths=tuple(Path(name) for name in paths))
 
 
 def matches(path: Path) -> bool:
@@ -40,7 +40,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Folder(PrivateSource):
+class _Folder(PrivateSource):
     """One record per file."""
 
     paths: tuple[Path, ...]

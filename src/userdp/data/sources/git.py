@@ -29,14 +29,14 @@ _READ = 2**16
 _REPORT_EVERY = 256
 
 
-def build(paths: list[str], options: SourceOptions) -> GitHistory:
+def build(paths: list[str], options: SourceOptions) -> _GitHistory:
     """The source for repositories ``paths``."""
     if not paths:
         raise UseError("no input: name a git repository", hint="give a PATH")
     for name in paths:
         if not matches(Path(name)):
             raise UseError(f"{name} is not a git repository: it has neither .git nor HEAD")
-    return GitHistory(
+    return _GitHistory(
         paths=tuple(Path(name) for name in paths), held_out_from=options.held_out_from
     )
 
@@ -47,7 +47,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GitHistory(PrivateSource):
+class _GitHistory(PrivateSource):
     """Commit messages by author.
 
     Args:

@@ -30,11 +30,11 @@ _BATCH = 1024
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
-def build(paths: list[str], options: SourceOptions) -> HubTable:
+def build(paths: list[str], options: SourceOptions) -> _HubTable:
     """The source for data sets ``paths``."""
     if not paths:
         raise UseError("no input: name a data set of the hub, or a folder", hint="give a PATH")
-    return HubTable(
+    return _HubTable(
         kind="hf", parser=plain_parser(options), several_owners=True, names=tuple(paths),
         split=options.dataset_split,
     )  # fmt: skip
@@ -46,7 +46,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HubTable(TableSource):
+class _HubTable(TableSource):
     """Data sets.
 
     Args:

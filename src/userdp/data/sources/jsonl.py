@@ -45,7 +45,7 @@ def build(
 ) -> FileTable:
     """The source for files, folders (of files that end in ``suffixes``) and patterns ``paths``."""
     files = expand(paths, suffixes=suffixes, what="JSON Lines")
-    return JsonLines(kind="jsonl", paths=files, parser=plain_parser(options), several_owners=True)
+    return _JsonLines(kind="jsonl", paths=files, parser=plain_parser(options), several_owners=True)
 
 
 def matches(path: Path) -> bool:
@@ -56,7 +56,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JsonLines(FileTable):
+class _JsonLines(FileTable):
     """Files of JSON Lines, plain or gzip, told apart by their first bytes."""
 
     def facts(self) -> dict[str, Any]:

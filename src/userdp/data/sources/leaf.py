@@ -30,9 +30,9 @@ from userdp.errors import UseError
 _LOOK = 512
 
 
-def build(paths: list[str], options: SourceOptions) -> Leaf:
+def build(paths: list[str], options: SourceOptions) -> _Leaf:
     """The source for files and folders ``paths``."""
-    return Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files", deep=True))
+    return _Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files", deep=True))
 
 
 def matches(path: Path) -> bool:
@@ -56,7 +56,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaf(FileSource):
+class _Leaf(FileSource):
     """Samples of LEAF files; each file is held in memory while it is read."""
 
     paths: tuple[Path, ...]

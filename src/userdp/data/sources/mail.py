@@ -32,7 +32,7 @@ from userdp.data.records import Drop, Record
 from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.rows import is_from, parse_day
 
-NGRAM = 20
+_NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)
 _FORWARDED_BODY = re.compile(
     r"^[ >]*-{2,}\s*(forwarded (by|message)|begin forwarded)", re.IGNORECASE | re.MULTILINE
@@ -107,26 +107,26 @@ class MailSource(PrivateSource):
     def _problem(self, subject: str, body: str) -> Drop | None:
         if not body.strip():
             return Drop.EMPTY_TEXT
-        if self.options.drop_forwarded and is_forwarded(subject, body):
+        if self.options.drop_forwarded and _is_forwarded(subject, body):
             return Drop.FORWARDED
-        if self.options.drop_repeats and repeats_ngram(body):
+        if self.options.drop_repeats and _repeats_ngram(body):
             return Drop.REPEATED_NGRAM
         return None
 
 
-def is_forwarded(subject: str, body: str) -> bool:
+def _is_forwarded(subject: str, body: str) -> bool:
     """Whether a message says that it is forwarded.
 
-    >>> is_forwarded("RE: FW: lunch", "x"), is_forwarded("forward", "on we go")
+    >>> _is_forwarded("RE: FW: lunch", "x"), _is_forwarded("forward", "on we go")
     (True, False)
     """
     return bool(_FORWARDED_SUBJECT.match(subject) or _FORWARDED_BODY.search(body))
 
 
-def repeats_ngram(text: str, size: int = NGRAM) -> bool:
+def _repeats_ngram(text: str, size: int = _NGRAM) -> bool:
     """Whether ``size`` words in a row stand in ``text`` twice.
 
-    >>> repeats_ngram("a b a b", 2), repeats_ngram("a b b a", 2)
+    >>> _repeats_ngram("a b a b", 2), _repeats_ngram("a b b a", 2)
     (True, False)
     """
     words = text.split()

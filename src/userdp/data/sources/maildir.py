@@ -29,14 +29,14 @@ from userdp.data.sources.paths import words
 from userdp.errors import UseError
 
 
-def build(paths: list[str], options: SourceOptions) -> Maildir:
+def build(paths: list[str], options: SourceOptions) -> _Maildir:
     """The source for folders ``paths``."""
     if not paths:
         raise UseError("no input: name a folder of mail", hint="give a PATH")
     for name in paths:
         if not Path(name).is_dir():
             raise UseError(f"{name} is not a folder of mail", hint="one message per file, below it")
-    return Maildir(paths=tuple(Path(name) for name in paths), options=options)
+    return _Maildir(paths=tuple(Path(name) for name in paths), options=options)
 
 
 def matches(path: Path) -> bool:
@@ -45,7 +45,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Maildir(MailSource):
+class _Maildir(MailSource):
     """Messages of folders."""
 
     kind = "maildir"

@@ -33,10 +33,10 @@ from userdp.errors import UseError
 SUFFIXES = (".mbox", ".mbx")
 
 
-def build(paths: list[str], options: SourceOptions) -> Mbox:
+def build(paths: list[str], options: SourceOptions) -> _Mbox:
     """The source for files, folders and patterns ``paths``."""
     files = expand(paths, suffixes=SUFFIXES, what="mbox files")
-    return Mbox(paths=files, options=options)
+    return _Mbox(paths=files, options=options)
 
 
 def matches(path: Path) -> bool:
@@ -51,7 +51,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mbox(MailSource, FileSource):
+class _Mbox(MailSource, FileSource):
     """Messages of mbox files."""
 
     kind = "mbox"

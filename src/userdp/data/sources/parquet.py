@@ -35,7 +35,7 @@ _BATCH = 2**13
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
     files = expand(paths, suffixes=SUFFIXES, what="Parquet files", deep=True)
-    return ParquetFiles(
+    return _ParquetFiles(
         kind="parquet", paths=files, parser=plain_parser(options), several_owners=True
     )
 
@@ -57,7 +57,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetFiles(FileTable):
+class _ParquetFiles(FileTable):
     """Parquet files; only the columns that matter are read."""
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:

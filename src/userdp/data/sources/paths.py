@@ -15,7 +15,7 @@ from userdp.errors import UseError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LOOK = 4096
-READ_ERRORS = (OSError, EOFError, zlib.error)
+_READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
 def expand(
@@ -89,7 +89,7 @@ def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[]
                 )
             with _unzipped(raw) as content:
                 yield content, raw.tell  # without a buffer, so that its place is the file's own
-    except READ_ERRORS as error:
+    except _READ_ERRORS as error:
         raise UseError(
             f"{path} cannot be read to its end: {words(error)}; the records after that "
             "would be missing without a count",
@@ -102,7 +102,7 @@ def begins_with(path: Path, mark: bytes) -> bool:
     try:
         with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
             return content.read(64).lstrip().startswith(mark)
-    except READ_ERRORS:
+    except _READ_ERRORS:
         return False
 
 

@@ -61,14 +61,14 @@ class PlainParser:
     def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
         """The record of a row; one of several owners whose text is unusable keeps its place."""
         owners = owners_of(row.get(self.user_field), self.user_of)
-        if isinstance(owners, Drop):
+        if not isinstance(owners, tuple):
             return owners
         text = text_of(row.get(self.text_field))
         held_out: bool | Drop = False
         if self.held_out_from is not None and self.date_field is not None:
             held_out = is_from(row.get(self.date_field), self.held_out_from)
         several = owners if len(owners) > 1 else ()
-        if not isinstance(text, Drop) and not isinstance(held_out, Drop):
+        if isinstance(text, bytes) and isinstance(held_out, bool):
             block.add(owners[0], text, order, held_out, None, several)
             return None
         drop = text if isinstance(text, Drop) else held_out
@@ -94,11 +94,11 @@ def owners_of(
     value: Any, user_of: Callable[[str], bytes | Drop] | None = None
 ) -> tuple[bytes, ...] | Drop:
     """The users that a field's value names, each once, in its order."""
-    if value is None or value == []:
-        return Drop.NO_USER_FIELD
     if not isinstance(value, list):
-        user = _user(value, user_of)
-        return user if isinstance(user, Drop) else (user,)
+        user = Drop.NO_USER_FIELD if value is None else _user(value, user_of)
+        return (user,) if isinstance(user, bytes) else user
+    if not value:
+        return Drop.NO_USER_FIELD
     owners: dict[bytes, None] = {}
     for one in value:
         user = _user(one, user_of)

@@ -34,9 +34,9 @@ _ROWS = (
 _REPORT_EVERY = 1024
 
 
-def build(paths: list[str], options: SourceOptions) -> StackOverflow:
+def build(paths: list[str], options: SourceOptions) -> _StackOverflow:
     """The source for SQLite files ``paths``."""
-    return StackOverflow(paths=expand(paths, suffixes=(".sqlite",), what="SQLite files"))
+    return _StackOverflow(paths=expand(paths, suffixes=(".sqlite",), what="SQLite files"))
 
 
 def matches(path: Path) -> bool:
@@ -49,7 +49,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StackOverflow(PrivateSource):
+class _StackOverflow(PrivateSource):
     """The posts of the training and test splits, by client."""
 
     paths: tuple[Path, ...]
@@ -91,14 +91,14 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any, Any]]:
 
 def _record(client: Any, split: bytes, example: Any, order: int) -> Record | Drop:
     try:
-        tokens = parse_example(bytes(example)).get("tokens")
+        tokens = _parse_example(bytes(example)).get("tokens")
     except (ValueError, TypeError):
         owners = owners_of(client)
         return owners if isinstance(owners, Drop) else Drop.UNREADABLE
     return record_of(client, tokens, order, split == b"test")
 
 
-def parse_example(message: bytes) -> dict[str, bytes]:
+def _parse_example(message: bytes) -> dict[str, bytes]:
     """The byte features of a serialized ``tf.train.Example``, the first value of each.
 
     A reader of the wire format: Example.features = 1, Features.feature = 1 (a map: key = 1,

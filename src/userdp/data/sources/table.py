@@ -43,12 +43,12 @@ class TableSource(PrivateSource):
 
     def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
         """The records of all rows; see `BlockSource.blocks`."""
-        seen = _SeenFields(self.parser.required)
+        seen, parse = _SeenFields(self.parser.required), self.parser.parse
         for rows in self.rows(progress):
             seen.look(rows)
             builder = BlockBuilder()
             for order, row in enumerate(rows, start=tally.records_read):
-                drop = row if isinstance(row, Drop) else self.parser.parse(row, order, builder)
+                drop = parse(row, order, builder) if isinstance(row, dict) else row
                 if drop is not None:
                     tally.drop(drop)
             tally.read(len(rows))
