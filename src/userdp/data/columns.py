@@ -90,7 +90,7 @@ class BlockBuilder:
         self._users: list[bytes] = []
         self._texts: list[bytes] = []
         self._orders: list[int] = []
-        self._held_out: list[bool] = []
+        self._held_out: list[int] = []  # the numbers of such records in the block, as below
         self._pieces: dict[int, bytes] = {}
         self._owners: dict[int, tuple[bytes, ...]] = {}
         self._unusable: dict[int, Drop] = {}
@@ -115,19 +115,22 @@ class BlockBuilder:
             self._owners[len(self._users)] = owners
         if unusable is not None:
             self._unusable[len(self._users)] = unusable
+        if held_out:
+            self._held_out.append(len(self._users))
         self._users.append(user)
         self._texts.append(text)
         self._orders.append(order)
-        self._held_out.append(held_out)
 
     def block(self) -> Columns:
         """What was added."""
+        held_out = np.zeros(len(self), dtype=bool)
+        held_out[self._held_out] = True
         packed = [self._pieces.get(row, b"") for row in range(len(self))] if self._pieces else None
         return Columns(
             pa.array(self._users, pa.large_binary()),
             pa.array(self._texts, pa.large_binary()),
             np.array(self._orders, dtype=np.int64),
-            np.array(self._held_out, dtype=bool),
+            held_out,
             None if packed is None else pa.array(packed, pa.large_binary()),
             self._owners,
             self._unusable,
