@@ -137,6 +137,25 @@ class BlockBuilder:
         )
 
 
+def bounds_by_size(
+    sizes: NDArray[np.int64], *, records: int, size: int
+) -> Iterator[tuple[int, int]]:
+    """Where to cut records into blocks: (begin, end) of each.
+
+    Args:
+        sizes: int64 (records,), bytes of each record.
+        records: a block has at most this many,
+        size: and no more once it has this many bytes.
+    """
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        full = np.searchsorted(ends, ends[begin] - sizes[begin] + size) + 1
+        end = min(begin + records, int(full), len(sizes))
+        yield begin, end
+        begin = end
+
+
 def in_columns(records: Iterable[Record]) -> Iterator[Columns]:
     """``records`` in blocks of bounded size."""
     builder, size = BlockBuilder(), 0

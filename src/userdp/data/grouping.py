@@ -22,7 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from userdp.data.columns import BLOCK_BYTES, Columns, bytes_of, large_binary, offsets_of
+from userdp.data.columns import (
+    BLOCK_BYTES,
+    Columns,
+    bounds_by_size,
+    bytes_of,
+    large_binary,
+    offsets_of,
+)
 from userdp.errors import FailureError, UseError
 
 MEMORY_LIMIT = "1GB"
@@ -167,11 +174,7 @@ class Grouping(AbstractContextManager["Grouping"]):
                 skip -= len(whole) - len(batch)
                 users, (place, start, length, marks) = batch.column(0), _numbers(batch)
                 spool.expect(start, length + marks // 2)
-                ends = np.cumsum(length)
-                begin = 0
-                while begin < len(batch):
-                    full = np.searchsorted(ends, ends[begin] - length[begin] + size) + 1
-                    end = min(begin + records, int(full), len(batch))
+                for begin, end in bounds_by_size(length, records=records, size=size):
                     part = slice(begin, end)
                     extra = marks[part] // 2
                     yield Columns(
@@ -181,7 +184,6 @@ class Grouping(AbstractContextManager["Grouping"]):
                         marks[part] % 2 == 1,
                         spool.texts(start[part] + length[part], extra) if extra.any() else None,
                     )
-                    begin = end
 
     def __exit__(self, *_: object) -> None:
         self._database.close()

@@ -96,7 +96,7 @@ class PrivateTexts:
     """
 
     def __init__(self, texts: Iterable[str], rules: OverlapRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._sketch = _datasketch()
         self._index = self._sketch.MinHashLSH(
             # Below the threshold, so that the verifying stage decides and few are missed.
@@ -114,15 +114,15 @@ class PrivateTexts:
 
     def ask(self, text: str) -> tuple[bool, bool]:
         """Whether ``text`` is a candidate, and whether it is a near-duplicate indeed."""
-        grams = ngrams(text, self._rules.words)
+        grams = ngrams(text, self.rules.words)
         found = self._index.query(self._signature(grams))
         verified = any(
-            jaccard(grams, self._grams[number]) >= self._rules.similarity for number in found
+            jaccard(grams, self._grams[number]) >= self.rules.similarity for number in found
         )
         return bool(found), verified
 
     def _signature(self, grams: frozenset[bytes]) -> Any:
-        signature = self._sketch.MinHash(num_perm=self._rules.permutations, seed=1)
+        signature = self._sketch.MinHash(num_perm=self.rules.permutations, seed=1)
         signature.update_batch(list(grams))
         return signature
 
@@ -212,7 +212,6 @@ def filter_file(
     private: PrivateTexts,
     *,
     private_content: str,
-    rules: OverlapRules,
     domains: frozenset[bytes] = frozenset(),
     urls: frozenset[str] = frozenset(),
     text_field: str = "text",
@@ -226,7 +225,6 @@ def filter_file(
         out: the filtered one, mode 0600; written whole or not at all, its provenance first.
         private: the private records.
         private_content: a name for them, such as the ``store_id`` of their store; is published.
-        rules: as ``private`` was made with.
         domains: see `remove_overlap`.
         urls: see `remove_overlap`.
         text_field: see `remove_overlap`.
@@ -256,7 +254,7 @@ def filter_file(
         (counts,) = told
         provenance = {
             "private_data": private_content,
-            "rules": asdict(rules),
+            "rules": asdict(private.rules),
             "domains_removed": len(domains),
             "urls_removed": len(urls),
             "warning": "which documents are left depends on the private data: a base model trained "

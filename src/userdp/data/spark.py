@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from userdp.data.columns import BLOCK_BYTES, Columns, offsets_of
+from userdp.data.columns import BLOCK_BYTES, Columns, bounds_by_size, offsets_of
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
 from userdp.errors import FailureError, UseError
 
@@ -153,7 +153,9 @@ class SparkGrouping(AbstractContextManager["SparkGrouping"]):
                         for whole in file.iter_batches(batch_size=records, row_groups=[group]):
                             rows = _columns_of(whole.slice(min(skip, len(whole))))
                             skip -= len(whole) - len(rows)
-                            yield from _cut(rows, size)
+                            sizes = np.diff(offsets_of(rows.texts))
+                            for bounds in bounds_by_size(sizes, records=records, size=size):
+                                yield rows.part(*bounds)
             except (OSError, pa.ArrowException) as error:
                 raise _failure(error) from error
 
@@ -262,18 +264,6 @@ def _columns_of(batch: pa.RecordBatch) -> Columns:
         batch.column("held_out").to_numpy(zero_copy_only=False),
         pieces if has_pieces else None,
     )
-
-
-def _cut(rows: Columns, size: int) -> Iterator[Columns]:
-    """``rows`` in blocks that end once their texts have ``size`` bytes."""
-    sizes = np.diff(offsets_of(rows.texts))
-    ends = np.cumsum(sizes)
-    begin = 0
-    while begin < len(rows):
-        end = int(np.searchsorted(ends, ends[begin] - sizes[begin] + size)) + 1
-        end = min(end, len(rows))
-        yield rows.part(begin, end)
-        begin = end
 
 
 def _failure(error: Any) -> FailureError:

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from userdp.data.sources.base import Source, SourceModule, SourceOptions
+from userdp.data.sources.base import InputOptions, Source, SourceModule, SourceOptions
 from userdp.data.sources.paths import matching
 from userdp.errors import UseError
 
@@ -28,7 +28,7 @@ KINDS = {
 }
 """Kind to module, in the order in which a kind is inferred."""
 
-__all__ = ["KINDS", "Source", "SourceOptions", "open_source"]
+__all__ = ["KINDS", "InputOptions", "Source", "SourceOptions", "open_source"]
 
 
 def open_source(

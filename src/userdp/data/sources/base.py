@@ -14,26 +14,24 @@ from userdp.data.sources.paths import total_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SourceOptions:
-    """Where a source finds what it needs; each source reads those that concern it.
+class InputOptions:
+    """How the input is read; each source reads the options that concern it.
 
     Args:
-        user_field: the field that names a record's user; a list of users where several own it.
-        text_field: the field that holds its text.
-        date_field: the field that holds its date (ISO 8601, or seconds since 1970), for
-            ``held_out_from``.
-        held_out_from: records of this day and later (ISO date, UTC) are held out.
+        user_field: the field that names a record's user; a list where several own it.
+        text_field: the field that holds a record's text.
+        date_field: the field that holds a record's date (ISO 8601, or seconds since 1970).
+        held_out_from: hold out the records of this day (ISO date, UTC) and later.
         url_field: web text: the field whose registered domain is the user.
-        messages_field, prompt_field, completion_field: conversations.
-        chat_template: Jinja text of a tokenizer's chat template, for conversations; None: the
-            default of `userdp.data.chat`.
-        special_tokens: what the template writes for ``bos_token``, ``eos_token`` and so on.
-        dataset_split: the split of a Hugging Face data set.
+        messages_field: conversations: the field of the list of messages.
+        prompt_field: conversations: the field of the prompt.
+        completion_field: conversations: the field of the answer.
+        dataset_split: Hugging Face data sets: which split.
         receivers: mail: one record per receiver (To, Cc, Bcc).
         drop_forwarded: mail: drop forwarded mail.
         drop_repeats: mail: drop mail in which a 20-gram of words repeats.
-        max_users: at most this many users, chosen by hash; for public sources only, since the
-            choice compares users with each other. None: all.
+        max_users: at most this many users, chosen by hash; for public sources (docstrings) alone,
+            since the choice compares users with each other.
     """
 
     user_field: str = "user"
@@ -44,13 +42,25 @@ class SourceOptions:
     messages_field: str = "messages"
     prompt_field: str = "prompt"
     completion_field: str = "completion"
-    chat_template: str | None = None
-    special_tokens: tuple[tuple[str, str], ...] = ()
     dataset_split: str = "train"
     receivers: bool = False
     drop_forwarded: bool = False
     drop_repeats: bool = False
     max_users: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions(InputOptions):
+    """With what a conversation is written by; comes from the tokenizer's folder.
+
+    Args:
+        chat_template: Jinja text of a tokenizer's chat template; None: the default of
+            `userdp.data.chat`.
+        special_tokens: what the template writes for ``bos_token``, ``eos_token`` and so on.
+    """
+
+    chat_template: str | None = None
+    special_tokens: tuple[tuple[str, str], ...] = ()
 
 
 class Source(Protocol):
