@@ -292,7 +292,22 @@ def broken_parsers():
 
 @pytest.mark.parametrize("name", broken_parsers())
 def test_a_parser_that_reads_a_line_otherwise_is_caught(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(jsonl, "_parse", broken_parsers()[name])
+    broken = broken_parsers()[name]
+    parse = lambda line: Drop.INVALID_UTF8 if line is None else broken(line.encode())  # noqa: E731
+    monkeypatch.setattr(jsonl, "_parse", parse)
+    assert some_odd_file_differs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        lambda block: block.decode(errors="replace").removesuffix("\n").split("\n"),
+        lambda block: [None] if b"\xff" in block else block.decode(errors="replace").splitlines(),
+    ],
+    ids=["other bytes for bad ones", "a bad line spoils its block"],
+)
+def test_lines_cut_otherwise_are_caught(tmp_path, monkeypatch, lines):
+    monkeypatch.setattr(jsonl, "_lines", lines)
     assert some_odd_file_differs(tmp_path)
 
 

@@ -68,18 +68,29 @@ class _JsonLines(FileTable):
         for path, before in self.each_file(progress):
             mark = codecs.BOM_UTF8  # may stand before the first line of a file
             with read_text(path, what="JSON Lines") as (content, place):
-                while lines := content.readlines(_BLOCK):  # cut at \n alone, unlike splitlines
-                    lines[0], mark = lines[0].removeprefix(mark), b""
-                    yield [_parse(line) for line in lines]
+                while block := content.read(_BLOCK) + content.readline():
+                    yield [_parse(line) for line in _lines(block.removeprefix(mark))]
+                    mark = b""
                     progress.at(before + place())
 
 
-def _parse(line: bytes) -> Row | Drop:
+def _lines(block: bytes) -> list[str | None]:
+    """The lines of a block of whole lines; None for one that is not UTF-8."""
+    block = block.removesuffix(b"\n")
     try:
-        content = line.decode().strip(" \t\r\n")  # JSON's own white space
-        value, end = _decode(content)
+        return [*block.decode().split("\n")]  # unlike `splitlines`, which cuts at more
     except UnicodeDecodeError:
+        if b"\n" not in block:
+            return [None]
+    return [text for line in block.split(b"\n") for text in _lines(line)]
+
+
+def _parse(line: str | None) -> Row | Drop:
+    if line is None:
         return Drop.INVALID_UTF8
+    content = line.strip(" \t\r\n")  # JSON's own white space
+    try:
+        value, end = _decode(content)
     except (ValueError, RecursionError):
         return Drop.INVALID_JSON if content.strip() else Drop.BLANK_LINE
     if end != len(content):
