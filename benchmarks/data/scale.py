@@ -19,10 +19,10 @@ from benchmarks.data.stores import SEQ_LEN
 
 def prepare_child(path: str, out: str) -> None:
     """Prepare one corpus and print what it took; runs in its own process."""
-    from userdp.data.body import Body
     from userdp.data.examples import Examples
     from userdp.data.grouping import Grouping
     from userdp.data.prepare import prepare_store
+    from userdp.data.segments import SegmentWriter
     from userdp.data.sources import open_source
     from userdp.data.tokenize import StoreTokenizer
     from userdp.data.writer import StoreWriter
@@ -33,7 +33,7 @@ def prepare_child(path: str, out: str) -> None:
         (Grouping, "sort", "sorting"),
         (Examples, "encode", "tokenizing"),
         (Examples, "add", "cutting"),
-        (Body, "write", "writing"),
+        (SegmentWriter, "write", "writing"),
         (StoreWriter, "finish", "finishing"),
     ):
         setattr(kind, method, clock.wrap(stage, getattr(kind, method)))

@@ -24,19 +24,19 @@ def write_store(path: Path, counts: NDArray[np.int64], length: int) -> Any:
 
     draw = np.random.default_rng(0)
     block = draw.integers(0, 4096, int(counts.max()) * length).astype(np.uint16)
-    with StoreWriter(path, tokenizer=StoreTokenizer.load(), seq_len=length) as writer:
-        import userdp.data.body as body
+    with StoreWriter.create(path, tokenizer=StoreTokenizer.load(), seq_len=length) as writer:
+        import userdp.data.segments as segments
 
         # The content hash is not what is timed here.
-        hashing, body.prolong = body.prolong, lambda chain, *_: chain
+        hashing, segments.prolong = segments.prolong, lambda chain, *_: chain
         try:
             for user, count in enumerate(counts.tolist()):
                 writer.user(b"%09d" % user)
                 lengths = np.full(count, length, dtype=np.int64)
                 writer.write(Split.TRAIN, block[: count * length], lengths)
         finally:
-            body.prolong = hashing
-        writer.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+            segments.prolong = hashing
+        writer.finish(source={}, tally=Tally())
     return UserStore.open(path)
 
 

@@ -81,7 +81,7 @@ def write_store(out: Path) -> None:
     root = Path(userdp.__file__).parent
     modules = sorted(root.rglob("*.py"), key=lambda path: -path.stat().st_size)[:USERS]
     named = sorted((str(path.relative_to(root)).encode(), path) for path in modules)
-    with StoreWriter(out, tokenizer=tokenizer, seq_len=LENGTH) as writer:
+    with StoreWriter.create(out, tokenizer=tokenizer, seq_len=LENGTH) as writer:
         for name, path in named:
             (tokens,) = tokenizer.encode([path.read_text()])
             examples = min(8, len(tokens) // LENGTH)
@@ -91,7 +91,7 @@ def write_store(out: Path) -> None:
             tally.read()
             tally.store()
         source = {"kind": "modules", "public": True}
-        writer.finish(source=source, fractions=(0.0, 0.0), tally=tally)
+        writer.finish(source=source, tally=tally)
 
 
 def command(store: Path, run: Path, plan: Plan, setting: Setting) -> None:

@@ -137,7 +137,7 @@ def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
         with references.writer_like(store, out) as writer:
             for user in range(len(part.counts)):
                 references.copy_user(writer, part, user, np.arange(part.counts[user]), tally)
-            writer.finish(source={"kind": "audit"}, fractions=(0.0, 0.0), tally=tally)
+            writer.finish(source={"kind": "audit"}, tally=tally)
         return UserStore.open(out)
 
     monkeypatch.setattr(references, "copy_half", members)

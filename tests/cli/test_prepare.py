@@ -148,7 +148,7 @@ def test_a_store_of_another_version_is_bad_use(tmp_path, capsys):
         userdp(capsys, "prepare", mail(tmp_path / "m.jsonl"), "--out", tmp_path / "store")[0] == 0
     )
     meta = tmp_path / "store" / layout.META
-    meta.write_text(meta.read_text().replace('"format_version": 2', '"format_version": 99'))
+    meta.write_text(meta.read_text().replace('"format_version": 3', '"format_version": 99'))
     bad(capsys, tmp_path, "format version 99", "stats", tmp_path / "store")
     bad(capsys, tmp_path, "nothing is there", "stats", tmp_path / "nowhere")
 
@@ -237,7 +237,7 @@ def test_docstrings_are_prepared_from_one_command(tmp_path, capsys):
     made = json.loads(out)
     assert status == 0
     assert made["totals"]["users"] <= 15
-    assert made["source"]["packages"]["rich"]
+    assert made["sources"][0]["packages"]["rich"]
 
 
 def test_real_shakespeare_goes_through_prepare_and_stats(tmp_path, capsys):

@@ -13,12 +13,12 @@ import pytest
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
 from userdp.data import format as layout
-from userdp.data.append import StoreAppender
 from userdp.data.prepare import append_records
 from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verify import verify_store
+from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
 
 NO_SPLIT = {"held_out_users": 0.2, "held_out_examples": 0.0}
@@ -68,7 +68,7 @@ def test_records_split_by_number_among_the_new_ones_alone_would_be_caught(tmp_pa
     first, second = halves(texts)
     whole = prepared(texts, tmp_path / "whole")
     parts = prepared(first, tmp_path / "parts")
-    monkeypatch.setattr("userdp.data.body.Body.records_before", lambda self, user: 0)
+    monkeypatch.setattr("userdp.data.segments.SegmentWriter.records_before", lambda self, user: 0)
     append(parts.path, second)
     assert view(UserStore.open(parts.path)) != view(whole)
 
@@ -94,17 +94,17 @@ def test_drops_and_sources_add_up(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
     meta = append_records(ListSource((Record(b"z", b"new text", 0),)), store.path)
     assert meta.totals["records_read"] == store.meta.totals["records_read"] + 1
-    assert [source["kind"] for source in meta.appended] == ["list"]
+    assert [source["kind"] for source in meta.sources] == ["list", "list"]
     assert meta.totals["users"] == 6
 
 
 def test_one_appender_at_a_time_and_only_with_the_ids(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
-    with StoreAppender(store.path), pytest.raises(UseError, match="another process appends"):
-        StoreAppender(store.path)
+    with StoreWriter.append(store.path), pytest.raises(UseError, match="another process appends"):
+        StoreWriter.append(store.path)
     next(store.path.rglob(layout.USER_IDS)).unlink()
     with pytest.raises(UseError, match="without its user ids"):
-        StoreAppender(store.path)
+        StoreWriter.append(store.path)
 
 
 def test_nothing_to_append_is_bad_use_and_changes_nothing(tmp_path):
@@ -123,18 +123,18 @@ KILLS = textwrap.dedent(
     from pathlib import Path
     import numpy as np
     from tests.data.corpora import corpus, prepared
-    from userdp.data.append import StoreAppender
     from userdp.data.records import Tally
     from userdp.data.splits import Split
     from userdp.data.store import UserStore
     from userdp.data.verify import verify_store
+    from userdp.data.writer import StoreWriter
 
     os.fsync = lambda descriptor: None
     out = Path(sys.argv[1])
     def add(user):
-        with StoreAppender(out) as new:
-            new.body.user(user)
-            new.body.write(Split.TRAIN, np.arange(4), np.array([4]), records=1)
+        with StoreWriter.append(out) as new:
+            new.user(user)
+            new.write(Split.TRAIN, np.arange(4), np.array([4]), records=1)
             new.finish(source={}, tally=Tally())
 
     base = prepared(corpus(4), out.with_name("base"))

@@ -93,17 +93,17 @@ def test_a_filtered_corpus_marks_the_store_made_of_it(tmp_path):
         {"user": "site", "text": text(1)[:50] + " public text"},
     ])  # fmt: skip
     counts = filter_file(public, tmp_path / "clean.jsonl", PrivateTexts(PRIVATE, RULES),
-                         private_content="store-1", rules=RULES)  # fmt: skip
+                         private_content="store-1")  # fmt: skip
     assert (counts.documents, counts.after_sites) == (2, 1)
     assert len(read(tmp_path / "clean.jsonl")[0]) == 1
     meta = prepare_store(open_source([str(tmp_path / "clean.jsonl")]), tmp_path / "store",
                          tokenizer=StoreTokenizer.load())  # fmt: skip
-    (marked,) = meta.source["filtered_against_private"]
+    (marked,) = meta.sources[0]["filtered_against_private"]
     assert marked["private_data"] == "store-1"
     assert "depends on the private data" in marked["warning"]
     plain = prepare_store(open_source([str(public)]), tmp_path / "plain",
                           tokenizer=StoreTokenizer.load())  # fmt: skip
-    assert "filtered_against_private" not in plain.source
+    assert "filtered_against_private" not in plain.sources[0]
     assert "user" not in json.loads((tmp_path / "clean.jsonl.provenance.json").read_text())
 
 
@@ -119,7 +119,7 @@ def test_a_filtered_corpus_is_its_operators_alone_from_its_first_moment(
     left.chmod(0o644)
     private = PrivateTexts(PRIVATE, RULES)
     with made_with(0o022, monkeypatch):
-        filter_file(public, tmp_path / "out" / name, private, private_content="x", rules=RULES)
+        filter_file(public, tmp_path / "out" / name, private, private_content="x")
     assert open_to_others(tmp_path / "out") == {f"{name}.provenance.json"}
 
 

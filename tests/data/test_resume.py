@@ -13,8 +13,9 @@ import pytest
 
 from tests.data.corpora import corpus
 from userdp.data import checkpoints
+from userdp.data import format as layout
 from userdp.data.grouping import Grouping
-from userdp.data.prepare import prepare_store
+from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import open_source
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
@@ -30,16 +31,16 @@ from importlib import import_module
 from pathlib import Path
 from userdp.data import format
 format.SEGMENT_TOKENS = {SEGMENT}
-import userdp.data.body, userdp.data.writer
-for owner in (userdp.data.body.Body, userdp.data.writer.StoreWriter):
-    owner.__init__.__kwdefaults__["segment_tokens"] = {SEGMENT}
+from userdp.data.writer import StoreWriter
+for owner in (StoreWriter.create, StoreWriter.append):
+    owner.__func__.__kwdefaults__["segment_tokens"] = {SEGMENT}
 import userdp.data.grouping as grouping
 grouping.Grouping.batches.__kwdefaults__["records"] = 16
-from userdp.data.prepare import prepare_store
+from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import open_source
 from userdp.data.splits import SplitRule
 from userdp.data.tokenize import StoreTokenizer
-path, out, name, number, rule = sys.argv[1:]
+path, out, name, number, rule, append = sys.argv[1:]
 if name:
     module, owner, method = name.split(":")
     owner = getattr(import_module(module), owner)
@@ -50,12 +51,15 @@ if name:
             os.kill(os.getpid(), signal.SIGKILL)
         return whole(*a, **k)
     setattr(owner, method, dying)
-prepare_store(open_source([path]), Path(out), tokenizer=StoreTokenizer.load(), seq_len=8,
-              split=SplitRule(rule))
+if append:
+    append_records(open_source([path]), Path(out), split=SplitRule(rule))
+else:
+    prepare_store(open_source([path]), Path(out), tokenizer=StoreTokenizer.load(), seq_len=8,
+                  split=SplitRule(rule))
 """
 
 GROUPING = "userdp.data.grouping:Grouping"
-BODY, FINISH = "userdp.data.body:Body", "userdp.data.writer:StoreWriter"
+BODY, FINISH = "userdp.data.segments:SegmentWriter", "userdp.data.writer:StoreWriter"
 MARKS = "userdp.data.checkpoints:Checkpoints"
 MOMENTS = [
     (f"{GROUPING}:sort", 1, False), (f"{BODY}:write", 1, True), (f"{MARKS}:segment", 1, True),
@@ -72,11 +76,14 @@ def source_file(folder: Path) -> Path:
     return path
 
 
-def killed(path: Path, out: Path, moment: str, number: int, rule: str = "hash") -> None:
+def killed(
+    path: Path, out: Path, moment: str, number: int, rule: str = "hash", *, append: bool = False
+) -> None:
     line = [sys.executable, "-c", CHILD, str(path), str(out), moment, str(number), rule]
+    line.append("append" if append else "")
     done = subprocess.run(line, stderr=subprocess.PIPE, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
-    assert not out.exists()
+    assert append or not out.exists()
 
 
 def prepare(path: Path, out: Path, rule: str = "hash", **options):
@@ -119,6 +126,45 @@ def test_a_killed_prepare_goes_on_and_writes_the_same_store(
     assert verify_store(out).ok
     assert UserStore.open(out).user_ids() == UserStore.open(tmp_path / "whole").user_ids()
     assert [entry.name for entry in out.parent.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize(("moment", "number", "goes_on"), MOMENTS)
+def test_a_killed_append_leaves_the_old_store_goes_on_and_writes_the_same(
+    tmp_path, reads, moment, number, goes_on
+):
+    path = source_file(tmp_path)
+    more = tmp_path / "more.jsonl"
+    more.write_text(path.read_text().replace("user00", "late0"))
+    stores = [tmp_path / "whole", tmp_path / "place" / "store"]
+    stores[1].parent.mkdir()
+    old = [prepare(path, out) for out in stores]
+    whole = append_records(open_source([str(more)]), stores[0])
+    killed(more, stores[1], moment, number, append=True)
+    assert UserStore.open(stores[1]).meta == old[1]
+    assert verify_store(stores[1]).ok
+    reads.clear()
+    meta = append_records(open_source([str(more)]), stores[1])
+    assert (len(reads) == 0) is goes_on
+    assert (meta.content_sha256, meta.totals) == (whole.content_sha256, whole.totals)
+    assert (meta.drops, meta.example_drops) == (whole.drops, whole.example_drops)
+    assert verify_store(stores[1]).ok
+    assert not (stores[1] / checkpoints.SCRATCH).exists()
+    names = {entry.name for entry in (stores[1] / layout.SEGMENTS).iterdir()}
+    assert names == {layout.segment_name(number) for number in range(meta.segments)}
+
+
+def test_a_killed_append_is_not_gone_on_with_on_a_store_that_changed(tmp_path, reads):
+    path, more, other = source_file(tmp_path), tmp_path / "more.jsonl", tmp_path / "other.jsonl"
+    more.write_text(path.read_text().replace("user00", "late0"))
+    other.write_text('{"user": "zoe", "text": "in between"}\n')
+    out = tmp_path / "store"
+    prepare(path, out)
+    killed(more, out, f"{MARKS}:segment", 2, append=True)
+    append_records(open_source([str(other)]), out)
+    reads.clear()
+    append_records(open_source([str(more)]), out)
+    assert len(reads) == 1
+    assert verify_store(out).ok
 
 
 def test_finished_segments_are_kept_and_records_in_them_not_tokenized_again(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ if spark_module.shutil.which("java") is None:
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
     """One Spark for all tests here: starting it takes seconds."""
-    with spark_module._Session(tmp_path_factory.mktemp("spark"), heap=2**29) as spark:
+    with spark_module._session(tmp_path_factory.mktemp("spark"), heap=2**29) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", "4")
         spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
         yield spark

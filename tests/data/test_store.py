@@ -28,7 +28,7 @@ def write(path, seed: int, segment_tokens: int, pieces: int = 3) -> tuple[UserSt
     """A store of random examples, in several segments and spans; and what went in, by split."""
     draw = np.random.default_rng(seed)
     went: Written = {str(split): [] for split in Split}
-    with StoreWriter(
+    with StoreWriter.create(
         path, tokenizer=StoreTokenizer.load(), seq_len=9, segment_tokens=segment_tokens
     ) as writer:
         for user in range(12):
@@ -44,7 +44,7 @@ def write(path, seed: int, segment_tokens: int, pieces: int = 3) -> tuple[UserSt
                     writer.write(split, tokens, lengths)
                     mine += [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
                 went[str(split)].append(mine)
-        writer.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+        writer.finish(source={}, tally=Tally())
     return UserStore.open(path), went
 
 
@@ -170,7 +170,7 @@ def test_what_is_not_a_store_of_this_version_is_refused_with_one_clear_error(tmp
     refused(tmp_path / "file", "not a user store")
     store = prepared(corpus(2), tmp_path / "store")
     meta = json.loads((store.path / layout.META).read_text())
-    for version in (1, 3, 0, None, "1"):
+    for version in (1, 2, 4, 0, None, "1"):
         text = json.dumps({**meta, "format_version": version})
         (store.path / layout.META).write_text(text)
         refused(store.path, f"format version {version!r}")

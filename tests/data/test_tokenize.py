@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userdp.data.examples import cut_records
+from userdp.data.cutting import cut_records
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
 from userdp.data.vocabulary import END_OF_TEXT, train_tokenizer
 from userdp.errors import UseError

@@ -33,18 +33,19 @@ KILLS = textwrap.dedent(
     tokenizer = StoreTokenizer.load()
 
     class InPlace(StoreWriter):
-        def _publish(self):
-            shutil.rmtree(self._out, ignore_errors=True)
-            self._out.mkdir()
-            for file in sorted(self._work.iterdir(), reverse=True):
-                file.rename(self._out / file.name)
+        def _move(self):
+            shutil.rmtree(self._place, ignore_errors=True)
+            self._place.mkdir()
+            for file in sorted(self.folder.iterdir(), reverse=True):
+                file.rename(self._place / file.name)
 
     def write(token, writer=StoreWriter):
-        with writer(out, tokenizer=tokenizer, seq_len=4, overwrite=True, segment_tokens=2) as new:
+        options = {"overwrite": True, "segment_tokens": 2}
+        with writer.create(out, tokenizer=tokenizer, seq_len=4, **options) as new:
             for user in (b"a", b"b"):
                 new.user(user)
                 new.write(Split.TRAIN, np.full(4, token), np.array([4]))
-            new.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+            new.finish(source={}, tally=Tally())
 
     def state():
         try:
@@ -125,7 +126,7 @@ def test_a_writer_that_writes_in_place_is_caught(tmp_path):
 def test_leaving_the_block_early_removes_everything(tmp_path):
     with (
         pytest.raises(RuntimeError, match="stop"),
-        StoreWriter(tmp_path / "store", tokenizer=StoreTokenizer.load(), seq_len=4),
+        StoreWriter.create(tmp_path / "store", tokenizer=StoreTokenizer.load(), seq_len=4),
     ):
         raise RuntimeError("stop")
     assert list(tmp_path.iterdir()) == []
@@ -133,7 +134,7 @@ def test_leaving_the_block_early_removes_everything(tmp_path):
 
 def test_a_writer_leaves_alone_what_another_living_writer_writes(tmp_path):
     tokenizer = StoreTokenizer.load()
-    with StoreWriter(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as first:
+    with StoreWriter.create(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as first:
         prepared(corpus(2), tmp_path / "store")
         assert first.scratch.parent.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
@@ -143,10 +144,10 @@ def test_of_two_writers_the_second_to_finish_is_refused(tmp_path):
     from userdp.data.records import Tally
 
     tokenizer = StoreTokenizer.load()
-    with StoreWriter(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as second:
+    with StoreWriter.create(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as second:
         first = prepared(corpus(2), tmp_path / "store")
         with pytest.raises(UseError, match="a store exists"):
-            second.finish(source={}, fractions=(0.0, 0.0), tally=Tally())
+            second.finish(source={}, tally=Tally())
     assert UserStore.open(tmp_path / "store").meta.store_id == first.meta.store_id
 
 

@@ -18,7 +18,7 @@ SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
 
 
 def a_store(ownership, source, appended=()):
-    meta = SimpleNamespace(ownership=ownership, source=source, appended=list(appended))
+    meta = SimpleNamespace(ownership=ownership, sources=[source, *appended])
     return SimpleNamespace(meta=meta)
 
 
@@ -46,7 +46,9 @@ def test_text_filtered_against_private_data_is_named_once(tmp_path):
 
 
 def test_a_run_keeps_them_in_its_public_configuration(store, tmp_path):
-    store.meta = dataclasses.replace(store.meta, source={**store.meta.source, "kind": "jsonl"})
+    store.meta = dataclasses.replace(
+        store.meta, sources=[{**store.meta.sources[0], "kind": "jsonl"}]
+    )
     model = toy_model(store)
     make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
     kept = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -120,7 +120,7 @@ def copy_with(
             tally.store(canaries.copies)
         for user in kept.tolist():
             copy_user(writer, split, user, np.arange(split.counts[user]), tally)
-        writer.finish(source={"kind": "audit", "public": False}, fractions=(0.0, 0.0), tally=tally)
+        writer.finish(source={"kind": "audit", "public": False}, tally=tally)
     return UserStore.open(out), leave
 
 

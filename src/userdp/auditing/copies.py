@@ -16,7 +16,7 @@ from userdp.data.writer import StoreWriter
 
 def writer_like(store: UserStore, out: Path) -> StoreWriter:
     """The writer of a store at ``out`` with the tokenizer, length and loss mask of ``store``."""
-    return StoreWriter(
+    return StoreWriter.create(
         out,
         tokenizer=StoreTokenizer.load(store.tokenizer_path).with_end(store.meta.end_of_text_id),
         seq_len=store.meta.seq_len,

@@ -170,7 +170,7 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
                 copy_user(writer, part, user, examples, tally)
         if not tally.records_stored:
             raise UseError("nobody is in one half of the people: the store is too small")
-        writer.finish(source={"kind": "audit", "public": False}, fractions=(0.0, 0.0), tally=tally)
+        writer.finish(source={"kind": "audit", "public": False}, tally=tally)
     return UserStore.open(out)
 
 

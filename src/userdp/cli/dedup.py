@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from userdp.cli.output import emit
-from userdp.cli.prepare_options import InputOptions
+from userdp.cli.prepare_options import source_options
 from userdp.cli.progress import StepBar
+from userdp.data.sources import InputOptions
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ def dedup(
     domains = _domains(domain or [])
     listed = _urls(urls)
     name = read_meta(store).store_id if store else secrets.token_hex(16)
-    records = open_source(private, kind=source, options=(input_options or InputOptions())
-                          .source_options(None))  # fmt: skip
+    records = open_source(private, kind=source, options=source_options(input_options, None))
     tally = Tally()
     with StepBar() as bar:
         texts = PrivateTexts(_texts(records, tally, bar), rules)
@@ -89,7 +89,6 @@ def dedup(
             out,
             texts,
             private_content=name,
-            rules=rules,
             domains=domains,
             urls=listed,
             text_field=public_text_field,

@@ -177,7 +177,7 @@ def _result(
         "runs": runs,
         "together": claim(store.path).to_dict(),
         "store": str(store.path),
-        "sources": store.meta.source,
+        "sources": store.meta.sources,
         "report": str(out / "report.html"),
         "public_report": str(out / "report-public.html"),
         "seconds": round(seconds, 1),

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from userdp.cli.output import emit
-from userdp.cli.prepare_options import InputOptions, default_split
+from userdp.cli.prepare_options import default_split, source_options
 from userdp.cli.progress import StepBar
+from userdp.data.sources import InputOptions
 
 
 def prepare(
@@ -75,8 +76,7 @@ def prepare(
 
     if append and overwrite:
         raise UseError("--append and --overwrite exclude each other", hint="give one of them")
-    template_from = out if append else tokenizer
-    chosen = (input_options or InputOptions()).source_options(template_from)
+    chosen = source_options(input_options, out if append else tokenizer)
     records = open_source(paths or [], kind=source, options=chosen)
     rule = default_split(records.kind) if split is None else SplitRule(split)
     with StepBar() as bar:

@@ -17,13 +17,13 @@ from typing import Any
 from userdp.data.records import MARKUP, TARGET, Drop
 from userdp.errors import UseError
 
-DEFAULT_TEMPLATE = (
+_DEFAULT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] | capitalize }}: "
     "{{ message['content'] }}\n\n{% endfor %}"
 )
 """``User: …``, a blank line, ``Assistant: …``, a blank line; used where a tokenizer has none."""
 
-ASSISTANT = ("assistant", "model", "gpt", "bot")
+_ASSISTANT = ("assistant", "model", "gpt", "bot")
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _PLACE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 Message = tuple[str, str]
@@ -46,7 +46,7 @@ class ChatTemplate:
     """A tokenizer's chat template, or the default.
 
     Args:
-        source: Jinja text; None: `DEFAULT_TEMPLATE`. Rendered in a sandbox.
+        source: Jinja text; None: `_DEFAULT_TEMPLATE`. Rendered in a sandbox.
         special_tokens: variables of the template, as ``("eos_token", "</s>")``.
     """
 
@@ -63,7 +63,7 @@ class ChatTemplate:
         self._variables: dict[str, Any] = dict(special_tokens)
         self._specials = sorted((token for _, token in special_tokens if token), key=len)[::-1]
         try:
-            self._template = environment.from_string(source or DEFAULT_TEMPLATE)
+            self._template = environment.from_string(source or _DEFAULT_TEMPLATE)
         except self._errors as error:
             raise UseError(f"the chat template cannot be read: {error}") from error
 
@@ -76,7 +76,7 @@ class ChatTemplate:
         A conversation that the template refuses (say, two turns of one role), or of which it
         leaves a message out, is a drop; one without an assistant's turn also.
         """
-        if not any(role in ASSISTANT for role, _ in messages):
+        if not any(role in _ASSISTANT for role, _ in messages):
             return Drop.NO_ANSWER
         held = [
             {"role": role, "content": f"{_OPEN}{number}{_CLOSE}"}
@@ -97,7 +97,7 @@ class ChatTemplate:
         parts: list[tuple[str, int]] = [(markup[0], MARKUP)]
         for number, (role, content) in enumerate(messages):
             after = markup[2 * number + 2]
-            if role in ASSISTANT:
+            if role in _ASSISTANT:
                 end = self._end_of_turn(after)
                 parts.append((content, TARGET))
                 parts.append((after[:end], MARKUP | TARGET))

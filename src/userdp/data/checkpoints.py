@@ -1,8 +1,9 @@
 """Where a `prepare` that was killed goes on: after sorting, and after each segment since.
 
-The working folder of a killed `prepare` stays, hidden; the next one for the same place takes it
-over if everything that the store depends on is the same (`resume_key`), and removes it otherwise.
-Nothing in it is a store. What the store will be does not depend on whether it was interrupted.
+What a killed run leaves in a store's folder (for a new store: a hidden one beside its place) stays
+there. The next run takes it over if everything that the store depends on is the same
+(`resume_key`), and removes it otherwise. Nothing of it counts until ``meta.json`` names it, and
+what the store will be does not depend on whether it was interrupted.
 
 Working files are not synced, so they count only until the machine starts again: the key has the
 system's boot id, and without one there is nothing to go on from.
@@ -12,32 +13,40 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from userdp.data import format as layout
-from userdp.data.body import Body
-from userdp.data.files import replace_bytes, write_arrow
+from userdp.data.files import replace_bytes
+from userdp.data.index import Index
+from userdp.data.meta import StoreMeta
 from userdp.data.records import Tally
+from userdp.data.segments import SegmentWriter
+from userdp.data.splits import Split
 
 SCRATCH = "scratch"
 _STATE = "state.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_SPAN = ("split", "user", "segment", "start", "length")
 
 
-def resume_key(**facts: Any) -> str | None:
-    """A name for a whole run: all that its store depends on; None where there is no boot id."""
+def resume_key(meta: StoreMeta, facts: dict[str, Any] | None) -> str | None:
+    """A name for a whole run; None where a killed one cannot be gone on with.
+
+    Args:
+        meta: of the store that is added to.
+        facts: all else that the new store depends on; None where that cannot be told.
+    """
+    if facts is None:
+        return None
     try:
         boot = _BOOT.read_text().strip()
     except OSError:
         return None
-    return sha256(json.dumps({"boot": boot, **facts}, sort_keys=True).encode()).hexdigest()
+    whole = {"boot": boot, "store": meta.to_dict(), **facts}
+    return sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +57,8 @@ class State:
         kept: records that were grouped.
         several: of them with several owners.
         done: how many were tokenized and lie in closed segments; the next is another user's.
-        parts: files of users written since the start.
-        segments: closed ones.
+        parts: parts of the index written since the start.
+        segments: of the store, closed ones.
         sizes: bytes of the working files of the grouping stage.
         tally, examples, tokens: the books at that point.
     """
@@ -66,135 +75,101 @@ class State:
 
 
 class Checkpoints:
-    """The state of one run, in its working folder.
+    """The state of one run, in its store's folder.
 
     Args:
-        work: the folder of the store in the making.
+        writer: of the run.
         key: see `resume_key`; None: nothing is written and nothing is found.
         tally: the books of the run.
     """
 
-    def __init__(self, work: Path, key: str | None, tally: Tally) -> None:
-        self._work = work
-        self._folder = work / SCRATCH
-        self._key = key
-        self._tally = tally
-        self._written = {"users": 0, "spans": 0}
+    def __init__(self, writer: SegmentWriter, key: str | None, tally: Tally) -> None:
+        self._writer, self._key, self._tally = writer, key, tally
+        self._folder = writer.folder / SCRATCH
+        self._users = self._rows = 0  # of the writer's, in parts that are written
         self._state: State | None = None
 
-    def restore(self, body: Body) -> State | None:
-        """What a killed run left here, put back into the books and ``body``; None: nothing."""
-        state = None if self._key is None else read_state(self._work, self._key)
+    def restore(self) -> State | None:
+        """What a killed run left here, put back into the books and the writer; None: nothing."""
+        state = read_state(self._writer.folder, self._key)
         if state is None:
             return None
-        self._state = state
-        self._tally.records_read = state.tally["read"]
-        self._tally.records_stored = state.tally["stored"]
-        self._tally.drops.update(state.tally["drops"])
-        self._tally.example_drops.update(state.tally["example_drops"])
+        for name, value in state.tally.items():
+            setattr(self._tally, name, Counter(value) if isinstance(value, dict) else value)
         for part in range(state.parts):
-            users, spans = (_read(self._part(name, part)) for name in ("users", "spans"))
-            body.take(
-                [users.column(name).to_pylist() for name in ("id", "records", "chains")],
-                np.stack([spans.column(name).to_numpy() for name in _SPAN], axis=1).tolist(),
-            )
-        body.segments = state.segments
-        for split in body.examples:
-            body.examples[split] = state.examples[split]
-            body.tokens[split] = state.tokens[split]
-        self._written = {"users": len(body.ids), "spans": len(body.rows)}
+            self._writer.take(Index.read(self._part(part)))
+        self._writer.segments = state.segments
+        for split in Split:
+            self._writer.examples[split] = state.examples[split]
+            self._writer.tokens[split] = state.tokens[split]
+        self._users, self._rows = len(self._writer.ids), len(self._writer.rows)
+        self._state = state
         return state
 
     def grouped(self, *, kept: int, several: int, files: list[Path]) -> None:
         """All records are read and sorted, into ``files``."""
         sizes = {file.name: file.stat().st_size for file in files}
-        nothing = dict.fromkeys(map(str, layout.SPLIT_CODES), 0)
         self._write(
-            State(
-                kept=kept, several=several, done=0, parts=0, segments=0, sizes=sizes,
-                tally=self._books(), examples=nothing, tokens=nothing,
-            )
-        )  # fmt: skip
+            State(kept=kept, several=several, done=0, parts=0, sizes=sizes, **self._books())
+        )
 
-    def segment(self, body: Body, records: int) -> None:
-        """``body`` stands at the end of a segment and of a user, ``records`` further on."""
+    def segment(self, records: int) -> None:
+        """The writer stands at the end of a segment and of a user, ``records`` further on."""
         before = self._state
         if before is None:
             return
-        ids, spans = body.ids[self._written["users"] :], body.rows[self._written["spans"] :]
-        first = self._written["users"]
-        users = {
-            "id": pa.array(ids, pa.large_binary()),
-            "records": pa.array(body.records[first:], pa.int64()),
-            "chains": pa.array([bytes(chain) for chain in body.chains[first:]], pa.binary()),
-        }
-        columns = np.array(spans, dtype=np.int64).reshape(-1, len(_SPAN))
-        for name, table in (
-            ("users", users),
-            ("spans", {name: pa.array(columns[:, i]) for i, name in enumerate(_SPAN)}),
-        ):
-            path = self._part(name, before.parts)
-            path.unlink(missing_ok=True)  # of a run killed between this and the state
-            write_arrow(path, table, 0o600)
-        self._written = {"users": len(body.ids), "spans": len(body.rows)}
-        self._write(
-            State(
-                kept=before.kept, several=before.several, done=before.done + records,
-                parts=before.parts + 1, segments=body.segments, sizes=before.sizes,
-                tally=self._books(), examples=_by_name(body.examples),
-                tokens=_by_name(body.tokens),
-            )
-        )  # fmt: skip
+        part = self._part(before.parts)
+        shutil.rmtree(part, ignore_errors=True)  # of a run killed between this and the state
+        self._writer.written(users=self._users, rows=self._rows).write(part)
+        self._users, self._rows = len(self._writer.ids), len(self._writer.rows)
+        done, parts = before.done + records, before.parts + 1
+        self._write(replace(before, done=done, parts=parts, **self._books()))
 
-    def _part(self, name: str, number: int) -> Path:
-        return self._folder / f"{name}-{number:05d}.arrow"
+    def _part(self, number: int) -> Path:
+        return self._folder / f"index-{number:05d}"
 
     def _books(self) -> dict[str, Any]:
-        tally = self._tally
+        writer = self._writer
         return {
-            "read": tally.records_read,
-            "stored": tally.records_stored,
-            "drops": dict(tally.drops),
-            "example_drops": dict(tally.example_drops),
+            "segments": writer.segments,
+            "tally": vars(self._tally),
+            "examples": writer.examples,
+            "tokens": writer.tokens,
         }
 
     def _write(self, state: State) -> None:
-        if self._key is None:
-            return
-        fields = {name: getattr(state, name) for name in State.__slots__}
-        replace_bytes(self._folder / _STATE, json.dumps({"key": self._key, **fields}).encode())
-        self._state = state
+        if self._key is not None:
+            facts = {name: getattr(state, name) for name in State.__slots__}
+            content = json.dumps({"key": self._key, **facts})
+            replace_bytes(self._folder / _STATE, content.encode())
+            self._state = state
 
 
-def read_state(work: Path, key: str) -> State | None:
-    """The state in a working folder, if it is a run's of this key and its files are there."""
+def read_state(folder: Path, key: str | None) -> State | None:
+    """The state in a store's folder, if it is a run's of this key and its files are there."""
     try:
-        raw = json.loads((work / SCRATCH / _STATE).read_bytes())
+        raw = json.loads((folder / SCRATCH / _STATE).read_bytes())
         if raw.pop("key") != key:
             return None
         state = State(**raw)
-        sizes = {name: (work / SCRATCH / name).stat().st_size for name in state.sizes}
+        sizes = {name: (folder / SCRATCH / name).stat().st_size for name in state.sizes}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return state if sizes == state.sizes else None
 
 
-def clear(work: Path, state: State) -> None:
-    """Remove from a working folder what came after ``state``."""
-    segments = {layout.segment_name(number) for number in range(state.segments)}
-    for entry in work.iterdir():
-        if entry.name in (SCRATCH, layout.SEGMENTS):
-            continue
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    for entry in (work / layout.SEGMENTS).iterdir():
-        if entry.name not in segments:
-            shutil.rmtree(entry)
+def clear(folder: Path, meta: StoreMeta, state: State | None) -> None:
+    """Remove from a store's folder what neither ``meta`` nor ``state`` names.
 
-
-def _by_name(counts: dict[Any, int]) -> dict[str, int]:
-    return {str(split): count for split, count in counts.items()}
-
-
-def _read(path: Path) -> pa.Table:
-    with path.open("rb") as file:
-        return pa.ipc.open_file(file).read_all()
+    The generation of the index before the one that counts stays, for readers that opened it.
+    """
+    if state is None:
+        shutil.rmtree(folder / SCRATCH, ignore_errors=True)
+    (folder / f".{layout.META}.partial").unlink(missing_ok=True)
+    segments = range(meta.segments if state is None else state.segments)
+    generations = range(max(meta.generation - 1, 0), meta.generation + 1)
+    for name, numbers in ((layout.SEGMENTS, segments), (layout.INDEX, generations)):
+        named = {layout.segment_name(number) for number in numbers}
+        for entry in (folder / name).iterdir():
+            if entry.name not in named:
+                shutil.rmtree(entry, ignore_errors=True)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from userdp.data import format as layout
-from userdp.data.body import Body
 from userdp.data.checkpoints import Checkpoints
 from userdp.data.columns import Columns, objects
+from userdp.data.cutting import Cut, cut_records
 from userdp.data.hashing import user_hash
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
 from userdp.data.splits import (
@@ -24,19 +23,10 @@ from userdp.data.splits import (
     held_out_records,
     is_held_out_user,
 )
-from userdp.data.tokenize import StoreTokenizer
+from userdp.data.writer import StoreWriter
 
 
-class Writer(Protocol):
-    """Where examples go: `StoreWriter` and `StoreAppender`."""
-
-    @property
-    def body(self) -> Body: ...
-    @property
-    def loss_mask(self) -> bool: ...
-
-
-class Encoded(NamedTuple):
+class _Encoded(NamedTuple):
     """Consecutive records with their tokens.
 
     Args:
@@ -53,11 +43,11 @@ class Encoded(NamedTuple):
     sizes: NDArray[np.int64]
     targets: NDArray[np.uint8] | None
 
-    def part(self, begin: int, end: int) -> Encoded:
+    def part(self, begin: int, end: int) -> _Encoded:
         """Records ``begin`` to ``end``."""
         first = int(self.sizes[:begin].sum())
         tokens = slice(first, first + int(self.sizes[begin:end].sum()))
-        return Encoded(
+        return _Encoded(
             self.users.slice(begin, end - begin),
             self.held_out[begin:end],
             self.tokens[tokens],
@@ -76,10 +66,7 @@ class Examples:
     under the rule ``FIRST_PART``.
 
     Args:
-        writer: its store has a loss mask if records have pieces.
-        tokenizer: of the store.
-        seq_len: most tokens of an example.
-        fractions: of held-out users and held-out records.
+        writer: of the store; it has a loss mask if records have pieces.
         rule: how a training user's records are split.
         one_per_record: keep each record's first example alone (see `ownership`).
         tally: the books.
@@ -88,32 +75,28 @@ class Examples:
 
     def __init__(
         self,
-        writer: Writer,
-        tokenizer: StoreTokenizer,
+        writer: StoreWriter,
         *,
-        seq_len: int,
-        fractions: tuple[float, float],
         rule: SplitRule,
         one_per_record: bool,
         tally: Tally,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints,
     ) -> None:
-        self._body = writer.body
-        self._loss_mask = writer.loss_mask
-        self._tokenizer = tokenizer
-        self._seq_len = seq_len
-        self._fractions = fractions
+        meta = writer.meta
+        self._writer, self._tokenizer = writer, writer.tokenizer
+        self._loss_mask, self._seq_len = meta.loss_mask, meta.seq_len
+        self._fractions = (meta.held_out_users, meta.held_out_examples)
         self._rule = rule
         self._one_per_record = one_per_record
         self._tally = tally
-        self._dtype = np.dtype(tokenizer.dtype)
-        self._user: bytes | None = None
-        self._waiting: list[Encoded] = []
-        self._held_back: list[_Piece] = []
+        self._dtype = np.dtype(meta.token_dtype)
+        self._user = b""  # nobody: an id is never empty
+        self._waiting: list[_Encoded] = []
+        self._held_back: list[Cut] = []
         self._checkpoints = checkpoints
         self._since = 0  # records taken in since the last checkpoint
 
-    def encode(self, block: Columns) -> Encoded:
+    def encode(self, block: Columns) -> _Encoded:
         """Tokenize a block, for `add`."""
         targets: NDArray[np.uint8] | None = None
         if self._loss_mask:
@@ -124,25 +107,24 @@ class Examples:
         else:
             texts = objects(block.texts.cast(pa.large_string()))
             tokens, sizes = self._tokenizer.encode_flat(texts)
-        return Encoded(block.users, block.held_out, tokens, sizes, targets)
+        return _Encoded(block.users, block.held_out, tokens, sizes, targets)
 
-    def add(self, encoded: Encoded) -> None:
+    def add(self, encoded: _Encoded) -> None:
         """Take the next records in."""
         starts = _run_starts(encoded.users)
-        if len(encoded.tokens) > self._body.room:  # a segment ends with a user, if one ends here
-            goes_on = self._user is None or encoded.users[0].as_py() == self._user
+        if len(encoded.tokens) > self._writer.room:  # a segment ends with a user, if one ends here
+            goes_on = not self._user or encoded.users[0].as_py() == self._user
             borders = starts[1:] if goes_on else starts
             if len(borders):
                 self._add(encoded.part(0, int(borders[0])))
                 self.flush()
-                self._body.close()
-                if self._checkpoints is not None:
-                    self._checkpoints.segment(self._body, self._since)
+                self._writer.close()
+                self._checkpoints.segment(self._since)
                 self._since = 0
                 encoded = encoded.part(int(borders[0]), len(encoded.users))
         self._add(encoded)
 
-    def _add(self, encoded: Encoded) -> None:
+    def _add(self, encoded: _Encoded) -> None:
         users = encoded.users
         if not len(users):
             return
@@ -156,20 +138,19 @@ class Examples:
                 self._wait(encoded.part(begin, end))
             return
         # Cutting looks at one record at a time, so all users' are cut by one call.
-        piece = self._cut(encoded)
-        held_out = encoded.held_out[piece.source]
-        bounds = np.searchsorted(piece.source, np.append(starts, len(users))).tolist()
-        for user, begin, end in zip(names, bounds[:-1], bounds[1:], strict=True):
+        cut = self._cut(encoded)
+        bounds = np.searchsorted(cut.source, np.append(starts, len(users))).tolist()
+        for user, part in zip(names, cut.parts(bounds), strict=True):
             self._enter(user)
-            if begin < end:
-                self._store(piece.part(begin, end), held_out[begin:end])
+            if part.records:
+                self._store(part, encoded.held_out[part.source])
 
     def flush(self) -> None:
         """Write what is left of the last user."""
         if self._waiting:
             self._decide()
-        for piece in self._held_back:
-            self._write(Split.HELD_OUT_EXAMPLES, piece)
+        for cut in self._held_back:
+            self._write(Split.HELD_OUT_EXAMPLES, cut)
         self._held_back.clear()
 
     def _enter(self, user: bytes) -> None:
@@ -181,11 +162,11 @@ class Examples:
         self._user = user
         self._hash = user_hash(user)
         self._held_out_user = is_held_out_user(self._hash, self._fractions[0])
-        self._stored = self._body.records_before(user)
+        self._stored = self._writer.records_before(user)
         self._begun = False
         self._decided = False
 
-    def _wait(self, run: Encoded) -> None:
+    def _wait(self, run: _Encoded) -> None:
         """Under ``FIRST_PART``: hold records back until the size of the part is known."""
         if self._decided:
             self._take(run, held_out=0)
@@ -202,71 +183,49 @@ class Examples:
         # Records that an append brings to a known user are trained on: the first part is there.
         self._take(run, held_out=0 if self._stored else first_part(len(run.sizes)))
 
-    def _take(self, run: Encoded, *, held_out: int) -> None:
+    def _take(self, run: _Encoded, *, held_out: int) -> None:
         """Cut and write consecutive records of one user, the first ``held_out`` held out."""
-        piece = self._cut(run)
-        if piece.records:
-            self._store(piece, run.held_out[piece.source] | (piece.source < held_out))
+        cut = self._cut(run)
+        if cut.records:
+            self._store(cut, run.held_out[cut.source] | (cut.source < held_out))
 
-    def _cut(self, run: Encoded) -> _Piece:
-        """The examples of consecutive records, whoever's they are."""
-        piece = cut_records(run.tokens, run.sizes, self._seq_len)
-        if run.targets is not None:
-            piece.targets = run.targets if piece.kept is None else run.targets[piece.kept]
-        self._count_short(piece, run.sizes)
+    def _cut(self, run: _Encoded) -> Cut:
+        """The examples of consecutive records, whoever's they are; what is left out is counted."""
+        tally, sizes = self._tally, run.sizes
+        cut = cut_records(run.tokens, sizes, self._seq_len, run.targets)
+        tally.drop(Drop.TOO_SHORT, len(sizes) - cut.records)
+        rest = int(np.count_nonzero((sizes % self._seq_len == 1) & (sizes > 1)))
+        tally.drop_examples(ExampleDrop.TOO_SHORT, rest)
         if self._one_per_record:
-            kept, before = piece.first_of_each(), piece.examples
-            piece = kept
-            self._tally.drop_examples(ExampleDrop.ONE_PER_RECORD, before - piece.examples)
+            whole, cut = cut, cut.first_of_each()
+            tally.drop_examples(ExampleDrop.ONE_PER_RECORD, whole.examples - cut.examples)
         if self._loss_mask:
-            before = piece.examples
-            lost = piece.drop_without_target()
-            self._tally.drop_examples(ExampleDrop.NO_TARGET, before - piece.examples)
-            self._tally.drop(Drop.NO_ANSWER, lost)
-        return piece
+            whole, cut = cut, cut.with_targets()
+            tally.drop_examples(ExampleDrop.NO_TARGET, whole.examples - cut.examples)
+            tally.drop(Drop.NO_ANSWER, whole.records - cut.records)
+        return cut
 
-    def _store(self, piece: _Piece, held_out: NDArray[np.bool_]) -> None:
+    def _store(self, cut: Cut, held_out: NDArray[np.bool_]) -> None:
         """Write records of the present user, ``held_out`` of them held out by their source."""
         if not self._begun:
-            self._body.user(self._name())
+            self._writer.user(self._user)
             self._begun = True
         first = self._stored
-        self._stored += piece.records
-        self._tally.store(piece.records)
+        self._stored += cut.records
+        self._tally.store(cut.records)
         if self._held_out_user:
-            self._write(Split.HELD_OUT_USERS, piece)
+            self._write(Split.HELD_OUT_USERS, cut)
             return
         by_hash = self._fractions[1] if self._rule is SplitRule.HASH else 0.0
-        held_out = held_out | held_out_records(self._hash, first, piece.records, fraction=by_hash)
-        if not held_out.any():
-            self._write(Split.TRAIN, piece)
-            return
-        train = piece.only(~held_out)
-        if train.records:
-            self._write(Split.TRAIN, train)
-        # Written last, so that a user's training examples lie together.
-        self._held_back.append(piece.only(held_out))
+        held_out = held_out | held_out_records(self._hash, first, cut.records, fraction=by_hash)
+        if not held_out.all():
+            self._write(Split.TRAIN, cut.only(~held_out))
+        if held_out.any():
+            # Written last, so that a user's training examples lie together.
+            self._held_back.append(cut.only(held_out))
 
-    def _name(self) -> bytes:
-        assert self._user is not None
-        return self._user
-
-    def _count_short(self, piece: _Piece, sizes: NDArray[np.int64]) -> None:
-        short = len(sizes) - piece.records
-        if short:
-            self._tally.drop(Drop.TOO_SHORT, short)
-        rest = int(np.count_nonzero((sizes % self._seq_len == 1) & (sizes > 1)))
-        if rest:
-            self._tally.drop_examples(ExampleDrop.TOO_SHORT, rest)
-
-    def _write(self, split: Split, piece: _Piece) -> None:
-        self._body.write(
-            split,
-            piece.tokens,
-            piece.lengths,
-            targets=piece.targets,
-            records=piece.records,
-        )
+    def _write(self, split: Split, cut: Cut) -> None:
+        self._writer.write(split, cut.tokens, cut.lengths, targets=cut.targets, records=cut.records)
 
     def _encode_pieces(self, record: Record) -> tuple[list[int], list[int]]:
         text = record.text.decode()
@@ -292,11 +251,11 @@ def _run_starts(users: pa.LargeBinaryArray) -> NDArray[np.int64]:
     return np.append(0, np.flatnonzero(other.to_numpy(zero_copy_only=False)) + 1)
 
 
-def _joined(parts: list[Encoded]) -> Encoded:
+def _joined(parts: list[_Encoded]) -> _Encoded:
     if len(parts) == 1:
         return parts[0]
     targets = [part.targets for part in parts if part.targets is not None]
-    return Encoded(
+    return _Encoded(
         pa.concat_arrays([part.users for part in parts]),
         np.concatenate([part.held_out for part in parts]),
         np.concatenate([part.tokens for part in parts]),
@@ -311,114 +270,3 @@ def _contents(text: str, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[in
         if end > begin:
             yield kind, text[begin:end]
         begin = end
-
-
-class _Piece:
-    """Examples of consecutive records.
-
-    Attributes:
-        tokens, lengths, targets: as `Body.write` takes them.
-        per_record: int64 (records,), examples of each record, at least 1.
-        source: int64 (records,), the number of each record in the run that was cut.
-        kept: of the run's tokens, which are in an example; None: all.
-    """
-
-    def __init__(
-        self,
-        tokens: NDArray[Any],
-        lengths: NDArray[np.int64],
-        per_record: NDArray[np.int64],
-        source: NDArray[np.int64],
-        kept: NDArray[np.bool_] | None,
-        targets: NDArray[np.uint8] | None = None,
-    ) -> None:
-        self.tokens, self.lengths, self.targets = tokens, lengths, targets
-        self.per_record, self.source, self.kept = per_record, source, kept
-        self._ends: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-
-    @property
-    def records(self) -> int:
-        return len(self.per_record)
-
-    @property
-    def examples(self) -> int:
-        return len(self.lengths)
-
-    def part(self, begin: int, end: int) -> _Piece:
-        """Records ``begin`` to ``end``; nothing is copied."""
-        if self._ends is None:
-            ends = np.append(0, np.cumsum(self.per_record))
-            self._ends = ends, np.append(0, np.cumsum(self.lengths))[ends]
-        examples, tokens = (slice(at[begin], at[end]) for at in self._ends)
-        return _Piece(
-            self.tokens[tokens],
-            self.lengths[examples],
-            self.per_record[begin:end],
-            self.source[begin:end],
-            None,
-            None if self.targets is None else self.targets[tokens],
-        )
-
-    def only(self, records: NDArray[np.bool_]) -> _Piece:
-        """The examples of some of the records."""
-        if records.all():
-            return self
-        return self._where(np.repeat(records, self.per_record))
-
-    def first_of_each(self) -> _Piece:
-        """Each record's first example."""
-        first = np.zeros(self.examples, dtype=bool)
-        first[np.cumsum(self.per_record) - self.per_record] = True
-        return self._where(first)
-
-    def drop_without_target(self) -> int:
-        """Leave out examples without a target after their first token; records lost by it."""
-        assert self.targets is not None
-        before = self.records
-        starts = np.cumsum(self.lengths) - self.lengths
-        counted = self.targets.astype(np.int64)
-        counted[starts] = 0  # nothing precedes it in the example
-        sums = np.add.reduceat(counted, starts) if len(starts) else starts
-        kept = self._where(sums > 0)
-        self.__dict__.update(kept.__dict__)
-        return before - self.records
-
-    def _where(self, examples: NDArray[np.bool_]) -> _Piece:
-        tokens = np.repeat(examples, self.lengths)
-        record = np.repeat(np.arange(self.records), self.per_record)
-        per_record = np.bincount(record[examples], minlength=self.records)
-        left = per_record > 0
-        return _Piece(
-            self.tokens[tokens],
-            self.lengths[examples],
-            per_record[left],
-            self.source[left],
-            None,
-            None if self.targets is None else self.targets[tokens],
-        )
-
-
-def cut_records(tokens: NDArray[Any], sizes: NDArray[np.int64], seq_len: int) -> _Piece:
-    """Cut records into examples: all but a record's last have ``seq_len`` tokens.
-
-    A last one of a single token has no target and is left out.
-    """
-    whole, rest = np.divmod(sizes, seq_len)
-    last = rest >= layout.MIN_SEQ_LEN
-    per_record = whole + last
-    lengths = np.full(int(per_record.sum()), seq_len, dtype=np.int64)
-    ends = np.cumsum(per_record)
-    lengths[ends[last] - 1] = rest[last]
-    kept = None
-    lost = np.cumsum(sizes)[rest == 1] - 1
-    if len(lost):
-        kept = np.ones(len(tokens), dtype=bool)
-        kept[lost] = False
-    left = per_record > 0
-    return _Piece(
-        tokens if kept is None else tokens[kept],
-        lengths,
-        per_record[left],
-        np.flatnonzero(left),
-        kept,
-    )

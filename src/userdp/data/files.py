@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from userdp.files import sync
 
@@ -21,6 +23,23 @@ def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> 
             sink.write_batch(batch)
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_table(path: Path) -> pa.Table:
+    """An Arrow IPC file as a table over a memory map: nothing is copied."""
+    with pa.memory_map(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()
+
+
+def read_columns(path: Path) -> dict[str, NDArray[Any]]:
+    """The columns of a file that `write_arrow` wrote, as NumPy arrays over a memory map."""
+    table = read_table(path)
+    return {
+        name: table.column(name).combine_chunks().to_numpy(zero_copy_only=True)
+        if table.num_rows == 0
+        else table.column(name).chunk(0).to_numpy(zero_copy_only=True)
+        for name in table.column_names
+    }
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -44,3 +63,8 @@ def checksum(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
+
+
+def checksums(root: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Checksums by path relative to ``root``."""
+    return {str(file): checksum(root / file) for file in files}

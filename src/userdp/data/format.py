@@ -3,7 +3,7 @@
 A store is a folder::
 
     STORE/
-      meta.json               `StoreMeta`: version, totals, drops, hashes, checksums, the source;
+      meta.json               `StoreMeta`: version, totals, drops, hashes, checksums, sources;
                               it names the generation of the index that counts
       tokenizer.json          the tokenizer, byte for byte as it was given
       index/00000/            one folder per generation; the last two are kept
@@ -34,9 +34,9 @@ token files are never rewritten, and who has the store open goes on reading the 
 **Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
 examples lie after the training ones.
 
-**Atomicity.** A store is written in a hidden folder beside its place, synced, then renamed.
-A kill at any moment leaves no store or the old one. A segment or generation that ``meta.json``
-does not name is what a killed append left; the next one removes it.
+**Atomicity.** A new store is an append to an empty one, in a hidden folder beside its place, which
+is synced and then renamed. A kill at any moment leaves no store or the old one. What ``meta.json``
+does not name is what a killed run left; the next one goes on with it (`checkpoints`) or removes it.
 
 **What is private.** All of it except ``tokenizer.json`` and ``store_id``: token data, ids, counts
 and also ``content_sha256``, which is an exact function of everybody's text (whoever holds all of
@@ -49,7 +49,7 @@ from __future__ import annotations
 from userdp.data.splits import Split
 
 FORMAT_NAME = "userdp-store"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 META = "meta.json"
 TOKENIZER = "tokenizer.json"

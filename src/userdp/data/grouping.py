@@ -11,9 +11,9 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import duckdb
@@ -22,7 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from userdp.data.columns import BLOCK_BYTES, Columns, bytes_of, large_binary, offsets_of
+from userdp.data.columns import (
+    BLOCK_BYTES,
+    Columns,
+    bounds_by_size,
+    bytes_of,
+    large_binary,
+    offsets_of,
+)
 from userdp.errors import FailureError, UseError
 
 MEMORY_LIMIT = "1GB"
@@ -67,7 +74,7 @@ def size_in_bytes(size: str) -> int:
     return int(float(number) * step ** ("KMGT".index(unit.upper()) + 1))
 
 
-class Grouping:
+class Grouping(AbstractContextManager["Grouping"]):
     """Records in, the same records out ordered by (user bytes, order).
 
     A context manager; `add` is called once, then `batches`. Peak memory is about ``memory_limit``
@@ -167,11 +174,7 @@ class Grouping:
                 skip -= len(whole) - len(batch)
                 users, (place, start, length, marks) = batch.column(0), _numbers(batch)
                 spool.expect(start, length + marks // 2)
-                ends = np.cumsum(length)
-                begin = 0
-                while begin < len(batch):
-                    full = np.searchsorted(ends, ends[begin] - length[begin] + size) + 1
-                    end = min(begin + records, int(full), len(batch))
+                for begin, end in bounds_by_size(length, records=records, size=size):
                     part = slice(begin, end)
                     extra = marks[part] // 2
                     yield Columns(
@@ -181,17 +184,8 @@ class Grouping:
                         marks[part] % 2 == 1,
                         spool.texts(start[part] + length[part], extra) if extra.any() else None,
                     )
-                    begin = end
 
-    def __enter__(self) -> Grouping:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._database.close()
 
 

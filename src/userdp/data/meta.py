@@ -24,7 +24,8 @@ class StoreMeta:
         end_of_text_id: the token that ends each record, or None if the tokenizer has none.
         tokenizer_sha256: of tokenizer.json's bytes.
         content_sha256: of users, splits and tokens, however they lie in files.
-        source: kind of source and its facts (e.g. package versions).
+        sources: what each source says of itself (its kind, the split, package versions), that of
+            the first `prepare` first.
         held_out_users, held_out_examples: the fractions asked for.
         drops: records dropped, by reason.
         example_drops: examples dropped from stored records, by reason.
@@ -34,11 +35,9 @@ class StoreMeta:
         ownership: how records of several users were given to one: ``rule`` ("single",
             "first-owner" or "greedy"), the ``adjacency`` that a claim over this store must name,
             and under "greedy" the ``records_per_user`` that bounds each user's part.
-        appended: what each later source says of itself, oldest first.
         files: each file's ``bytes`` and ``sha256``, by its path in the store.
-        totals: records_read, records_stored, users, near_colliding_users (see `near_ids`; stores
-            of older versions lack it), examples, tokens, and per split
-            ``{"users", "examples", "tokens"}`` under "splits".
+        totals: records_read, records_stored, users, near_colliding_users (see `near_ids`),
+            examples, tokens, and per split ``{"users", "examples", "tokens"}`` under "splits".
     """
 
     format_version: int
@@ -49,7 +48,7 @@ class StoreMeta:
     end_of_text_id: int | None
     tokenizer_sha256: str
     content_sha256: str
-    source: dict[str, Any]
+    sources: list[dict[str, Any]]
     held_out_users: float
     held_out_examples: float
     drops: dict[str, int]
@@ -59,7 +58,6 @@ class StoreMeta:
     segments: int
     loss_mask: bool
     ownership: dict[str, Any]
-    appended: list[dict[str, Any]]
     files: dict[str, dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from userdp.errors import UseError
 from userdp.files import new_operator_file, sync
 from userdp.vocabulary import require_count
 
-Document = dict[str, Any]
+_Document = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +96,7 @@ class PrivateTexts:
     """
 
     def __init__(self, texts: Iterable[str], rules: OverlapRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._sketch = _datasketch()
         self._index = self._sketch.MinHashLSH(
             # Below the threshold, so that the verifying stage decides and few are missed.
@@ -113,15 +114,15 @@ class PrivateTexts:
 
     def ask(self, text: str) -> tuple[bool, bool]:
         """Whether ``text`` is a candidate, and whether it is a near-duplicate indeed."""
-        grams = ngrams(text, self._rules.words)
+        grams = ngrams(text, self.rules.words)
         found = self._index.query(self._signature(grams))
         verified = any(
-            jaccard(grams, self._grams[number]) >= self._rules.similarity for number in found
+            jaccard(grams, self._grams[number]) >= self.rules.similarity for number in found
         )
         return bool(found), verified
 
     def _signature(self, grams: frozenset[bytes]) -> Any:
-        signature = self._sketch.MinHash(num_perm=self._rules.permutations, seed=1)
+        signature = self._sketch.MinHash(num_perm=self.rules.permutations, seed=1)
         signature.update_batch(list(grams))
         return signature
 
@@ -152,7 +153,7 @@ def jaccard(one: frozenset[bytes], other: frozenset[bytes]) -> float:
 
 
 def remove_overlap(
-    documents: Iterable[Document],
+    documents: Iterable[_Document],
     private: PrivateTexts,
     *,
     domains: frozenset[bytes] = frozenset(),
@@ -160,7 +161,7 @@ def remove_overlap(
     text_field: str = "text",
     url_field: str = "url",
     counts: Callable[[OverlapCounts], None] | None = None,
-) -> Iterator[Document]:
+) -> Iterator[_Document]:
     """The documents that do not overlap, in their order.
 
     Args:
@@ -211,7 +212,6 @@ def filter_file(
     private: PrivateTexts,
     *,
     private_content: str,
-    rules: OverlapRules,
     domains: frozenset[bytes] = frozenset(),
     urls: frozenset[str] = frozenset(),
     text_field: str = "text",
@@ -225,7 +225,6 @@ def filter_file(
         out: the filtered one, mode 0600; written whole or not at all, its provenance first.
         private: the private records.
         private_content: a name for them, such as the ``store_id`` of their store; is published.
-        rules: as ``private`` was made with.
         domains: see `remove_overlap`.
         urls: see `remove_overlap`.
         text_field: see `remove_overlap`.
@@ -255,7 +254,7 @@ def filter_file(
         (counts,) = told
         provenance = {
             "private_data": private_content,
-            "rules": asdict(rules),
+            "rules": asdict(private.rules),
             "domains_removed": len(domains),
             "urls_removed": len(urls),
             "warning": "which documents are left depends on the private data: a base model trained "
@@ -270,12 +269,13 @@ def filter_file(
     return counts
 
 
-def _lines(path: Path, progress: Progress) -> Iterator[Document]:
-    from userdp.data.sources.jsonl import JsonRows
+def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
+    from userdp.data.sources import SourceOptions
+    from userdp.data.sources.jsonl import build
 
-    rows = JsonRows(paths=(path,))
-    progress.stage("filtering", rows.size)
-    for row in rows.rows(progress, ()):
+    table = build([str(path)], SourceOptions())
+    progress.stage("filtering", table.size)
+    for row in chain.from_iterable(table.rows(progress)):
         yield {} if isinstance(row, Drop) else row
 
 

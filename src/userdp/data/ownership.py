@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any
 
+from userdp.data.columns import Columns
 from userdp.data.hashing import user_hash
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.splits import is_held_out_user
@@ -50,14 +51,10 @@ class FirstOwner:
         self._tally = tally
         self.several = 0
 
-    def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The usable records; unusable ones are counted."""
-        for record in records:
-            self.several += len(record.owners) > 1
-            if record.unusable is not None:
-                self._tally.drop(record.unusable)
-            else:
-                yield record._replace(owners=()) if record.owners else record
+    def __call__(self, block: Columns) -> Columns:
+        """The usable records of a block; unusable ones are counted."""
+        self.several += sum(len(owners) > 1 for owners in block.owners.values())
+        return block.settled(self._tally)
 
 
 def bounded(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from userdp.errors import FailureError
@@ -72,12 +71,7 @@ class Prefetch(Generic[T]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         while not self._results.empty():
             self._results.get_nowait()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.data import format as layout
 from userdp.data.ahead import ahead
-from userdp.data.append import StoreAppender
-from userdp.data.checkpoints import Checkpoints, resume_key
 from userdp.data.columns import Columns, in_columns
-from userdp.data.examples import Examples, Writer
+from userdp.data.examples import Examples
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import StoreMeta
 from userdp.data.ownership import (
@@ -23,7 +21,7 @@ from userdp.data.ownership import (
     greedy_facts,
 )
 from userdp.data.progress import NoProgress, Progress
-from userdp.data.records import Record, Tally
+from userdp.data.records import Tally
 from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
 from userdp.data.sources.base import BlockSource, SignedSource
@@ -82,46 +80,36 @@ def prepare_store(
         FailureError: the disk is full, or another failure of the machine.
     """
     require_seq_len(seq_len)
-    tally = Tally()
     stages = _Stages(
         source=source,
-        tokenizer=tokenizer,
-        seq_len=seq_len,
-        fractions=(
-            require_fraction("held_out_users", held_out_users),
-            require_fraction("held_out_examples", held_out_examples),
-        ),
         rule=SplitRule(split),
         bound=_require_bound(Owners(owners), records_per_user),
         engine=GroupingEngine(engine),
         memory_limit=memory_limit,
         progress=progress or NoProgress(),
-        tally=tally,
-        first_owner=FirstOwner(tally),
     )
     if stages.bound is not None and not source.several_owners:
         raise UseError(
             f"a source of kind {source.kind} has records of one owner each",
             hint="leave --owners out",
         )
-    try:
-        with StoreWriter(
+    fractions = (
+        require_fraction("held_out_users", held_out_users),
+        require_fraction("held_out_examples", held_out_examples),
+    )
+    with (
+        _disk_errors(out),
+        StoreWriter.create(
             out,
             tokenizer=tokenizer,
             seq_len=seq_len,
-            overwrite=overwrite,
+            fractions=fractions,
             loss_mask=source.loss_mask,
-            resume_key=stages.key(),
-        ) as writer:
-            stages.run(writer, writer.scratch, writer.checkpoints(tally))
-            return writer.finish(
-                source=stages.source_facts(),
-                fractions=stages.fractions,
-                tally=stages.tally,
-                ownership=stages.ownership(),
-            )
-    except OSError as error:
-        raise _disk(out, error) from error
+            overwrite=overwrite,
+            resume=stages.identity(),
+        ) as writer,
+    ):
+        return stages.run(writer)
 
 
 def append_records(
@@ -154,161 +142,141 @@ def append_records(
             not fit it; or there is nothing to store.
         FailureError: the disk is full. The store is then as it was.
     """
-    tally = Tally()
-    try:
-        with StoreAppender(store) as writer:
-            meta = writer.meta
-            if meta.ownership["rule"] == "greedy":
-                raise UseError(
-                    "records of several owners cannot be appended: the bound on each owner was "
-                    "settled over all records at once",
-                    hint="prepare the store again from all of its sources",
-                )
-            if source.loss_mask != meta.loss_mask:
-                raise UseError(
-                    "a conversation store takes conversations alone, and another store none: the "
-                    "loss would count other tokens than before",
-                    hint="prepare a store of their own",
-                )
-            stages = _Stages(
-                source=source,
-                tokenizer=StoreTokenizer.load(writer.tokenizer_path).with_end(meta.end_of_text_id),
-                seq_len=meta.seq_len,
-                fractions=(meta.held_out_users, meta.held_out_examples),
-                rule=SplitRule(split),
-                bound=None,
-                engine=GroupingEngine(engine),
-                memory_limit=memory_limit,
-                progress=progress or NoProgress(),
-                tally=tally,
-                first_owner=FirstOwner(tally),
+    stages = _Stages(
+        source=source,
+        rule=SplitRule(split),
+        bound=None,
+        engine=GroupingEngine(engine),
+        memory_limit=memory_limit,
+        progress=progress or NoProgress(),
+    )
+    with _disk_errors(store), StoreWriter.append(store, resume=stages.identity()) as writer:
+        if writer.meta.ownership["rule"] == "greedy":
+            raise UseError(
+                "records of several owners cannot be appended: the bound on each owner was "
+                "settled over all records at once",
+                hint="prepare the store again from all of its sources",
             )
-            stages.run(writer, writer.scratch, None)
-            return writer.finish(
-                source=stages.source_facts(), tally=stages.tally, ownership=stages.ownership()
+        if source.loss_mask != writer.meta.loss_mask:
+            raise UseError(
+                "a conversation store takes conversations alone, and another store none: the "
+                "loss would count other tokens than before",
+                hint="prepare a store of their own",
             )
-    except OSError as error:
-        raise _disk(store, error) from error
+        return stages.run(writer)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Stages:
-    """Reading, grouping, tokenizing and writing."""
+    """Reading, grouping, tokenizing and writing: from a source into the writer of a store.
 
-    source: Source
-    tokenizer: StoreTokenizer
-    seq_len: int
-    fractions: tuple[float, float]
-    rule: SplitRule
-    bound: int | None
-    engine: GroupingEngine
-    memory_limit: str
-    progress: Progress
-    tally: Tally
-    first_owner: FirstOwner
+    Args:
+        source, engine, memory_limit, progress: as in `prepare_store`.
+        rule: how a training user's records are split.
+        bound: k of ``Owners.GREEDY``; None: each record is its first owner's.
+    """
 
-    def ownership(self) -> dict[str, Any] | None:
-        """What `StoreMeta.ownership` says; None: each record had one owner."""
-        if self.bound is not None:
-            return greedy_facts(self.bound)
-        return first_owner_facts() if self.first_owner.several else None
+    def __init__(
+        self,
+        *,
+        source: Source,
+        rule: SplitRule,
+        bound: int | None,
+        engine: GroupingEngine,
+        memory_limit: str,
+        progress: Progress,
+    ) -> None:
+        self.source, self.rule, self.bound = source, rule, bound
+        self._engine, self._memory_limit, self._progress = engine, memory_limit, progress
+        self._tally = Tally()
+        self._first_owner = FirstOwner(self._tally)
 
-    def key(self) -> str | None:
-        """What the store depends on, if it can be told; see `checkpoints`."""
+    def identity(self) -> dict[str, Any] | None:
+        """What a store depends on besides its own facts; None if the source cannot tell."""
         source = self.source
         signature = source.signature() if isinstance(source, SignedSource) else None
         if signature is None:
             return None
-        return resume_key(
-            format=layout.FORMAT_VERSION,
-            version=__version__,
-            source=signature,
-            facts=self.source_facts(),
-            tokenizer=[self.tokenizer.sha256, self.tokenizer.end_of_text_id],
-            seq_len=self.seq_len,
-            fractions=self.fractions,
-            bound=self.bound,
-            engine=str(self.engine),
-        )
+        return {
+            "version": __version__,
+            "source": signature,
+            "facts": self._source_facts(),
+            "bound": self.bound,
+            "engine": str(self._engine),
+        }
 
-    def run(self, writer: Writer, scratch: Path, checkpoints: Checkpoints | None) -> None:
+    def run(self, writer: StoreWriter) -> StoreMeta:
         """All stages; those that a killed run finished are left out."""
-        state = None if checkpoints is None else checkpoints.restore(writer.body)
-        with self._grouping(scratch) as grouping:
+        tally, progress, checkpoints = self._tally, self._progress, writer.checkpoints(self._tally)
+        state = checkpoints.restore()
+        with self._grouping(writer.scratch) as grouping:
             if state is None:
-                self.progress.stage("reading", self.source.size)
-                kept = grouping.add(self._blocks())
-                self.progress.stage("grouping", None)
+                progress.stage("reading", self.source.size)
+                done, kept = 0, grouping.add(self._blocks(writer.meta.held_out_users))
+                progress.stage("grouping", None)
                 grouping.sort()
-                if checkpoints is not None:
-                    checkpoints.grouped(
-                        kept=kept, several=self.first_owner.several, files=grouping.files
-                    )
-                done = 0
+                several = self._first_owner.several
+                checkpoints.grouped(kept=kept, several=several, files=grouping.files)
             else:
-                kept, done, self.first_owner.several = state.kept, state.done, state.several
-            self.progress.stage("tokenizing", kept)
+                kept, done, self._first_owner.several = state.kept, state.done, state.several
+            progress.stage("tokenizing", kept)
             examples = Examples(
                 writer,
-                self.tokenizer,
-                seq_len=self.seq_len,
-                fractions=self.fractions,
                 rule=self.rule,
                 one_per_record=self.bound is not None,
-                tally=self.tally,
+                tally=tally,
                 checkpoints=checkpoints,
             )
             # One block is tokenized while the one before it is cut and written.
             for block, encoded in ahead(examples.encode, grouping.batches(skip=done)):
                 examples.add(encoded)
                 done += len(block)
-                self.progress.at(done)
+                progress.at(done)
             examples.flush()
-        if self.tally.records_stored == 0:
-            raise UseError(_nothing(self.tally), hint="check --user-field, --text-field and PATH")
+        if tally.records_stored == 0:
+            raise UseError(_nothing(tally), hint="check --user-field, --text-field and PATH")
+        return writer.finish(source=self._source_facts(), tally=tally, ownership=self._ownership())
+
+    def _ownership(self) -> dict[str, Any] | None:
+        """What `StoreMeta.ownership` says; None: each record had one owner."""
+        if self.bound is not None:
+            return greedy_facts(self.bound)
+        return first_owner_facts() if self._first_owner.several else None
 
     def _grouping(self, scratch: Path) -> Grouping | SparkGrouping:
-        if self.engine is GroupingEngine.SPARK:
+        if self._engine is GroupingEngine.SPARK:
             from userdp.data.spark import SparkGrouping
 
-            return SparkGrouping(scratch, memory_limit=self.memory_limit)
-        return Grouping(scratch, memory_limit=self.memory_limit)
+            return SparkGrouping(scratch, memory_limit=self._memory_limit)
+        return Grouping(scratch, memory_limit=self._memory_limit)
 
-    def source_facts(self) -> dict[str, Any]:
-        return {
-            "kind": self.source.kind,
-            "public": self.source.public,
-            "split": str(self.rule),
-            **self.source.facts(),
-        }
-
-    def _blocks(self) -> Iterator[Columns]:
-        """The records to store, one owner each."""
+    def _source_facts(self) -> dict[str, Any]:
         source = self.source
-        if self.bound is not None or source.public or not isinstance(source, BlockSource):
-            yield from in_columns(self._records())
-            return
-        for block in source.blocks(self.tally, self.progress):
-            if isinstance(block, Columns):
-                yield block
-            else:
-                yield from in_columns(self.first_owner(block))
+        facts = {"kind": source.kind, "public": source.public, "split": str(self.rule)}
+        return {**facts, **source.facts()}
 
-    def _records(self) -> Iterable[Record]:
-        records: Iterable[Record] = self.source.records(self.tally, self.progress)
-        if self.source.several_owners:
-            if self.bound is None:
-                records = self.first_owner(records)
-            else:
-                records = bounded(
-                    records,
-                    records_per_user=self.bound,
-                    held_out_users=self.fractions[0],
-                    tally=self.tally,
-                )
-        if self.source.public:
-            records = on_one_side(records, held_out_users=self.fractions[0], tally=self.tally)
-        return records
+    def _blocks(self, held_out_users: float) -> Iterator[Columns]:
+        """The records to store, one owner each."""
+        source, tally = self.source, self._tally
+        if isinstance(source, BlockSource):
+            blocks = source.blocks(tally, self._progress)
+        else:
+            blocks = in_columns(source.records(tally, self._progress))
+        if self.bound is not None:
+            records = bounded(
+                chain.from_iterable(blocks),
+                records_per_user=self.bound,
+                held_out_users=held_out_users,
+                tally=tally,
+            )
+            blocks = in_columns(records)
+        elif source.several_owners:
+            blocks = map(self._first_owner, blocks)
+        if source.public:
+            records = on_one_side(
+                chain.from_iterable(blocks), held_out_users=held_out_users, tally=tally
+            )
+            blocks = in_columns(records)
+        return blocks
 
 
 def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:
@@ -328,12 +296,17 @@ def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:
     return None
 
 
-def _disk(store: Path, error: OSError) -> FailureError:
-    return FailureError(
-        f"the store at {store} could not be written: {error.strerror or error}; "
-        "what was there before is unchanged",
-        hint="is the disk full, or the folder read-only?",
-    )
+@contextmanager
+def _disk_errors(store: Path) -> Iterator[None]:
+    """`FailureError` where the disk fails."""
+    try:
+        yield
+    except OSError as error:
+        raise FailureError(
+            f"the store at {store} could not be written: {error.strerror or error}; "
+            "what was there before is unchanged",
+            hint="is the disk full, or the folder read-only?",
+        ) from error
 
 
 def _nothing(tally: Tally) -> str:

@@ -96,12 +96,14 @@ class Tally:
         self.records_read += records
 
     def drop(self, reason: Drop, records: int = 1) -> None:
-        """Count records dropped for ``reason``."""
-        self.drops[str(reason)] += records
+        """Count records dropped for ``reason``; a reason of none is not named."""
+        if records:
+            self.drops[str(reason)] += records
 
     def drop_examples(self, reason: ExampleDrop, examples: int = 1) -> None:
         """Count examples dropped from records that are stored."""
-        self.example_drops[str(reason)] += examples
+        if examples:
+            self.example_drops[str(reason)] += examples
 
     def store(self, records: int = 1) -> None:
         """Count records stored."""

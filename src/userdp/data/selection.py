@@ -36,6 +36,29 @@ class Counted(Protocol):
     def user_hashes(self) -> NDArray[np.uint64]: ...
 
 
+def require_places(
+    users: ArrayLike, places: ArrayLike, counts: NDArray[np.int64], *, what: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Both as int64, else `IndexError`.
+
+    Args:
+        users: int64 (rows,), each in [0, len(counts)).
+        places: int64 (rows,), each in [0, counts[user]).
+        counts: int64 (users,).
+        what: a place is, for the message.
+    """
+    user, place = np.asarray(users, dtype=np.int64), np.asarray(places, dtype=np.int64)
+    if user.shape != place.shape or user.ndim != 1:
+        raise IndexError(
+            f"users and {what}s must be of one length, got shapes {user.shape} and {place.shape}"
+        )
+    if user.size and not (user.min() >= 0 and user.max() < len(counts)):
+        raise IndexError(f"a user index is outside [0, {len(counts)})")
+    if not np.all((place >= 0) & (place < counts[user])):
+        raise IndexError(f"a {what} is outside its user's [0, count)")
+    return user, place
+
+
 @dataclass(frozen=True, slots=True)
 class FixedSelection:
     """At most ``group_size`` examples per user, the same at every step. See `fixed_selection`.
@@ -67,12 +90,7 @@ class FixedSelection:
         Raises:
             IndexError: a rank or user is out of range.
         """
-        user = np.asarray(users, dtype=np.int64)
-        rank = np.asarray(ranks, dtype=np.int64)
-        if user.size and not (user.min() >= 0 and user.max() < len(self.counts)):
-            raise IndexError(f"a user index is outside [0, {len(self.counts)})")
-        if not np.all((rank >= 0) & (rank < self.counts[user])):
-            raise IndexError("a rank is outside its user's [0, count)")
+        user, rank = require_places(users, ranks, self.counts, what="rank")
         examples = rank.copy()
         over = np.flatnonzero(self.full_counts[user] > self.group_size)
         if over.size:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data.hashing import mix64
-from userdp.data.selection import FixedSelection, fixed_selection
+from userdp.data.selection import FixedSelection, fixed_selection, require_places
 from userdp.data.store import StoreSplit, TokenRows
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
@@ -93,12 +93,7 @@ class RankedSelection:
 
     def map(self, users: ArrayLike, ranks: ArrayLike) -> NDArray[np.int64]:
         """As `FixedSelection.map`."""
-        user = np.asarray(users, dtype=np.int64)
-        rank = np.asarray(ranks, dtype=np.int64)
-        if user.size and not (user.min() >= 0 and user.max() < len(self.counts)):
-            raise IndexError(f"a user index is outside [0, {len(self.counts)})")
-        if not np.all((rank >= 0) & (rank < self.counts[user])):
-            raise IndexError("a rank is outside its user's [0, count)")
+        user, rank = require_places(users, ranks, self.counts, what="rank")
         chosen: NDArray[np.int64] = self.examples[self.starts[user] + rank]
         return chosen
 
@@ -159,15 +154,15 @@ def build_selector(
     if strategy is Strategy.RANDOM_CHUNK:
         if seq_len is None:
             raise UseError("random chunks need seq_len", hint="the store's own is meta.seq_len")
-        return ChunkSelector(split, cap, require_count("seq_len", seq_len, at_least=2))
+        return _ChunkSelector(split, cap, require_count("seq_len", seq_len, at_least=2))
     if strategy in (Strategy.RANDOM, Strategy.RESAMPLED):
-        return DrawnSelector(split, cap, strategy is Strategy.RESAMPLED)
+        return _DrawnSelector(split, cap, strategy is Strategy.RESAMPLED)
     _, ranked = select_once(split, cap, strategy=strategy, scores=scores)
-    return RankedSelector(split, ranked)
+    return _RankedSelector(split, ranked)
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnSelector:
+class _DrawnSelector:
     """Examples drawn anew each step. See `Selector`."""
 
     split: StoreSplit
@@ -190,7 +185,7 @@ class DrawnSelector:
 
 
 @dataclass(frozen=True, slots=True)
-class RankedSelector:
+class _RankedSelector:
     """The same examples of a user at each step. See `Selector`."""
 
     split: StoreSplit
@@ -208,7 +203,7 @@ class RankedSelector:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkSelector:
+class _ChunkSelector:
     """Random chunks of all of a user's tokens. See `Selector`.
 
     A user of at most ``seq_len`` tokens gives one row with all of them, since every chunk of it

@@ -12,15 +12,15 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from userdp.data.columns import BLOCK_BYTES, Columns, offsets_of
+from userdp.data.columns import BLOCK_BYTES, Columns, bounds_by_size, offsets_of
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
 from userdp.errors import FailureError, UseError
 
@@ -53,7 +53,7 @@ _LOCAL = {
 }
 
 
-class SparkGrouping:
+class SparkGrouping(AbstractContextManager["SparkGrouping"]):
     """Records in, the same records out ordered by (user bytes, order): `Grouping`, by Spark.
 
     A context manager; `add` is called once, then `batches`. Records are written to Parquet as they
@@ -115,7 +115,7 @@ class SparkGrouping:
         partial = self._folder / "sorted.partial"
         shutil.rmtree(partial, ignore_errors=True)
         if any(self._read.iterdir()):
-            with _Session(self._folder / "spill", heap=self._heap) as spark:
+            with _session(self._folder / "spill", heap=self._heap) as spark:
                 _sort(spark, self._read, partial)
         else:
             partial.mkdir()
@@ -153,73 +153,55 @@ class SparkGrouping:
                         for whole in file.iter_batches(batch_size=records, row_groups=[group]):
                             rows = _columns_of(whole.slice(min(skip, len(whole))))
                             skip -= len(whole) - len(rows)
-                            yield from _cut(rows, size)
+                            sizes = np.diff(offsets_of(rows.texts))
+                            for bounds in bounds_by_size(sizes, records=records, size=size):
+                                yield rows.part(*bounds)
             except (OSError, pa.ArrowException) as error:
                 raise _failure(error) from error
 
     def _parts(self) -> list[Path]:
         return sorted(self._folder.glob("sorted-*.parquet"))
 
-    def __enter__(self) -> SparkGrouping:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held open between calls."""
 
 
-class _Session:
-    """A Spark session: the one that is active, or one of our own, which ends with the block."""
+@contextmanager
+def _session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
+    """The Spark session that is active, or one of our own, which ends with the block."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
-    def __init__(self, spill: Path, *, heap: int) -> None:
-        self._spill, self._heap = spill, heap
-        self._own: SparkSession | None = None
-
-    def __enter__(self) -> SparkSession:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-
-        active = SparkSession.getActiveSession()
-        if active is not None:
-            return active
-        self._spill.mkdir(exist_ok=True)
-        settings = {
-            "spark.app.name": "userdp prepare",
-            "spark.driver.memory": f"{self._heap // 2**20}m",
-            "spark.local.dir": str(self._spill),
-            "spark.sql.warehouse.dir": str(self._spill / "warehouse"),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "OFF",
-            **({} if _is_configured() else _LOCAL),
-        }
-        builder = SparkSession.builder
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        try:
-            self._own = builder.getOrCreate()
-        except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-            raise _failure(error) from error
-        return self._own
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._own is None:
-            return
-        try:
-            self._own.stop()
-        except Exception:  # a Java side that is gone fails in many ways: what ended it is raised
-            if kind is None:
-                raise
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    spill.mkdir(exist_ok=True)
+    settings = {
+        "spark.app.name": "userdp prepare",
+        "spark.driver.memory": f"{heap // 2**20}m",
+        "spark.local.dir": str(spill),
+        "spark.sql.warehouse.dir": str(spill / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        **({} if _is_configured() else _LOCAL),
+    }
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        own = builder.getOrCreate()
+    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+        raise _failure(error) from error
+    try:
+        yield own
+    except BaseException:
+        with suppress(Exception):  # a Java side that is gone fails in many ways, and why it is
+            own.stop()  # gone is what is raised
+        raise
+    own.stop()
 
 
 def _is_configured() -> bool:
@@ -282,17 +264,6 @@ def _columns_of(batch: pa.RecordBatch) -> Columns:
         batch.column("held_out").to_numpy(zero_copy_only=False),
         pieces if has_pieces else None,
     )
-
-
-def _cut(rows: Columns, size: int) -> Iterator[Columns]:
-    """``rows`` in blocks that end once their texts have ``size`` bytes."""
-    sizes = np.diff(offsets_of(rows.texts))
-    ends = np.cumsum(sizes)
-    begin = 0
-    while begin < len(rows):
-        end = int(np.searchsorted(ends, ends[begin] - sizes[begin] + size)) + 1
-        yield rows[begin:end]
-        begin = min(end, len(rows))
 
 
 def _failure(error: Any) -> FailureError:

@@ -11,7 +11,10 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data import format as layout
+from userdp.data.files import read_columns, read_table
+from userdp.data.index import Index
 from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.selection import require_places
 from userdp.data.splits import Split
 from userdp.errors import UseError
 
@@ -64,9 +67,9 @@ class UserStore:
         ]
         self._index = path / layout.INDEX / layout.segment_name(meta.generation)
         self._hashes = _hash_words(self._index / layout.USERS)
-        self._spans = _columns(self._index / layout.SPANS)
+        self._spans = read_columns(self._index / layout.SPANS)
         ids = self._index / layout.USER_IDS
-        self._ids = _table(ids) if ids.exists() else None  # a later append may remove the file
+        self._ids = read_table(ids) if ids.exists() else None  # a later append may remove the file
 
     @classmethod
     def open(cls, path: Path | str, *, fixed_graph: bool = False) -> UserStore:
@@ -125,12 +128,13 @@ class UserStore:
         spans = {key: values[first:last] for key, values in self._spans.items()}
         return StoreSplit(split, self._segments, spans, self._hashes)
 
-    def users_table(self) -> pa.Table:
-        """The whole of users.arrow, for appending and verifying."""
-        return _table(self._index / layout.USERS)
+    def index(self) -> Index:
+        """The whole index, for appending and verifying; `UseError` without the user ids."""
+        self.user_ids()
+        return Index.read(self._index)
 
     def spans(self) -> dict[str, NDArray[Any]]:
-        """The columns of the span index, for appending and verifying."""
+        """The columns of the span index, for verifying."""
         return self._spans
 
     def segment_examples(self) -> list[int]:
@@ -181,7 +185,7 @@ class StoreSplit:
         first_span = np.flatnonzero(np.diff(user, prepend=-1))
         self.rows: NDArray[np.int64] = user[first_span]
         self._user_spans = np.append(first_span, len(user))
-        self._spans_in_tokens: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._spans_in_tokens: tuple[NDArray[np.int64], ...] | None = None
         self._user_first = self._span_first[self._user_spans]
         self.counts: NDArray[np.int64] = np.diff(self._user_first)
         self.user_hashes: NDArray[np.uint64] = hashes[self.rows]
@@ -204,9 +208,7 @@ class StoreSplit:
     @property
     def token_counts(self) -> NDArray[np.int64]:
         """int64 (users,): tokens of each user's examples, one after another. Operator-only."""
-        first = self._token_first()
-        counts: NDArray[np.int64] = np.diff(first[self._user_spans])
-        return counts
+        return self._token_spans()[2]
 
     def gather_tokens(self, users: ArrayLike, starts: ArrayLike, length: int) -> TokenRows:
         """``length`` tokens from place ``starts[r]`` of all of user ``users[r]``'s tokens.
@@ -224,15 +226,11 @@ class StoreSplit:
 
         Source: "random chunk" of Chua et al. 2024, Section 5.1.
         """
-        user = np.asarray(users, dtype=np.int64)
-        start = np.asarray(starts, dtype=np.int64)
-        self._require_users(user)
-        first, span_begin = self._token_spans()
+        user, start = require_places(users, starts, self.token_counts, what="start")
+        first, span_begin, _ = self._token_spans()
         bounds = self._user_spans
         end = first[bounds[user + 1]]
         place = first[bounds[user]] + start
-        if not np.all((start >= 0) & (place < end)):
-            raise IndexError("a start is outside its user's [0, token count)")
         end = np.minimum(place + length, end)
         rows = np.arange(len(user))
         nothing = np.zeros(0, dtype=np.int64)
@@ -252,16 +250,13 @@ class StoreSplit:
         offsets = _starts(np.bincount(row, weights=here, minlength=len(user)).astype(np.int64))
         return TokenRows(pieces.tokens, offsets, pieces.targets)
 
-    def _token_first(self) -> NDArray[np.int64]:
-        """Where each span's tokens begin among the split's: int64 (spans + 1,)."""
-        return self._token_spans()[0]
-
-    def _token_spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where each span's tokens begin among the split's, and in their segment."""
+    def _token_spans(self) -> tuple[NDArray[np.int64], ...]:
+        """Where each span's tokens begin among the split's, and in their segment; users' counts."""
         if self._spans_in_tokens is None:
             count = np.diff(self._span_first)
             begins, sizes = self._extents(self._span_segment, self._span_start, count)
-            self._spans_in_tokens = _starts(sizes), begins
+            first = _starts(sizes)
+            self._spans_in_tokens = first, begins, np.diff(first[self._user_spans])
         return self._spans_in_tokens
 
     def _extents(
@@ -322,16 +317,7 @@ class StoreSplit:
         self, users: ArrayLike, examples: ArrayLike
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The segment of each example and its number there."""
-        user = np.asarray(users, dtype=np.int64)
-        example = np.asarray(examples, dtype=np.int64)
-        if user.shape != example.shape or user.ndim != 1:
-            raise IndexError(
-                f"users and examples must be of one length, got shapes {user.shape} and "
-                f"{example.shape}"
-            )
-        self._require_users(user)
-        if not np.all((example >= 0) & (example < self.counts[user])):
-            raise IndexError("an example index is outside its user's [0, count)")
+        user, example = require_places(users, examples, self.counts, what="example index")
         number = self._user_first[user] + example
         span = self._user_spans[user]
         several = np.flatnonzero(self._user_spans[user + 1] - span > 1)
@@ -340,10 +326,6 @@ class StoreSplit:
             span[several] = after - 1
         row = self._span_start[span] + (number - self._span_first[span])
         return self._span_segment[span], row
-
-    def _require_users(self, user: NDArray[np.int64]) -> None:
-        if user.size and not (user.min() >= 0 and user.max() < len(self.counts)):
-            raise IndexError(f"a user index is outside [0, {len(self.counts)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,28 +366,13 @@ def _pieces(
     return np.array(views.flatten().to_numpy(zero_copy_only=True))
 
 
-def _table(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
-
-
-def _columns(path: Path) -> dict[str, NDArray[Any]]:
-    table = _table(path)
-    return {
-        name: table.column(name).combine_chunks().to_numpy(zero_copy_only=True)
-        if table.num_rows == 0
-        else table.column(name).chunk(0).to_numpy(zero_copy_only=True)
-        for name in table.column_names
-    }
-
-
 def _column(path: Path) -> NDArray[Any]:
-    (values,) = _columns(path).values()
+    (values,) = read_columns(path).values()
     return values
 
 
 def _hash_words(path: Path) -> NDArray[np.uint64]:
-    column = _table(path).column("hash")
+    column = read_table(path).column("hash")
     if len(column) == 0:
         return np.zeros((0, 2), dtype=np.uint64)
     chunk = column.chunk(0)

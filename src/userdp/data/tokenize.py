@@ -134,35 +134,16 @@ class StoreTokenizer:
         return ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each text's tokens, the end-of-text token last where the tokenizer has one.
-
-        A text of more than `LONG_TEXT` characters is encoded in pieces, cut before white space:
-        the library keeps some hundred bytes of each token until a text is done.
-        """
-        end = [] if self.end_of_text_id is None else [self.end_of_text_id]
-        if max(map(len, texts), default=0) <= LONG_TEXT:
-            encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [encoding.ids + end for encoding in encodings]
-        tokens: list[list[int]] = []
-        for text in texts:
-            tokens.append([])
-            for piece in _short(text):
-                (encoding,) = self.encoder.encode_batch_fast([piece], add_special_tokens=False)
-                tokens[-1] += encoding.ids
-            tokens[-1] += end
-        return tokens
+        """Each text's tokens, the end-of-text token last where the tokenizer has one."""
+        tokens, sizes = self.encode_flat(texts)
+        return [part.tolist() for part in np.split(tokens, np.cumsum(sizes))[:-1]]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """What `encode` gives, flat: tokens as ``dtype``, and int64 (texts,) how many of each."""
-        if max(map(len, texts), default=0) > LONG_TEXT:
-            ids, added = self.encode(texts), 0
-        else:
-            encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-            ids = [encoding.ids for encoding in encodings]
-            added = 0 if self.end_of_text_id is None else 1
+        ids = self._ids(texts)
         sizes = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = np.fromiter(chain.from_iterable(ids), self.dtype, int(sizes.sum()))
-        if not added:
+        if self.end_of_text_id is None:
             return flat, sizes
         sizes += 1
         tokens = np.full(int(sizes.sum()), self.end_of_text_id, dtype=self.dtype)
@@ -170,6 +151,22 @@ class StoreTokenizer:
         texts_own[np.cumsum(sizes) - 1] = False
         tokens[texts_own] = flat
         return tokens, sizes
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's own tokens.
+
+        A text of more than `LONG_TEXT` characters is encoded in pieces, cut before white space:
+        the library keeps some hundred bytes of each token until a text is done.
+        """
+        if max(map(len, texts), default=0) > LONG_TEXT:
+            return [
+                [i for piece in _short(text) for i in self._batch([piece])[0]] for text in texts
+            ]
+        return self._batch(texts)
+
+    def _batch(self, texts: Sequence[str]) -> list[list[int]]:
+        encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
 
 def _short(text: str) -> Iterator[str]:

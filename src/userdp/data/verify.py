@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from userdp.data import format as layout
-from userdp.data.append import read_index
-from userdp.data.body import Index
 from userdp.data.content import NO_EXAMPLES, prolong
 from userdp.data.files import checksum
+from userdp.data.index import Index
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
@@ -133,7 +132,7 @@ def _check_index(store: UserStore) -> Iterator[str]:
 
 
 def _check_content(store: UserStore, progress: Progress) -> Iterator[str]:
-    index = read_index(store)
+    index = store.index()
     chains = [bytearray(NO_EXAMPLES * len(Split)) for _ in index.ids]
     progress.stage("content", sum(len(store.split(split).counts) for split in Split))
     done = 0

@@ -1,4 +1,4 @@
-"""Write a user store: all of it, or nothing."""
+"""Write a user store: all of it, or nothing. A new store is an append to an empty one."""
 
 from __future__ import annotations
 
@@ -7,220 +7,293 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Self
 
 from userdp.data import format as layout
-from userdp.data.body import Body, Index, checksums
-from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state
-from userdp.data.files import write_bytes
-from userdp.data.meta import StoreMeta, is_store
+from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state, resume_key
+from userdp.data.files import checksums, replace_bytes, write_bytes
+from userdp.data.index import EMPTY, Index
+from userdp.data.meta import StoreMeta, is_store, read_meta
 from userdp.data.near_ids import near_colliding
 from userdp.data.records import Tally
+from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
+from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.files import sync
 
+_SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
+_NO_TOTALS = {"records_read": 0, "records_stored": 0, "splits": {}}
 
-class StoreWriter:
-    """Writes users one after another, in order of their ids' bytes.
 
-    A context manager. The store appears at ``out`` when `finish` returns; leaving the block
-    before that removes everything. What a killed process left behind (a hidden folder beside
-    ``out``) goes when the next writer for ``out`` starts, or is gone on with: see `checkpoints`.
+class StoreWriter(SegmentWriter):
+    """Writes users one after another, in order of their ids' bytes; see `create` and `append`.
 
-    Args:
-        out: the store's place.
-        tokenizer: is copied into the store.
-        seq_len: most tokens of an example.
-        overwrite: replace the store that lies at ``out``; its privacy ledger is carried over,
-            since the people stay charged for what was released.
-        segment_tokens: a new segment begins once one holds this many.
-        loss_mask: whether each write brings targets.
-        resume_key: a killed run of this key is gone on with; None: none is.
+    A context manager. The new store, or the new generation of the old one, appears in one rename
+    when `finish` is done. Leaving the block before that leaves no store, or the old one, and
+    nothing else. What a killed process left goes when the next writer starts, or is gone on with:
+    see `checkpoints`.
 
-    Raises:
-        UseError: something lies at ``out`` and ``overwrite`` is false, or it is not a store.
+    Attributes:
+        meta: of the store that is added to, empty for a new one; after `finish`, of what was
+            written.
+        tokenizer: of the store.
     """
 
-    def __init__(
-        self,
+    @classmethod
+    def create(
+        cls,
         out: Path,
         *,
         tokenizer: StoreTokenizer,
         seq_len: int,
+        fractions: tuple[float, float] = (0.0, 0.0),
+        loss_mask: bool = False,
         overwrite: bool = False,
         segment_tokens: int = layout.SEGMENT_TOKENS,
-        loss_mask: bool = False,
-        resume_key: str | None = None,
+        resume: dict[str, Any] | None = None,
+    ) -> Self:
+        """The writer of a new store at ``out``.
+
+        Args:
+            out: the store's place.
+            tokenizer: is copied into the store.
+            seq_len: most tokens of an example.
+            fractions: of held-out users and held-out examples.
+            loss_mask: whether each write brings targets.
+            overwrite: replace the store that lies at ``out``; its privacy ledger is carried over,
+                since the people stay charged for what was released.
+            segment_tokens: a new segment begins once one holds this many.
+            resume: what else the store depends on, so that a killed run of the same can be gone on
+                with; None: none is.
+
+        Raises:
+            UseError: something lies at ``out`` and ``overwrite`` is false, or it is not a store.
+        """
+        place = out.absolute()
+        _recover(place)
+        _require_free(place, overwrite=overwrite)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        meta = _empty(tokenizer, seq_len=seq_len, fractions=fractions, loss_mask=loss_mask)
+        key = resume_key(meta, resume)
+        folder, lock = _abandoned(place, key) or _hidden(place)
+        return cls(
+            folder, lock, meta, tokenizer, EMPTY, place=place, overwrite=overwrite, key=key,
+            segment_tokens=segment_tokens,
+        )  # fmt: skip
+
+    @classmethod
+    def append(
+        cls,
+        store: Path,
+        *,
+        segment_tokens: int = layout.SEGMENT_TOKENS,
+        resume: dict[str, Any] | None = None,
+    ) -> Self:
+        """The writer of more users, or more of the same users, into the store at ``store``.
+
+        Token files are never rewritten, and readers that have the store open keep the generation
+        that they opened. One appender at a time: the store's folder is locked. The store gets a
+        new ``store_id`` and content hash, as it is other data: a run that began before refuses to
+        resume on it.
+
+        Args:
+            store: the store's place.
+            segment_tokens: as in `create`.
+            resume: as in `create`.
+
+        Raises:
+            UseError: no store of this version is there, it lacks its user ids, or another process
+                appends to it.
+        """
+        folder = store.absolute()
+        read_meta(folder)
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            meta = read_meta(folder)
+            tokenizer = StoreTokenizer.load(folder / layout.TOKENIZER)
+            return cls(
+                folder, lock, meta, tokenizer.with_end(meta.end_of_text_id),
+                UserStore.open(folder, fixed_graph=True).index(), place=folder, overwrite=False,
+                key=resume_key(meta, resume), segment_tokens=segment_tokens,
+            )  # fmt: skip
+        except BaseException as error:
+            os.close(lock)
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise UseError(
+                f"another process appends to the store at {store}", hint="wait until it is done"
+            ) from None
+
+    def __init__(
+        self,
+        folder: Path,
+        lock: int,
+        meta: StoreMeta,
+        tokenizer: StoreTokenizer,
+        old: Index,
+        *,
+        place: Path,
+        overwrite: bool,
+        key: str | None,
+        segment_tokens: int,
     ) -> None:
-        self._out = out.absolute()
-        _recover(self._out)
-        require_free(self._out, overwrite=overwrite)
-        self._overwrite = overwrite
-        self._tokenizer = tokenizer
-        self._seq_len = seq_len
-        self.loss_mask = loss_mask
-        self._resume_key = resume_key
-        self._out.parent.mkdir(parents=True, exist_ok=True)
-        found = _abandoned(self._out, resume_key)
-        if found is None:
-            self._work = self._out.with_name(f".{self._out.name}.partial-{secrets.token_hex(4)}")
-            self._work.mkdir(mode=0o700)
-            self._lock = os.open(self._work, os.O_RDONLY)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            (self._work / layout.SEGMENTS).mkdir()
-        else:
-            self._work, self._lock = found
-        self.body = Body(
-            self._work, dtype=tokenizer.dtype, loss_mask=loss_mask, segment_tokens=segment_tokens
+        self.meta, self.tokenizer = meta, tokenizer
+        self._lock, self._place, self._overwrite, self._key = lock, place, overwrite, key
+        for name in (layout.SEGMENTS, layout.INDEX):
+            (folder / name).mkdir(exist_ok=True)
+        clear(folder, meta, read_state(folder, key))
+        super().__init__(
+            folder,
+            dtype=meta.token_dtype,
+            loss_mask=meta.loss_mask,
+            old=old,
+            first_segment=meta.segments,
+            segment_tokens=segment_tokens,
         )
 
     @property
     def scratch(self) -> Path:
         """A folder for working files, on the store's disk; gone when the writer closes."""
-        return self._work / SCRATCH
+        return self.folder / SCRATCH
 
     def checkpoints(self, tally: Tally) -> Checkpoints:
         """What is kept of the run for the case that it is killed."""
-        return Checkpoints(self._work, self._resume_key, tally)
-
-    def user(self, user: bytes) -> None:
-        """Begin a user; ids must come in increasing order of bytes."""
-        self.body.user(user)
-
-    def write(
-        self,
-        split: Split,
-        tokens: NDArray[Any],
-        lengths: NDArray[np.int64],
-        *,
-        targets: NDArray[np.uint8] | None = None,
-        records: int = 0,
-    ) -> None:
-        """Append examples to ``split`` of the user begun last; see `Body.write`."""
-        self.body.write(split, tokens, lengths, targets=targets, records=records)
+        return Checkpoints(self, self._key, tally)
 
     def finish(
-        self,
-        *,
-        source: dict[str, Any],
-        fractions: tuple[float, float],
-        tally: Tally,
-        ownership: dict[str, Any] | None = None,
+        self, *, source: dict[str, Any], tally: Tally, ownership: dict[str, Any] | None = None
     ) -> StoreMeta:
-        """Write the index, sync, and put the store in its place.
+        """Write the new generation of the index, sync, and let it count.
 
         Args:
             source: what the source says of itself.
-            fractions: of held-out users and held-out examples.
             tally: its books must balance.
-            ownership: see `StoreMeta`; None: each record has one user.
+            ownership: replaces the store's (see `StoreMeta`); None: it stays.
         """
         tally.balance()
-        self.body.close()
-        index = self.body.index()
-        generation = Path(layout.INDEX) / layout.segment_name(0)
-        index.write(self._work / generation)
-        write_bytes(self._work / layout.TOKENIZER, self._tokenizer.content)
-        meta = StoreMeta(
-            format_version=layout.FORMAT_VERSION,
+        self.close()
+        old, index = self.meta, self.index()
+        generation = Path(layout.INDEX) / layout.segment_name(old.generation + 1)
+        index.write(self.folder / generation)
+        names = (layout.USERS, layout.USER_IDS, layout.SPANS)
+        new_files = [*self.new_files(), *(generation / name for name in names)]
+        kept = {name: sums for name, sums in old.files.items() if not _is_index(name)}
+        meta = replace(
+            old,
             store_id=secrets.token_hex(16),
-            seq_len=self._seq_len,
-            vocab_size=self._tokenizer.vocab_size,
-            token_dtype=self._tokenizer.dtype,
-            end_of_text_id=self._tokenizer.end_of_text_id,
-            tokenizer_sha256=self._tokenizer.sha256,
-            content_sha256=index.content_hash(seq_len=self._seq_len, loss_mask=self.loss_mask),
-            source=source,
-            held_out_users=fractions[0],
-            held_out_examples=fractions[1],
-            drops=dict(sorted(tally.drops.items())),
-            example_drops=dict(sorted(tally.example_drops.items())),
-            totals=totals_of(self.body, index, tally),
-            generation=0,
-            segments=self.body.segments,
-            loss_mask=self.loss_mask,
-            ownership=ownership or SINGLE_OWNER,
-            appended=[],
-            files={
-                **checksums(self._work, self.body.new_files()),
-                **checksums(self._work, index_files(generation)),
-                **checksums(self._work, iter([Path(layout.TOKENIZER)])),
-            },
+            content_sha256=index.content_hash(seq_len=old.seq_len, loss_mask=old.loss_mask),
+            sources=[*old.sources, source],
+            drops=_added(old.drops, tally.drops),
+            example_drops=_added(old.example_drops, tally.example_drops),
+            totals=totals_of(self, index, tally, old.totals),
+            generation=old.generation + 1,
+            segments=self.segments,
+            ownership=ownership or old.ownership,
+            files={**kept, **checksums(self.folder, new_files)},
         )
-        write_bytes(self._work / layout.META, meta_text(meta))
-        self._publish()
+        self._publish(meta)
+        self.meta = meta
         return meta
 
-    def _publish(self) -> None:
+    def _publish(self, meta: StoreMeta) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
-        for folder, _, _ in os.walk(self._work):
+        is_new = self.folder != self._place
+        if is_new:
+            write_bytes(self.folder / layout.TOKENIZER, self.tokenizer.content)
+        for folder, _, _ in os.walk(self.folder):
             sync(Path(folder))
-        require_free(self._out, overwrite=self._overwrite)
-        if not self._out.exists():
-            self._work.rename(self._out)
-            sync(self._out.parent)
+        content = json.dumps(meta.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        replace_bytes(self.folder / layout.META, content.encode())
+        if is_new:
+            self._move()
+
+    def _move(self) -> None:
+        """Put the new store into its place, and the old one away."""
+        place = self._place
+        _require_free(place, overwrite=self._overwrite)
+        if not place.exists():
+            self.folder.rename(place)
+            sync(place.parent)
             return
-        old = self._out.with_name(f".{self._out.name}.old-{secrets.token_hex(4)}")
-        held = os.open(self._out, os.O_RDONLY)
+        old = place.with_name(f".{place.name}.old-{secrets.token_hex(4)}")
+        held = os.open(place, os.O_RDONLY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)  # until an append to the old store is done
-            _keep_ledger(self._out, self._work)
-            self._out.rename(old)
+            _keep_ledger(place, self.folder)
+            place.rename(old)
         finally:
             os.close(held)
-        self._work.rename(self._out)
-        sync(self._out.parent)
-        _keep_ledger(old, self._out)
+        self.folder.rename(place)
+        sync(place.parent)
+        _keep_ledger(old, place)
         shutil.rmtree(old, ignore_errors=True)
 
-    def __enter__(self) -> StoreWriter:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.body.abandon()
-        shutil.rmtree(self._work, ignore_errors=True)
+    def __exit__(self, *_: object) -> None:
+        self.abandon()
+        if self.folder == self._place:
+            clear(self.folder, self.meta, None)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
 
-SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
+def _empty(
+    tokenizer: StoreTokenizer, *, seq_len: int, fractions: tuple[float, float], loss_mask: bool
+) -> StoreMeta:
+    """The facts about a store of nobody, which a new store is an append to."""
+    content = {"bytes": len(tokenizer.content), "sha256": tokenizer.sha256}
+    return StoreMeta(
+        format_version=layout.FORMAT_VERSION,
+        store_id="",
+        seq_len=seq_len,
+        vocab_size=tokenizer.vocab_size,
+        token_dtype=tokenizer.dtype,
+        end_of_text_id=tokenizer.end_of_text_id,
+        tokenizer_sha256=tokenizer.sha256,
+        content_sha256="",
+        sources=[],
+        held_out_users=fractions[0],
+        held_out_examples=fractions[1],
+        drops={},
+        example_drops={},
+        totals=_NO_TOTALS,
+        generation=-1,
+        segments=0,
+        loss_mask=loss_mask,
+        ownership=_SINGLE_OWNER,
+        files={layout.TOKENIZER: content},
+    )
 
 
-def index_files(generation: Path) -> Iterator[Path]:
-    """The files of an index, by their paths in the store."""
-    return iter([generation / name for name in (layout.USERS, layout.USER_IDS, layout.SPANS)])
+def _is_index(name: str) -> bool:
+    return name.startswith(f"{layout.INDEX}/")
 
 
-def meta_text(meta: StoreMeta) -> bytes:
-    """The content of meta.json."""
-    return (json.dumps(meta.to_dict(), indent=2, ensure_ascii=False) + "\n").encode()
+def _added(old: dict[str, int], new: Counter[str]) -> dict[str, int]:
+    return dict(sorted((Counter(old) + new).items()))
 
 
 def totals_of(
-    body: Body, index: Index, tally: Tally, old: dict[str, Any] | None = None
+    written: SegmentWriter, index: Index, tally: Tally, before: dict[str, Any]
 ) -> dict[str, Any]:
-    """`StoreMeta.totals`: what was there and what ``body`` and ``tally`` bring."""
-    before = old or {"records_read": 0, "records_stored": 0, "splits": {}}
+    """`StoreMeta.totals`: what was there ``before``, and what was written and read since."""
     nothing = {"examples": 0, "tokens": 0}
     splits = {}
     for split in Split:
         was = before["splits"].get(str(split), nothing)
         splits[str(split)] = {
             "users": index.users_of(split),
-            "examples": was["examples"] + body.examples[split],
-            "tokens": was["tokens"] + body.tokens[split],
+            "examples": was["examples"] + written.examples[split],
+            "tokens": was["tokens"] + written.tokens[split],
         }
     return {
         "records_read": before["records_read"] + tally.records_read,
@@ -233,7 +306,7 @@ def totals_of(
     }
 
 
-def require_free(out: Path, *, overwrite: bool) -> None:
+def _require_free(out: Path, *, overwrite: bool) -> None:
     """`UseError` if a store may not be put at ``out``."""
     if not out.exists() and not out.is_symlink():
         return
@@ -259,6 +332,15 @@ def _keep_ledger(old: Path, new: Path) -> None:
         sync(new)
 
 
+def _hidden(place: Path) -> tuple[Path, int]:
+    """A new hidden folder beside ``place``, locked."""
+    folder = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
+    folder.mkdir(mode=0o700)
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock
+
+
 def _recover(out: Path) -> None:
     """Bring back an old store that a killed process had moved aside and not yet replaced."""
     for old in out.parent.glob(f".{out.name}.old-*"):
@@ -269,21 +351,19 @@ def _recover(out: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _abandoned(out: Path, key: str | None) -> tuple[Path, int] | None:
+def _abandoned(place: Path, key: str | None) -> tuple[Path, int] | None:
     """Remove what killed processes left, but for one folder of a run of ``key``: it, locked."""
-    found = None
-    for folder in out.parent.glob(f".{out.name}.partial-*"):
+    taken = None
+    for folder in place.parent.glob(f".{place.name}.partial-*"):
         lock = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # in use by a living process
             os.close(lock)
             continue
-        state = read_state(folder, key) if key is not None and found is None else None
-        if state is not None:
-            clear(folder, state)
-            found = folder, lock
-            continue
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-    return found
+        if taken is None and read_state(folder, key) is not None:
+            taken = folder, lock
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+    return taken

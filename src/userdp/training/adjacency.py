@@ -51,7 +51,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
             "how many of them are usable, which other users decide",
             hint=f"use --group-size {bound}, or prepare with --records-per-user {group}",
         )
-    split = store.meta.source.get("split", SplitRule.HASH)
+    split = store.meta.sources[0].get("split", SplitRule.HASH)
     by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0
     if by_number or split == SplitRule.FIRST_PART:
         raise UseError(

@@ -29,7 +29,7 @@ def store_facts(store: UserStore, *, base_model: str | None = None) -> dict[str,
     """
     found: dict[str, Any] = {}
     rule = store.meta.ownership
-    kinds = [store.meta.source, *store.meta.appended]
+    kinds = store.meta.sources
     if rule["rule"] != "greedy" and (
         "assumption" in rule or any(kind.get("kind") in _MAY_NAME_SEVERAL for kind in kinds)
     ):

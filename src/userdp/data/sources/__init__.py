@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from userdp.data.sources.base import Source, SourceModule, SourceOptions
+from userdp.data.sources.base import InputOptions, Source, SourceModule, SourceOptions
 from userdp.data.sources.paths import matching
 from userdp.errors import UseError
 
@@ -28,7 +28,7 @@ KINDS = {
 }
 """Kind to module, in the order in which a kind is inferred."""
 
-__all__ = ["KINDS", "Source", "SourceOptions", "open_source"]
+__all__ = ["KINDS", "InputOptions", "Source", "SourceOptions", "open_source"]
 
 
 def open_source(
@@ -42,7 +42,15 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise UseError(f"no source is named {kind!r}", hint=f"one of: {', '.join(KINDS)}")
     chosen = kind or _infer(paths)
-    return _module(chosen).build(paths, options or SourceOptions())
+    options = options or SourceOptions()
+    source = _module(chosen).build(paths, options)
+    if options.max_users is not None and not source.public:
+        raise UseError(
+            "max_users is for public sources alone: which users are kept would depend on who "
+            "the others are",
+            hint="leave --max-users out, or cut the file down by a rule on the user's own id",
+        )
+    return source
 
 
 def _module(kind: str) -> SourceModule:

@@ -2,64 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
+from userdp.data.columns import objects
+from userdp.data.records import Drop
 from userdp.data.sources.rows import Row
 from userdp.errors import UseError
 
 
-def batch_rows(batch: pa.RecordBatch) -> Iterator[Row]:
+def batch_rows(batch: pa.RecordBatch) -> list[Row | Drop]:
     """The rows of a batch; strings come as their bytes, which may be invalid UTF-8."""
     columns = [column_values(column) for column in batch.columns]
-    for values in zip(*columns, strict=True):
-        yield dict(zip(batch.schema.names, values, strict=True))
+    names = batch.schema.names
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def require_type(name: str, kind: pa.DataType, *, where: str) -> None:
-    """`UseError` for a column that can hold neither users, texts nor dates."""
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+def wanted_columns(schema: pa.Schema, fields: tuple[str, ...], *, where: str) -> list[str]:
+    """The columns of ``schema`` among ``fields``, in their order.
+
+    Raises:
+        UseError: there is none, one occurs twice, or one can hold neither users, texts nor dates.
+    """
+    names = [name for name in schema.names if name in fields]
+    if not names:
+        raise UseError(
+            f"{where} has none of the columns {', '.join(fields)}; columns there: "
+            f"{', '.join(schema.names[:20])}",
+            hint="name the right ones with --user-field and --text-field",
+        )
+    if len(set(names)) < len(names):
+        raise UseError(f"{where} has two columns of one name among {names}")
+    for name in names:
+        kind = schema.field(name).type
+        if not _can_be_used(kind):
+            raise UseError(
+                f"the column {name!r} of {where} holds {kind}: neither text nor whole numbers",
+                hint="name another with --user-field or --text-field",
+            )
+    return names
+
+
+def _can_be_used(kind: pa.DataType) -> bool:
+    types = pa.types
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_list(inner) or types.is_large_list(inner):
+        inner = inner.value_type
+        if types.is_struct(inner):
+            return True
     checks = (
-        pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary,
-        pa.types.is_large_binary, pa.types.is_integer, pa.types.is_temporal, pa.types.is_null,
+        types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
+        types.is_large_binary, types.is_integer, types.is_temporal, types.is_null,
     )  # fmt: skip
-    if any(check(inner) for check in checks):
-        return
-    if pa.types.is_list(inner) or pa.types.is_large_list(inner):
-        item = inner.value_type
-        if pa.types.is_struct(item) or any(check(item) for check in checks):
-            return
-    raise UseError(
-        f"the column {name!r} of {where} holds {kind}: neither text nor whole numbers",
-        hint="name another with --user-field or --text-field",
-    )
+    return any(check(inner) for check in checks)
 
 
 def column_values(column: pa.Array) -> list[Any]:
     """A column's values; strings as their bytes, what Python cannot hold as invalid bytes."""
-    if pa.types.is_dictionary(column.type):
+    types = pa.types
+    if types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
+    if types.is_string(column.type) or types.is_string_view(column.type):
         column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
+    elif types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
-    elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+    elif types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return _listed(column)
-
-
-def _listed(column: pa.Array) -> list[Any]:
-    try:
-        values: list[Any] = column.to_pylist()
-    except (UnicodeDecodeError, ValueError, OverflowError):  # inside lists; dates beyond year 9999
-        values = [_value(column[i]) for i in range(len(column))]
-    return values
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        return objects(column)
+    return [_value(scalar) for scalar in column]
 
 
 def _value(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
-    except (UnicodeDecodeError, ValueError, OverflowError):
+    except (UnicodeDecodeError, ValueError, OverflowError):  # in lists; dates beyond year 9999
         return b"\xff"  # read on as what it is: invalid

@@ -1,39 +1,37 @@
-"""What a source of records is."""
+"""What a source of records is, and what sources have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from userdp.data.columns import Columns
 from userdp.data.progress import Progress
-from userdp.data.records import Record, Tally
-from userdp.errors import UseError
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.paths import total_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SourceOptions:
-    """Where a source finds what it needs; each source reads those that concern it.
+class InputOptions:
+    """How the input is read; each source reads the options that concern it.
 
     Args:
-        user_field: the field that names a record's user; a list of users where several own it.
-        text_field: the field that holds its text.
-        date_field: the field that holds its date (ISO 8601, or seconds since 1970), for
-            ``held_out_from``.
-        held_out_from: records of this day and later (ISO date, UTC) are held out.
+        user_field: the field that names a record's user; a list where several own it.
+        text_field: the field that holds a record's text.
+        date_field: the field that holds a record's date (ISO 8601, or seconds since 1970).
+        held_out_from: hold out the records of this day (ISO date, UTC) and later.
         url_field: web text: the field whose registered domain is the user.
-        messages_field, prompt_field, completion_field: conversations.
-        chat_template: Jinja text of a tokenizer's chat template, for conversations; None: the
-            default of `userdp.data.chat`.
-        special_tokens: what the template writes for ``bos_token``, ``eos_token`` and so on.
-        dataset_split: the split of a Hugging Face data set.
+        messages_field: conversations: the field of the list of messages.
+        prompt_field: conversations: the field of the prompt.
+        completion_field: conversations: the field of the answer.
+        dataset_split: Hugging Face data sets: which split.
         receivers: mail: one record per receiver (To, Cc, Bcc).
         drop_forwarded: mail: drop forwarded mail.
         drop_repeats: mail: drop mail in which a 20-gram of words repeats.
-        max_users: at most this many users, chosen by hash; for public sources only, since the
-            choice compares users with each other. None: all.
+        max_users: at most this many users, chosen by hash; for public sources (docstrings) alone,
+            since the choice compares users with each other.
     """
 
     user_field: str = "user"
@@ -44,8 +42,6 @@ class SourceOptions:
     messages_field: str = "messages"
     prompt_field: str = "prompt"
     completion_field: str = "completion"
-    chat_template: str | None = None
-    special_tokens: tuple[tuple[str, str], ...] = ()
     dataset_split: str = "train"
     receivers: bool = False
     drop_forwarded: bool = False
@@ -53,13 +49,18 @@ class SourceOptions:
     max_users: int | None = None
 
 
-class PrivateSource:
-    """What most sources are: private text, one owner per record, every token a target."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions(InputOptions):
+    """With what a conversation is written by; comes from the tokenizer's folder.
 
-    __slots__ = ()
-    public = False
-    several_owners = False
-    loss_mask = False
+    Args:
+        chat_template: Jinja text of a tokenizer's chat template; None: the default of
+            `userdp.data.chat`.
+        special_tokens: what the template writes for ``bos_token``, ``eos_token`` and so on.
+    """
+
+    chat_template: str | None = None
+    special_tokens: tuple[tuple[str, str], ...] = ()
 
 
 class Source(Protocol):
@@ -98,18 +99,51 @@ class Source(Protocol):
 
 @runtime_checkable
 class BlockSource(Source, Protocol):
-    """A source that gives its records in blocks too, at a fraction of the cost of single ones."""
+    """A source that gives its records in blocks, at a fraction of the cost of single ones."""
 
-    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns | list[Record]]:
-        """The records of `records`, in their order, counted alike; columns have one owner each."""
+    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
+        """The records of `records`, in their order, counted alike."""
 
 
 @runtime_checkable
 class SignedSource(Source, Protocol):
-    """A source of which it can be told whether it is still the same."""
+    """A source that can tell whether it is still what it was, so that a killed run can resume."""
 
     def signature(self) -> str | None:
         """What all records depend on: names, sizes and times of files, and options; or None."""
+
+
+class PrivateSource:
+    """What most sources are: private text, one owner per record, every token a target."""
+
+    __slots__ = ()
+    public = False
+    several_owners = False
+    loss_mask = False
+
+
+class FileSource(PrivateSource):
+    """A private source that reads the files ``paths`` one after another."""
+
+    __slots__ = ()
+    paths: tuple[Path, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, as they lie on disk."""
+        return total_size(self.paths)
+
+    def facts(self) -> dict[str, Any]:
+        """The number of files and bytes."""
+        return {"files": len(self.paths), "bytes": self.size}
+
+    def each_file(self, progress: Progress) -> Iterator[tuple[Path, int]]:
+        """Each file with the bytes of those before it; ``progress`` hears when one is done."""
+        done = 0
+        for path in self.paths:
+            yield path, done
+            done += path.stat().st_size
+            progress.at(done)
 
 
 class SourceModule(Protocol):
@@ -122,11 +156,11 @@ class SourceModule(Protocol):
         """Whether an existing ``path`` looks like this kind; cheap, never raises."""
 
 
-def require_no_max_users(options: SourceOptions) -> None:
-    """`UseError` if ``max_users`` is asked of a private source."""
-    if options.max_users is not None:
-        raise UseError(
-            "max_users is for public sources alone: which users are kept would depend on who "
-            "the others are",
-            hint="leave --max-users out, or cut the file down by a rule on the user's own id",
-        )
+def counted(found: Iterable[Record | Drop], tally: Tally) -> Iterator[Record]:
+    """The records among what was found; each is counted as read, and a drop as dropped too."""
+    for one in found:
+        tally.read()
+        if isinstance(one, Drop):
+            tally.drop(one)
+        else:
+            yield one

@@ -14,11 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.table import TableSource
+from userdp.data.sources.table import FileTable
 from userdp.data.sources.web import build_web
 
 
-def build(paths: list[str], options: SourceOptions) -> TableSource:
+def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
     return build_web("ccnews", paths, options)
 

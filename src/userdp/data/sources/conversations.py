@@ -15,31 +15,25 @@ store gets a loss mask: the loss counts the assistant's tokens only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from userdp.data.chat import ChatTemplate, Message
-from userdp.data.records import Drop, Record
-from userdp.data.sources import jsonl, parquet
+from userdp.data.columns import BlockBuilder
+from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.parquet import build_table
 from userdp.data.sources.rows import Row, owners_of
-from userdp.data.sources.table import TableSource
+from userdp.data.sources.table import FileTable
 
 
-def build(paths: list[str], options: SourceOptions) -> TableSource:
+def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    looks = [Path(name) for name in paths if Path(name).exists()]
-    tables = parquet if looks and all(parquet.matches(path) for path in looks) else jsonl
-    reader = tables.build(paths, options).reader
-    parser = ConversationParser(
-        user_field=options.user_field,
-        messages_field=options.messages_field,
-        prompt_field=options.prompt_field,
-        completion_field=options.completion_field,
-        template=ChatTemplate(options.chat_template, options.special_tokens),
-    )
-    return TableSource(kind="conversations", reader=reader, parser=parser, loss_mask=True)
+    template = ChatTemplate(options.chat_template, options.special_tokens)
+    parser = _ConversationParser(options=options, template=template)
+    table = build_table(paths, options)
+    return replace(table, kind="conversations", parser=parser, loss_mask=True, several_owners=False)
 
 
 def matches(path: Path) -> bool:
@@ -48,30 +42,29 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConversationParser:
+class _ConversationParser:
     """A conversation per row."""
 
-    user_field: str
-    messages_field: str
-    prompt_field: str
-    completion_field: str
+    options: SourceOptions
     template: ChatTemplate
-    loss_mask: bool = field(default=True, init=False)
-    several_owners: bool = field(default=False, init=False)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """User, messages, prompt and completion."""
-        return (self.user_field, self.messages_field, self.prompt_field, self.completion_field)
+        named = self.options
+        return (
+            named.user_field, named.messages_field, named.prompt_field, named.completion_field
+        )  # fmt: skip
 
     @property
     def required(self) -> tuple[tuple[str, ...], ...]:
         """A user, and messages or a completion."""
-        return ((self.user_field,), (self.messages_field, self.completion_field))
+        user, messages, _, completion = self.fields
+        return ((user,), (messages, completion))
 
-    def record(self, row: Row, order: int) -> Record | Drop:
-        """The conversation of a row."""
-        owners = owners_of(row.get(self.user_field))
+    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
+        """The conversation of a row; see `Parser.parse`."""
+        owners = owners_of(row.get(self.options.user_field))
         if isinstance(owners, Drop):
             return owners
         messages = self._messages(row)
@@ -84,17 +77,18 @@ class ConversationParser:
             text = rendered.text.encode()
         except UnicodeEncodeError:
             return Drop.INVALID_UTF8
-        return Record(owners[0], text, order, pieces=rendered.pieces)
+        block.add(owners[0], text, order, pieces=rendered.pieces)
+        return None
 
     def _messages(self, row: Row) -> list[Message] | Drop:
-        if row.get(self.messages_field) is None:
-            both = [_string(row.get(name)) for name in (self.prompt_field, self.completion_field)]
+        _, *names = self.fields
+        held, prompt, completion = (row.get(name) for name in names)
+        if held is None:
+            both = (_string(prompt), _string(completion))
             if both[0] is None or both[1] is None:
-                return (
-                    Drop.NO_TEXT_FIELD if row.get(self.completion_field) is None else Drop.NOT_TEXT
-                )
+                return Drop.NO_TEXT_FIELD if completion is None else Drop.NOT_TEXT
             return [("user", both[0]), ("assistant", both[1])]
-        turns = list(_turns(row[self.messages_field]))
+        turns = list(_turns(held))
         if not turns:
             return Drop.EMPTY_TEXT
         if None in turns:

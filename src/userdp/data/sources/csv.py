@@ -17,34 +17,27 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions, require_no_max_users
-from userdp.data.sources.paths import (
-    READ_ERRORS,
-    expand,
-    open_text,
-    total_size,
-    unzipped,
-    words,
-)
+from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.paths import expand, read_text
 from userdp.data.sources.rows import Row, plain_parser
-from userdp.data.sources.table import TableSource
+from userdp.data.sources.table import FileTable
 from userdp.errors import UseError
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-_REPORT_EVERY = 1024
+_BLOCK = 1024
 _LONGEST_FIELD = 2**30
 
 
-def build(paths: list[str], options: SourceOptions) -> TableSource:
+def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    require_no_max_users(options)
     files = expand(paths, suffixes=SUFFIXES, what="CSV files")
-    return TableSource(kind="csv", reader=CsvRows(paths=files), parser=plain_parser(options))
+    return _CsvFiles(kind="csv", paths=files, parser=plain_parser(options))
 
 
 def matches(path: Path) -> bool:
@@ -54,41 +47,26 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CsvRows:
-    """Rows of CSV files."""
+class _CsvFiles(FileTable):
+    """CSV and TSV files."""
 
-    paths: tuple[Path, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files, as they lie on disk."""
-        return total_size(self.paths)
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files and bytes."""
-        return {"files": len(self.paths), "bytes": self.size}
-
-    def rows(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Row | Drop]:
-        """The rows of all files; see `Rows.rows`."""
-        done = number = 0
-        for path in self.paths:
-            with open_text(path, what="CSV") as raw, unzipped(raw) as content:
-                for row in _rows(path, content, fields):
-                    yield row
-                    number += 1
-                    if number % _REPORT_EVERY == 0:
-                        progress.at(done + raw.tell())
-            done += path.stat().st_size
-            progress.at(done)
+    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+        """The rows of all files; see `TableSource.rows`."""
+        for path, before in self.each_file(progress):
+            with read_text(path, what="CSV") as (content, place):
+                rows = _rows(path, content, self.parser.fields)
+                while block := list(islice(rows, _BLOCK)):
+                    yield block
+                    progress.at(before + place())
 
 
-def _rows(path: Path, content: Any, fields: tuple[str, ...]) -> Iterator[Row | Drop]:
+def _rows(path: Path, content: IO[bytes], fields: tuple[str, ...]) -> Iterator[Row | Drop]:
     csv.field_size_limit(_LONGEST_FIELD)
     # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is then counted.
     text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
     delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
     reader = csv.reader(text, delimiter=delimiter)
-    header = _next(path, reader)
+    header = _next(reader)
     if header is None:
         return
     if isinstance(header, Drop):
@@ -100,24 +78,15 @@ def _rows(path: Path, content: Any, fields: tuple[str, ...]) -> Iterator[Row | D
                 "cannot be told",
                 hint="rename one in the header",
             )
-    while (row := _next(path, reader)) is not None:
+    while (row := _next(reader)) is not None:
         if isinstance(row, Drop):
             yield row
         else:
             yield dict(zip(header, row, strict=False)) if row else Drop.BLANK_LINE
 
 
-def _next(path: Path, reader: Any) -> list[str] | Drop | None:
+def _next(reader: Iterator[list[str]]) -> list[str] | Drop | None:
     try:
-        row: list[str] = next(reader)
-    except StopIteration:
-        return None
+        return next(reader, None)
     except csv.Error:
         return Drop.UNREADABLE
-    except READ_ERRORS as error:
-        raise UseError(
-            f"{path} cannot be read to its end: {words(error)}; the records after that would be "
-            "missing without a count",
-            hint="copy the file again, or cut it where it is whole",
-        ) from error
-    return row

@@ -29,11 +29,12 @@ from typing import Any
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions
+from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
-STDLIB = "stdlib"
-DEFAULT_PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
+_STDLIB = "stdlib"
+_DEFAULT_PACKAGES = ("numpy", "scipy", "pyarrow", "torch", "transformers", "matplotlib")
 """Packages that userdp depends on anyway."""
 
 _COPIES = re.compile(r"_?vendor(ed)?|_?extern(al|als)?|third_party|_distutils_hack|__pycache__")
@@ -44,11 +45,11 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def build(paths: list[str], options: SourceOptions) -> Docstrings:
-    """The source for packages ``paths``; none: `DEFAULT_PACKAGES`."""
+    """The source for packages ``paths``; none: `_DEFAULT_PACKAGES`."""
     most = options.max_users
     if most is not None and not most >= 1:
         raise UseError(f"max_users must be at least 1, got {most}")
-    return Docstrings(packages=tuple(paths) or DEFAULT_PACKAGES, max_users=most)
+    return Docstrings(packages=tuple(paths) or _DEFAULT_PACKAGES, max_users=most)
 
 
 def matches(path: Path) -> bool:
@@ -65,7 +66,7 @@ class Docstrings(PrivateSource):
         max_users: at most this many modules, those with the least hashes; None: all.
     """
 
-    packages: tuple[str, ...] = DEFAULT_PACKAGES
+    packages: tuple[str, ...] = _DEFAULT_PACKAGES
     max_users: int | None = None
 
     kind = "docstrings"
@@ -87,33 +88,29 @@ class Docstrings(PrivateSource):
         Modules are read in the order of their hashes, so that ``max_users`` reads no more than
         it needs; each one left unread counts as one dropped record.
         """
+        return counted(self._docstrings(progress), tally)
+
+    def _docstrings(self, progress: Progress) -> Iterator[Record | Drop]:
         files = sorted(self._files().items(), key=lambda item: user_hash(item[0].encode()))
         users = 0
         for number, (module, file) in enumerate(files):
             progress.at(number + 1)
             if users == self.max_users:
-                tally.read()
-                tally.drop(Drop.OVER_MAX_USERS)
+                yield Drop.OVER_MAX_USERS
                 continue
             texts = _texts(module, file)
             if texts is None:
-                tally.read()
-                tally.drop(Drop.UNREADABLE_MODULE)
+                yield Drop.UNREADABLE_MODULE
                 continue
             users += any(text.strip() for text in texts)
             for order, text in enumerate(texts):
-                tally.read()
-                record = _record(module, text, order)
-                if isinstance(record, Drop):
-                    tally.drop(record)
-                else:
-                    yield record
+                yield record_of(module, text, order)
 
     def _files(self) -> dict[str, Path]:
         """Dotted module name to file, of all packages."""
         files: dict[str, Path] = {}
         for package in self.packages:
-            found = _stdlib_files() if package == STDLIB else _package_files(package)
+            found = _stdlib_files() if package == _STDLIB else _package_files(package)
             if not found:
                 raise UseError(
                     f"no installed package is named {package!r}, or it has no Python files",
@@ -121,14 +118,6 @@ class Docstrings(PrivateSource):
                 )
             files.update(found)
         return dict(sorted(files.items()))
-
-
-def _record(module: str, text: str, order: int) -> Record | Drop:
-    try:
-        content = text.encode()
-    except UnicodeEncodeError:
-        return Drop.INVALID_UTF8
-    return Record(module.encode(), content, order) if text.strip() else Drop.EMPTY_TEXT
 
 
 def _texts(module: str, file: Path) -> list[str] | None:
@@ -220,7 +209,7 @@ def _module_name(path: Path) -> str | None:
 
 
 def _version(name: str) -> str | None:
-    if name == STDLIB:
+    if name == _STDLIB:
         return platform.python_version()
     try:
         return metadata.version(name)

@@ -20,19 +20,18 @@ from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
+from userdp.data.sources.base import PrivateSource, SourceOptions, counted
 from userdp.data.sources.paths import expand, total_size, words
-from userdp.data.sources.rows import text_of
+from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 
 
-def build(paths: list[str], options: SourceOptions) -> Folder:
+def build(paths: list[str], options: SourceOptions) -> _Folder:
     """The source for folders and files ``paths``."""
-    require_no_max_users(options)
     expand(paths, suffixes=SUFFIXES, what="documents", deep=True)
-    return Folder(paths=tuple(Path(name) for name in paths))
+    return _Folder(paths=tuple(Path(name) for name in paths))
 
 
 def matches(path: Path) -> bool:
@@ -41,7 +40,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Folder(PrivateSource):
+class _Folder(PrivateSource):
     """One record per file."""
 
     paths: tuple[Path, ...]
@@ -59,21 +58,17 @@ class Folder(PrivateSource):
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The documents; see `Source.records`."""
+        return counted(self._documents(progress), tally)
+
+    def _documents(self, progress: Progress) -> Iterator[Record | Drop]:
         done = 0
         for order, (unit, file) in enumerate(self._files()):
-            tally.read()
             try:
-                text = text_of(file.read_bytes())
-                user = unit.encode()
+                content = file.read_bytes()
             except OSError as error:
                 raise UseError(f"{file} cannot be read: {words(error)}") from error
-            except UnicodeEncodeError:  # a file name that is not UTF-8
-                text = Drop.INVALID_UTF8
-            if isinstance(text, Drop):
-                tally.drop(text)
-            else:
-                yield Record(user, text, order)
-            done += file.stat().st_size
+            yield record_of(unit, content, order)  # a file name may be no UTF-8
+            done += len(content)
             progress.at(done)
 
     def _files(self) -> list[tuple[str, Path]]:

@@ -14,13 +14,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
-from userdp.data.sources.rows import is_from, parse_day, text_of
+from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.sources.rows import is_from, parse_day, record_of
 from userdp.errors import UseError
 
 _FORMAT = "%aE%n%aI%n%B"
@@ -28,15 +29,14 @@ _READ = 2**16
 _REPORT_EVERY = 256
 
 
-def build(paths: list[str], options: SourceOptions) -> GitHistory:
+def build(paths: list[str], options: SourceOptions) -> _GitHistory:
     """The source for repositories ``paths``."""
-    require_no_max_users(options)
     if not paths:
         raise UseError("no input: name a git repository", hint="give a PATH")
     for name in paths:
         if not matches(Path(name)):
             raise UseError(f"{name} is not a git repository: it has neither .git nor HEAD")
-    return GitHistory(
+    return _GitHistory(
         paths=tuple(Path(name) for name in paths), held_out_from=options.held_out_from
     )
 
@@ -47,7 +47,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GitHistory(PrivateSource):
+class _GitHistory(PrivateSource):
     """Commit messages by author.
 
     Args:
@@ -67,35 +67,16 @@ class GitHistory(PrivateSource):
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The messages of all commits of ``HEAD``; see `Source.records`."""
+        return counted(self._commits(progress), tally)
+
+    def _commits(self, progress: Progress) -> Iterator[Record | Drop]:
         day = parse_day(self.held_out_from)
-        order = 0
-        for path in self.paths:
-            for entry in _log(path):
-                tally.read()
-                author, date, message = (*entry.split(b"\n", 2), b"", b"")[:3]
-                text = text_of(message.rstrip(b"\n"))
-                held_out = False if day is None else is_from(date, day)
-                if not author.strip():
-                    tally.drop(Drop.NO_USER)
-                elif not _is_utf8(author):
-                    tally.drop(Drop.INVALID_UTF8)
-                elif isinstance(text, Drop):
-                    tally.drop(text)
-                elif isinstance(held_out, Drop):
-                    tally.drop(held_out)
-                else:
-                    yield Record(author, text, order, held_out)
-                order += 1
-                if order % _REPORT_EVERY == 0:
-                    progress.at(order)
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        for order, entry in enumerate(chain.from_iterable(map(_log, self.paths))):
+            author, date, message = (*entry.split(b"\n", 2), b"", b"")[:3]
+            held_out = False if day is None else is_from(date, day)
+            yield record_of(author, message.rstrip(b"\n"), order, held_out)
+            if order % _REPORT_EVERY == 0:
+                progress.at(order)
 
 
 def _log(path: Path) -> Iterator[bytes]:

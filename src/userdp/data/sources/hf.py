@@ -15,17 +15,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.arrow import batch_rows, require_type
-from userdp.data.sources.base import SourceOptions, require_no_max_users
-from userdp.data.sources.rows import Block, Row, plain_parser
+from userdp.data.sources.arrow import batch_rows, wanted_columns
+from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
 
@@ -33,13 +30,14 @@ _BATCH = 1024
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
-def build(paths: list[str], options: SourceOptions) -> TableSource:
+def build(paths: list[str], options: SourceOptions) -> _HubTable:
     """The source for data sets ``paths``."""
-    require_no_max_users(options)
     if not paths:
         raise UseError("no input: name a data set of the hub, or a folder", hint="give a PATH")
-    reader = HubRows(names=tuple(paths), split=options.dataset_split)
-    return TableSource(kind="hf", reader=reader, parser=plain_parser(options), several_owners=True)
+    return _HubTable(
+        kind="hf", parser=plain_parser(options), several_owners=True, names=tuple(paths),
+        split=options.dataset_split,
+    )  # fmt: skip
 
 
 def matches(path: Path) -> bool:
@@ -48,8 +46,8 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HubRows:
-    """Rows of data sets.
+class _HubTable(TableSource):
+    """Data sets.
 
     Args:
         names: folders, or names on the hub.
@@ -61,36 +59,20 @@ class HubRows:
     size = None
 
     def facts(self) -> dict[str, Any]:
-        """The split; names on the hub are public, folders are not told."""
+        """The fields and the split; names on the hub are public, folders are not told."""
         hub = [name for name in self.names if not Path(name).exists()]
-        return {"dataset_split": self.split, "hub": hub}
+        return {"fields": list(self.parser.fields), "dataset_split": self.split, "hub": hub}
 
-    def rows(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Row | Drop]:
-        """The rows of all data sets; see `Rows.rows`."""
-        for batch in self._batches(progress, fields):
-            yield from batch_rows(batch)
-
-    def blocks(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Block]:
-        """The same in blocks; see `BlockRows.blocks`."""
-        for batch in self._batches(progress, fields):
-            yield Block(batch, partial(batch_rows, batch))
-
-    def _batches(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+        """The rows of all data sets; see `TableSource.rows`."""
         done = 0
         for name in self.names:
             data = self._open(name)
-            for batch in data.with_format("arrow").iter(batch_size=_BATCH):
-                names = [column for column in batch.column_names if column in fields]
-                if not names:
-                    raise UseError(
-                        f"{name} has none of the columns {', '.join(fields)}; columns there: "
-                        f"{', '.join(batch.column_names[:20])}",
-                        hint="name the right ones with --user-field and --text-field",
-                    )
-                for column in names:
-                    require_type(column, batch.schema.field(column).type, where=name)
-                yield from batch.select(names).to_batches()
-                done += batch.num_rows
+            for table in data.with_format("arrow").iter(batch_size=_BATCH):
+                names = wanted_columns(table.schema, self.parser.fields, where=name)
+                for batch in table.select(names).to_batches():
+                    yield batch_rows(batch)
+                done += table.num_rows
                 progress.at(done)
 
     def _open(self, name: str) -> Any:

@@ -16,23 +16,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
-from userdp.data.sources.paths import expand, total_size
-from userdp.data.sources.rows import owners_of, text_of
+from userdp.data.sources.base import FileSource, SourceOptions, counted
+from userdp.data.sources.paths import expand
+from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
 _LOOK = 512
 
 
-def build(paths: list[str], options: SourceOptions) -> Leaf:
+def build(paths: list[str], options: SourceOptions) -> _Leaf:
     """The source for files and folders ``paths``."""
-    require_no_max_users(options)
-    return Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files", deep=True))
+    return _Leaf(paths=expand(paths, suffixes=(".json",), what="LEAF files", deep=True))
 
 
 def matches(path: Path) -> bool:
@@ -56,41 +56,24 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaf(PrivateSource):
+class _Leaf(FileSource):
     """Samples of LEAF files; each file is held in memory while it is read."""
 
     paths: tuple[Path, ...]
 
     kind = "leaf"
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return total_size(self.paths)
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files and bytes."""
-        return {"files": len(self.paths), "bytes": self.size}
-
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The samples of all files; see `Source.records`."""
-        order = done = 0
-        for path in self.paths:
+        return counted(self._samples(progress), tally)
+
+    def _samples(self, progress: Progress) -> Iterator[Record | Drop]:
+        order = count()
+        for path, _ in self.each_file(progress):
             held_out = "test" in path.parent.parts
             for user, samples in _user_data(path).items():
-                owner = owners_of(user)
                 for x, y in _pairs(path, samples):
-                    tally.read()
-                    text = text_of(_text(x, y))
-                    if isinstance(owner, Drop):
-                        tally.drop(owner)
-                    elif isinstance(text, Drop):
-                        tally.drop(text)
-                    else:
-                        yield Record(owner[0], text, order, held_out)
-                    order += 1
-            done += path.stat().st_size
-            progress.at(done)
+                    yield record_of(user, _text(x, y), next(order), held_out)
 
 
 def _user_data(path: Path) -> dict[str, Any]:

@@ -25,13 +25,14 @@ from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import getaddresses, parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import SourceOptions
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.rows import is_from, parse_day
 
-NGRAM = 20
+_NGRAM = 20
 _FORWARDED_SUBJECT = re.compile(r"\s*((re|aw)\s*:\s*)*(fw|fwd|wg)\s*:", re.IGNORECASE)
 _FORWARDED_BODY = re.compile(
     r"^[ >]*-{2,}\s*(forwarded (by|message)|begin forwarded)", re.IGNORECASE | re.MULTILINE
@@ -40,41 +41,34 @@ _TAGS = re.compile(r"<[^<>]*>")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MailRules:
-    """How messages become records.
+class MailSource(PrivateSource):
+    """Messages as records.
 
     Args:
-        receivers: one record per receiver instead of one per message.
-        drop_forwarded: drop what says it is forwarded, in its subject (``Fw:``) or body
-            (``---- Forwarded by``).
-        drop_repeats: drop what has a 20-gram of words twice.
-        held_out_from: messages of this day (ISO date) and later are held out.
+        paths: where they lie.
+        options: ``receivers`` makes one record per receiver instead of one per message;
+            ``drop_forwarded`` drops what says it is forwarded, in its subject (``Fw:``) or body
+            (``---- Forwarded by``); ``drop_repeats`` drops what has a 20-gram of words twice;
+            messages of the day ``held_out_from`` and later are held out.
     """
 
-    receivers: bool = False
-    drop_forwarded: bool = False
-    drop_repeats: bool = False
-    held_out_from: str | None = None
+    paths: tuple[Path, ...]
+    options: SourceOptions
 
-    @classmethod
-    def of(cls, options: SourceOptions) -> MailRules:
-        """Those that the options ask for."""
-        parse_day(options.held_out_from)
-        return cls(
-            receivers=options.receivers,
-            drop_forwarded=options.drop_forwarded,
-            drop_repeats=options.drop_repeats,
-            held_out_from=options.held_out_from,
-        )
+    several_owners = True
 
-    def facts(self) -> dict[str, Any]:
-        """The rules, for the store."""
-        return {name: getattr(self, name) for name in self.__slots__}
+    def __post_init__(self) -> None:
+        parse_day(self.options.held_out_from)
 
-    def records(self, content: bytes, order: int, tally: Tally) -> Iterator[Record]:
-        """The records of one message, each counted as read; those without a sender are dropped.
+    def rules(self) -> dict[str, Any]:
+        """How messages become records, for `Source.facts`."""
+        names = ("receivers", "drop_forwarded", "drop_repeats", "held_out_from")
+        return {name: getattr(self.options, name) for name in names}
 
-        ``order`` is the message's; the records of one message share it.
+    def parse(self, content: bytes, order: int) -> Iterator[Record | Drop]:
+        """The records of one message, or why there is none; those of one message share ``order``.
+
+        A message without a sender is dropped.
         """
         try:
             message = email.message_from_bytes(content)
@@ -84,23 +78,21 @@ class MailRules:
             subject = _header(message, "Subject")
             date = _header(message, "Date")
         except (MessageError, ValueError, LookupError, RecursionError, TypeError):
-            tally.read()
-            tally.drop(Drop.UNREADABLE)
+            yield Drop.UNREADABLE
             return
         problem = self._problem(subject, body)
-        day = parse_day(self.held_out_from)
+        day = parse_day(self.options.held_out_from)
         held_out = False if day is None else _is_from(date, day)
         if isinstance(held_out, Drop):
             problem, held_out = problem or held_out, False
         wanted: list[list[str]] = [receivers]
-        if self.receivers:
+        if self.options.receivers:
             wanted = [[one] for one in receivers] or [[]]
         for named in wanted:
-            tally.read()
             if not senders:
-                tally.drop(Drop.NO_USER)
-            elif self.receivers and not named:
-                tally.drop(Drop.NO_RECEIVER)
+                yield Drop.NO_USER
+            elif self.options.receivers and not named:
+                yield Drop.NO_RECEIVER
             else:
                 head = f"Date: {date}\nFrom: {senders[0]}\nTo: {', '.join(named)}\n"
                 text = f"{head}Subject: {subject}\n\n{body}".encode(errors="replace")
@@ -115,26 +107,26 @@ class MailRules:
     def _problem(self, subject: str, body: str) -> Drop | None:
         if not body.strip():
             return Drop.EMPTY_TEXT
-        if self.drop_forwarded and is_forwarded(subject, body):
+        if self.options.drop_forwarded and _is_forwarded(subject, body):
             return Drop.FORWARDED
-        if self.drop_repeats and repeats_ngram(body):
+        if self.options.drop_repeats and _repeats_ngram(body):
             return Drop.REPEATED_NGRAM
         return None
 
 
-def is_forwarded(subject: str, body: str) -> bool:
+def _is_forwarded(subject: str, body: str) -> bool:
     """Whether a message says that it is forwarded.
 
-    >>> is_forwarded("RE: FW: lunch", "x"), is_forwarded("forward", "on we go")
+    >>> _is_forwarded("RE: FW: lunch", "x"), _is_forwarded("forward", "on we go")
     (True, False)
     """
     return bool(_FORWARDED_SUBJECT.match(subject) or _FORWARDED_BODY.search(body))
 
 
-def repeats_ngram(text: str, size: int = NGRAM) -> bool:
+def _repeats_ngram(text: str, size: int = _NGRAM) -> bool:
     """Whether ``size`` words in a row stand in ``text`` twice.
 
-    >>> repeats_ngram("a b a b", 2), repeats_ngram("a b b a", 2)
+    >>> _repeats_ngram("a b a b", 2), _repeats_ngram("a b b a", 2)
     (True, False)
     """
     words = text.split()

@@ -17,26 +17,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
-from userdp.data.sources.mail import MailRules
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import SourceOptions, counted
+from userdp.data.sources.mail import MailSource
 from userdp.data.sources.paths import words
 from userdp.errors import UseError
 
 
-def build(paths: list[str], options: SourceOptions) -> Maildir:
+def build(paths: list[str], options: SourceOptions) -> _Maildir:
     """The source for folders ``paths``."""
-    require_no_max_users(options)
     if not paths:
         raise UseError("no input: name a folder of mail", hint="give a PATH")
     for name in paths:
         if not Path(name).is_dir():
             raise UseError(f"{name} is not a folder of mail", hint="one message per file, below it")
-    return Maildir(paths=tuple(Path(name) for name in paths), rules=MailRules.of(options))
+    return _Maildir(paths=tuple(Path(name) for name in paths), options=options)
 
 
 def matches(path: Path) -> bool:
@@ -45,32 +45,28 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Maildir(PrivateSource):
+class _Maildir(MailSource):
     """Messages of folders."""
 
-    paths: tuple[Path, ...]
-    rules: MailRules
-
     kind = "maildir"
-    several_owners = True
     size = None
 
     def facts(self) -> dict[str, Any]:
-        """The rules."""
-        return {"folders": len(self.paths), **self.rules.facts()}
+        """The number of folders, and the rules."""
+        return {"folders": len(self.paths), **self.rules()}
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The records of all messages; see `Source.records`."""
-        order = 0
-        for path in self.paths:
-            for file in _files(path):
-                try:
-                    content = file.read_bytes()
-                except OSError as error:
-                    raise UseError(f"{file} cannot be read: {words(error)}") from error
-                yield from self.rules.records(content, order, tally)
-                order += 1
-                progress.at(order)
+        return counted(self._messages(progress), tally)
+
+    def _messages(self, progress: Progress) -> Iterator[Record | Drop]:
+        for order, file in enumerate(chain.from_iterable(map(_files, self.paths))):
+            try:
+                content = file.read_bytes()
+            except OSError as error:
+                raise UseError(f"{file} cannot be read: {words(error)}") from error
+            yield from self.parse(content, order)
+            progress.at(order + 1)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -17,25 +17,26 @@ from __future__ import annotations
 
 import mailbox
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
-from userdp.data.sources.mail import MailRules
-from userdp.data.sources.paths import expand, total_size, words
+from userdp.data.records import Drop, Record, Tally
+from userdp.data.sources.base import FileSource, SourceOptions, counted
+from userdp.data.sources.mail import MailSource
+from userdp.data.sources.paths import expand, words
 from userdp.errors import UseError
 
 SUFFIXES = (".mbox", ".mbx")
 
 
-def build(paths: list[str], options: SourceOptions) -> Mbox:
+def build(paths: list[str], options: SourceOptions) -> _Mbox:
     """The source for files, folders and patterns ``paths``."""
-    require_no_max_users(options)
     files = expand(paths, suffixes=SUFFIXES, what="mbox files")
-    return Mbox(paths=files, rules=MailRules.of(options))
+    return _Mbox(paths=files, options=options)
 
 
 def matches(path: Path) -> bool:
@@ -50,39 +51,27 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mbox(PrivateSource):
+class _Mbox(MailSource, FileSource):
     """Messages of mbox files."""
 
-    paths: tuple[Path, ...]
-    rules: MailRules
-
     kind = "mbox"
-    several_owners = True
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return total_size(self.paths)
 
     def facts(self) -> dict[str, Any]:
         """The number of files and bytes, and the rules."""
-        return {"files": len(self.paths), "bytes": self.size, **self.rules.facts()}
+        return {**FileSource.facts(self), **self.rules()}
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The records of all messages; see `Source.records`."""
-        order = done = 0
-        for path in self.paths:
+        return counted(self._messages(progress), tally)
+
+    def _messages(self, progress: Progress) -> Iterator[Record | Drop]:
+        order = count()
+        for path, _ in self.each_file(progress):
             try:
-                box = mailbox.mbox(path, create=False)
-                try:
+                with closing(mailbox.mbox(path, create=False)) as box:
                     if path.stat().st_size and not len(box):
                         raise UseError(f"{path} is no mbox: no line begins a message with `From `")
                     for key in box.iterkeys():
-                        yield from self.rules.records(box.get_bytes(key), order, tally)
-                        order += 1
-                finally:
-                    box.close()
+                        yield from self.parse(box.get_bytes(key), next(order))
             except (OSError, mailbox.Error) as error:
                 raise UseError(f"{path} cannot be read: {words(error)}") from error
-            done += path.stat().st_size
-            progress.at(done)

@@ -13,91 +13,63 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
-from userdp.data.sources.arrow import batch_rows, require_type
-from userdp.data.sources.base import SourceOptions, require_no_max_users
-from userdp.data.sources.paths import expand, total_size
-from userdp.data.sources.rows import Block, Row, plain_parser
-from userdp.data.sources.table import TableSource
+from userdp.data.sources import jsonl
+from userdp.data.sources.arrow import batch_rows, wanted_columns
+from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.paths import expand
+from userdp.data.sources.rows import Row, plain_parser
+from userdp.data.sources.table import FileTable
 from userdp.errors import UseError
 
 SUFFIXES = (".parquet", ".pq")
 _BATCH = 2**13
 
 
-def build(paths: list[str], options: SourceOptions) -> TableSource:
+def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
-    require_no_max_users(options)
     files = expand(paths, suffixes=SUFFIXES, what="Parquet files", deep=True)
-    return TableSource(
-        kind="parquet",
-        reader=ParquetRows(paths=files),
-        parser=plain_parser(options),
-        several_owners=True,
+    return _ParquetFiles(
+        kind="parquet", paths=files, parser=plain_parser(options), several_owners=True
     )
+
+
+def build_table(
+    paths: list[str], options: SourceOptions, *, suffixes: tuple[str, ...] = jsonl.SUFFIXES
+) -> FileTable:
+    """A table of Parquet files where all ``paths`` look so, else of JSON Lines."""
+    there = [Path(name) for name in paths if Path(name).exists()]
+    if there and all(matches(path) for path in there):
+        return build(paths, options)
+    return jsonl.build(paths, options, suffixes=suffixes)
 
 
 def matches(path: Path) -> bool:
     """Whether the name, or for folders a name within, says Parquet."""
-    if path.is_dir():
-        return any(file.name.endswith(SUFFIXES) for file in path.rglob("*"))
-    return path.name.endswith(SUFFIXES)
+    names = path.rglob("*") if path.is_dir() else (path,)
+    return any(file.name.endswith(SUFFIXES) for file in names)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetRows:
-    """Rows of Parquet files; only the columns that matter are read."""
+class _ParquetFiles(FileTable):
+    """Parquet files; only the columns that matter are read."""
 
-    paths: tuple[Path, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return total_size(self.paths)
-
-    def facts(self) -> dict[str, Any]:
-        """The number of files and bytes."""
-        return {"files": len(self.paths), "bytes": self.size}
-
-    def rows(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Row | Drop]:
-        """The rows of all files; see `Rows.rows`."""
-        for batch in self._batches(progress, fields):
-            yield from batch_rows(batch)
-
-    def blocks(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Block]:
-        """The same in blocks; see `BlockRows.blocks`."""
-        for batch in self._batches(progress, fields):
-            yield Block(batch, partial(batch_rows, batch))
-
-    def _batches(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        done = 0
-        for path in self.paths:
+    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+        """The rows of all files; see `TableSource.rows`."""
+        for path, _ in self.each_file(progress):
             try:
                 with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-                    names = [name for name in file.schema_arrow.names if name in fields]
-                    for name in names:
-                        require_type(name, file.schema_arrow.field(name).type, where=str(path))
-                    if len(set(names)) < len(names):
-                        raise UseError(f"{path} has two columns of one name among {names}")
-                    if not names:
-                        raise UseError(
-                            f"{path} has none of the columns {', '.join(fields)}; columns there: "
-                            f"{', '.join(file.schema_arrow.names[:20])}",
-                            hint="name the right ones with --user-field and --text-field",
-                        )
-                    yield from file.iter_batches(batch_size=_BATCH, columns=names)
+                    names = wanted_columns(file.schema_arrow, self.parser.fields, where=str(path))
+                    for batch in file.iter_batches(batch_size=_BATCH, columns=names):
+                        yield batch_rows(batch)
             except (pa.ArrowException, OSError) as error:
                 raise UseError(
                     f"{path} cannot be read to its end: {str(error).splitlines()[0]}",
                     hint="is it a whole Parquet file?",
                 ) from error
-            done += path.stat().st_size
-            progress.at(done)

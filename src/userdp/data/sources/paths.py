@@ -6,7 +6,8 @@ import glob
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +15,7 @@ from userdp.errors import UseError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LOOK = 4096
-READ_ERRORS = (OSError, EOFError, zlib.error)
+_READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
 def expand(
@@ -66,21 +67,46 @@ def total_size(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def open_text(path: Path, *, what: str) -> IO[bytes]:
-    """A file for `unzipped`, looked into: `UseError` if it cannot be read or is no text."""
+@contextmanager
+def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
+    """The bytes of a file, decompressed if it is gzip, and how many of the file's own are read.
+
+    Args:
+        path: the file.
+        what: the kind in words, for messages.
+
+    Raises:
+        UseError: here or while the block reads on: the file is no text, or cannot be read to its
+            end, so that records would be missing without a count.
+    """
     try:
-        raw = path.open("rb", buffering=0)  # so that its place is the file's own
-        with unzipped(raw) as start:
-            beginning = start.read(_LOOK)
-        raw.seek(0)
-    except READ_ERRORS as error:
-        raise UseError(f"{path} cannot be read: {words(error)}") from error
-    if b"\0" in beginning:
-        raise UseError(f"{path} is a binary file, not {what}", hint="expected text, plain or gzip")
-    return raw
+        with path.open("rb", buffering=0) as raw:
+            with _unzipped(raw) as start:
+                beginning = start.read(_LOOK)
+            if b"\0" in beginning:
+                raise UseError(
+                    f"{path} is a binary file, not {what}", hint="expected text, plain or gzip"
+                )
+            with _unzipped(raw) as content:
+                yield content, raw.tell  # without a buffer, so that its place is the file's own
+    except _READ_ERRORS as error:
+        raise UseError(
+            f"{path} cannot be read to its end: {words(error)}; the records after that "
+            "would be missing without a count",
+            hint="copy the file again, or cut it where it is whole",
+        ) from error
 
 
-def unzipped(raw: IO[bytes]) -> IO[bytes]:
+def begins_with(path: Path, mark: bytes) -> bool:
+    """Whether a file, decompressed if it is gzip, begins with ``mark`` after white space."""
+    try:
+        with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
+            return content.read(64).lstrip().startswith(mark)
+    except _READ_ERRORS:
+        return False
+
+
+def _unzipped(raw: IO[bytes]) -> IO[bytes]:
     """``raw`` from its beginning, decompressed if it is gzip; closing it leaves ``raw`` open."""
     raw.seek(0)
     magic = raw.read(len(_GZIP_MAGIC))
@@ -88,18 +114,6 @@ def unzipped(raw: IO[bytes]) -> IO[bytes]:
     if magic == _GZIP_MAGIC:
         return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 2**20)
     return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
-
-
-def whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """``lines``, or blocks of them, of ``path``; `UseError` where it cannot be read to its end."""
-    try:
-        yield from lines
-    except READ_ERRORS as error:
-        raise UseError(
-            f"{path} cannot be read to its end: {words(error)}; the records after that "
-            "would be missing without a count",
-            hint="copy the file again, or cut it where it is whole",
-        ) from error
 
 
 def words(error: BaseException) -> str:

@@ -2,61 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-import pyarrow as pa
-
-from userdp.data.progress import Progress
+from userdp.data.columns import BlockBuilder
 from userdp.data.records import Drop, Record
 from userdp.data.sources.base import SourceOptions
 from userdp.errors import UseError
 
 Row = dict[str, Any]
-
-
-class Rows(Protocol):
-    """A reader of rows."""
-
-    @property
-    def size(self) -> int | None: ...
-
-    def rows(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Row | Drop]:
-        """Each row as field to value (of which ``fields`` matter), or why it is none."""
-
-    def facts(self) -> dict[str, Any]:
-        """What the store should say of it."""
-
-
-@runtime_checkable
-class FileRows(Rows, Protocol):
-    """A reader of files, whose rows depend on the files alone."""
-
-    @property
-    def paths(self) -> tuple[Path, ...]: ...
-
-
-class Block(NamedTuple):
-    """Some rows of a reader that can give them as columns.
-
-    Args:
-        batch: the columns that matter; None where rows must be read singly.
-        rows: the same rows, as `Rows.rows` yields them.
-    """
-
-    batch: pa.RecordBatch | None
-    rows: Callable[[], Iterable[Row | Drop]]
-
-
-@runtime_checkable
-class BlockRows(Rows, Protocol):
-    """A reader that gives rows in blocks too."""
-
-    def blocks(self, progress: Progress, fields: tuple[str, ...]) -> Iterator[Block]:
-        """The rows of `Rows.rows`, in their order."""
 
 
 class Parser(Protocol):
@@ -70,13 +26,8 @@ class Parser(Protocol):
     def required(self) -> tuple[tuple[str, ...], ...]:
         """Groups of fields; of each group, some row must have one."""
 
-    @property
-    def loss_mask(self) -> bool: ...
-    @property
-    def several_owners(self) -> bool: ...
-
-    def record(self, row: Row, order: int) -> Record | Drop:
-        """The record of a row, or why it is none."""
+    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
+        """Add the record of a row to ``block``, or say why there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +46,6 @@ class PlainParser:
     date_field: str | None = None
     held_out_from: datetime | None = None
     user_of: Callable[[str], bytes | Drop] | None = None
-    loss_mask: bool = field(default=False, init=False)
-    several_owners: bool = field(default=True, init=False)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -109,71 +58,86 @@ class PlainParser:
         """Each of them."""
         return tuple((name,) for name in self.fields)
 
-    def record(self, row: Row, order: int) -> Record | Drop:
+    def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
         """The record of a row; one of several owners whose text is unusable keeps its place."""
         owners = owners_of(row.get(self.user_field), self.user_of)
+        if not isinstance(owners, tuple):
+            return owners
         text = text_of(row.get(self.text_field))
         held_out: bool | Drop = False
         if self.held_out_from is not None and self.date_field is not None:
             held_out = is_from(row.get(self.date_field), self.held_out_from)
-        if isinstance(owners, Drop):
-            return owners
         several = owners if len(owners) > 1 else ()
-        for problem in (text, held_out):
-            if isinstance(problem, Drop):
-                if not several:
-                    return problem
-                return Record(owners[0], b"", order, owners=several, unusable=problem)
-        assert isinstance(text, bytes)
-        assert isinstance(held_out, bool)
-        return Record(owners[0], text, order, held_out, owners=several)
+        if isinstance(text, bytes) and isinstance(held_out, bool):
+            block.add(owners[0], text, order, held_out, None, several)
+            return None
+        drop = text if isinstance(text, Drop) else held_out
+        assert isinstance(drop, Drop)
+        if several:
+            block.add(owners[0], b"", order, owners=several, unusable=drop)
+        return None if several else drop
+
+
+def record_of(user: Any, text: Any, order: int, held_out: bool | Drop = False) -> Record | Drop:
+    """The record of one user's text, or why it is none."""
+    owners, content = owners_of(user), text_of(text)
+    if isinstance(owners, Drop):
+        return owners
+    if isinstance(content, Drop):
+        return content
+    if isinstance(held_out, Drop):
+        return held_out
+    return Record(owners[0], content, order, held_out)
 
 
 def owners_of(
     value: Any, user_of: Callable[[str], bytes | Drop] | None = None
 ) -> tuple[bytes, ...] | Drop:
     """The users that a field's value names, each once, in its order."""
-    if value is None or (isinstance(value, list) and not value):
+    if not isinstance(value, list):
+        user = Drop.NO_USER_FIELD if value is None else _user(value, user_of)
+        return (user,) if isinstance(user, bytes) else user
+    if not value:
         return Drop.NO_USER_FIELD
     owners: dict[bytes, None] = {}
-    for one in value if isinstance(value, list) else (value,):
-        user = _user(one)
-        if user_of is not None and isinstance(user, bytes):
-            user = user_of(user.decode())
+    for one in value:
+        user = _user(one, user_of)
         if isinstance(user, Drop):
             return user
         owners[user] = None
     return tuple(owners)
 
 
-def _user(value: Any) -> bytes | Drop:
-    if isinstance(value, bool) or not isinstance(value, str | int | bytes):
-        return Drop.USER_NOT_TEXT
+def _user(value: Any, user_of: Callable[[str], bytes | Drop] | None) -> bytes | Drop:
     try:
-        user = value if isinstance(value, bytes) else str(value).encode()
-        user.decode()
-    except (UnicodeError, ValueError):  # half of a surrogate pair; digits beyond what int takes
+        if isinstance(value, str):
+            user = value.encode()
+        elif isinstance(value, int) and not isinstance(value, bool):
+            user = str(value).encode()
+        elif isinstance(value, bytes):
+            value.decode()
+            user = value
+        else:
+            return Drop.USER_NOT_TEXT
+    except ValueError:  # half of a surrogate pair; more digits than Python writes
         return Drop.INVALID_UTF8
-    return user if user.strip() else Drop.NO_USER
+    if not user.strip():
+        return Drop.NO_USER
+    return user if user_of is None else user_of(user.decode())
 
 
 def text_of(value: Any) -> bytes | Drop:
     """The text of a field's value as UTF-8."""
     if value is None:
         return Drop.NO_TEXT_FIELD
-    if isinstance(value, bytes):
-        try:
-            return value if value.decode().strip() else Drop.EMPTY_TEXT
-        except UnicodeDecodeError:
-            return Drop.INVALID_UTF8
-    if not isinstance(value, str):
-        return Drop.NOT_TEXT
-    if not value.strip():
-        return Drop.EMPTY_TEXT
     try:
-        return value.encode()
-    except UnicodeEncodeError:
+        if isinstance(value, str):
+            return value.encode() if value and not value.isspace() else Drop.EMPTY_TEXT
+        if isinstance(value, bytes):
+            return value if value.decode().strip() else Drop.EMPTY_TEXT
+    except UnicodeError:
         return Drop.INVALID_UTF8
+    return Drop.NOT_TEXT
 
 
 def is_from(value: Any, day: datetime) -> bool | Drop:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, require_no_max_users
+from userdp.data.sources.base import PrivateSource, SourceOptions, counted
 from userdp.data.sources.paths import expand
-from userdp.data.sources.rows import owners_of, text_of
+from userdp.data.sources.rows import owners_of, record_of
 from userdp.errors import UseError
 
 _MAGIC = b"SQLite format 3\0"
@@ -33,10 +34,9 @@ _ROWS = (
 _REPORT_EVERY = 1024
 
 
-def build(paths: list[str], options: SourceOptions) -> StackOverflow:
+def build(paths: list[str], options: SourceOptions) -> _StackOverflow:
     """The source for SQLite files ``paths``."""
-    require_no_max_users(options)
-    return StackOverflow(paths=expand(paths, suffixes=(".sqlite",), what="SQLite files"))
+    return _StackOverflow(paths=expand(paths, suffixes=(".sqlite",), what="SQLite files"))
 
 
 def matches(path: Path) -> bool:
@@ -49,7 +49,7 @@ def matches(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StackOverflow(PrivateSource):
+class _StackOverflow(PrivateSource):
     """The posts of the training and test splits, by client."""
 
     paths: tuple[Path, ...]
@@ -63,18 +63,14 @@ class StackOverflow(PrivateSource):
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The posts; see `Source.records`."""
-        order = 0
-        for path in self.paths:
-            for client, split, example in _rows(path):
-                tally.read()
-                record = _record(client, split, example, order)
-                order += 1
-                if isinstance(record, Drop):
-                    tally.drop(record)
-                else:
-                    yield record
-                if order % _REPORT_EVERY == 0:
-                    progress.at(order)
+        return counted(self._posts(progress), tally)
+
+    def _posts(self, progress: Progress) -> Iterator[Record | Drop]:
+        rows = chain.from_iterable(map(_rows, self.paths))
+        for order, (client, split, example) in enumerate(rows):
+            yield _record(client, split, example, order)
+            if order % _REPORT_EVERY == 0:
+                progress.at(order)
 
 
 def _rows(path: Path) -> Iterator[tuple[Any, Any, Any]]:
@@ -94,18 +90,15 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _record(client: Any, split: bytes, example: Any, order: int) -> Record | Drop:
-    user = owners_of(client)
-    if isinstance(user, Drop):
-        return user
     try:
-        tokens = parse_example(bytes(example)).get("tokens")
+        tokens = _parse_example(bytes(example)).get("tokens")
     except (ValueError, TypeError):
-        return Drop.UNREADABLE
-    text = text_of(tokens)
-    return text if isinstance(text, Drop) else Record(user[0], text, order, split == b"test")
+        owners = owners_of(client)
+        return owners if isinstance(owners, Drop) else Drop.UNREADABLE
+    return record_of(client, tokens, order, split == b"test")
 
 
-def parse_example(message: bytes) -> dict[str, bytes]:
+def _parse_example(message: bytes) -> dict[str, bytes]:
     """The byte features of a serialized ``tf.train.Example``, the first value of each.
 
     A reader of the wire format: Example.features = 1, Features.feature = 1 (a map: key = 1,

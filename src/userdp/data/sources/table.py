@@ -1,17 +1,18 @@
-"""Tables as sources: a reader of rows, and a parser that makes records of them."""
+"""Tables as sources: what reads rows, and the one path from a row to a record or a drop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from userdp.data.columns import Columns, batched
+from userdp.data.columns import BlockBuilder, Columns
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource
-from userdp.data.sources.plain import parse_columns
-from userdp.data.sources.rows import BlockRows, FileRows, Parser, PlainParser, Row, Rows
+from userdp.data.sources.base import FileSource, PrivateSource
+from userdp.data.sources.rows import Parser, PlainParser, Row
 from userdp.errors import UseError
 
 _FIELDS_SHOWN = 20
@@ -19,107 +20,82 @@ _FIELDS_SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSource(PrivateSource):
-    """Records from the rows of a table.
+    """Records from the rows of a table; a kind of table says how `rows` are read.
 
     Args:
         kind: see `Source`.
-        reader: of the rows.
-        parser: of a row.
+        parser: makes a record of a row.
         several_owners, loss_mask: see `Source`.
     """
 
     kind: str
-    reader: Rows
     parser: Parser
     several_owners: bool = False
     loss_mask: bool = False
 
-    @property
-    def size(self) -> int | None:
-        """The reader's."""
-        return self.reader.size
-
-    def facts(self) -> dict[str, Any]:
-        """The fields, and what the reader says of itself."""
-        return {"fields": list(self.parser.fields), **self.reader.facts()}
-
-    def signature(self) -> str | None:
-        """See `SignedSource.signature`."""
-        plain = isinstance(self.parser, PlainParser) and self.parser.user_of is None
-        if not plain or not isinstance(self.reader, FileRows):
-            return None
-        facts = [(path.absolute(), path.stat()) for path in self.reader.paths]
-        files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
-        return repr((self.kind, files, self.parser))
+    def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
+        """Each row as field to value, or why it is none, in lists of bounded size."""
+        raise NotImplementedError
 
     def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
         """The records of all rows; see `Source.records`."""
-        seen = _Seen(self.parser.required)
-        rows = self.reader.rows(progress, self.parser.fields)
-        yield from self._records(rows, 0, seen, tally)
+        return chain.from_iterable(self.blocks(tally, progress))
+
+    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
+        """The records of all rows; see `BlockSource.blocks`."""
+        seen, parse = _SeenFields(self.parser.required), self.parser.parse
+        for rows in self.rows(progress):
+            seen.look(rows)
+            builder = BlockBuilder()
+            for order, row in enumerate(rows, start=tally.records_read):
+                drop = parse(row, order, builder) if isinstance(row, dict) else row
+                if drop is not None:
+                    tally.drop(drop)
+            tally.read(len(rows))
+            yield builder.block()
         seen.require(tally)
 
-    def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns | list[Record]]:
-        """The same records in blocks; see `BlockSource.blocks`."""
-        reader, parser = self.reader, self.parser
-        if not isinstance(reader, BlockRows) or not isinstance(parser, PlainParser):
-            yield from batched(self.records(tally, progress))
-            return
-        seen = _Seen(parser.required)
-        order = 0
-        for block in reader.blocks(progress, parser.fields):
-            parsed = None if block.batch is None else parse_columns(block.batch, parser, order)
-            if parsed is None:
-                before = tally.records_read
-                yield list(self._records(block.rows(), order, seen, tally))
-                order += tally.records_read - before
-                continue
-            assert block.batch is not None
-            seen.add_all(len(block.batch))
-            tally.read(len(block.batch))
-            for reason, count in parsed.drops.items():
-                tally.drop(reason, count)
-            order += len(block.batch)
-            yield parsed.columns
-        seen.require(tally)
 
-    def _records(
-        self, rows: Iterable[Row | Drop], first: int, seen: _Seen, tally: Tally
-    ) -> Iterator[Record]:
-        for order, row in enumerate(rows, start=first):
-            tally.read()
-            if isinstance(row, Drop):
-                tally.drop(row)
-                continue
-            seen.add(row)
-            record = self.parser.record(row, order)
-            if isinstance(record, Drop):
-                tally.drop(record)
-            else:
-                yield record
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileTable(TableSource, FileSource):
+    """A table in files."""
+
+    paths: tuple[Path, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """The fields, and the number of files and bytes."""
+        return {"fields": list(self.parser.fields), **FileSource.facts(self)}
+
+    def signature(self) -> str | None:
+        """See `SignedSource.signature`."""
+        if not isinstance(self.parser, PlainParser) or self.parser.user_of is not None:
+            return None  # a function or a template, which no text names
+        facts = [(path.absolute(), path.stat()) for path in self.paths]
+        files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
+        return repr((self.kind, files, self.parser))
 
 
-class _Seen:
-    """Which fields were seen, for the message when none is the right one."""
+class _SeenFields:
+    """Which fields the first rows have, for the message where a required one is never there."""
 
     def __init__(self, required: tuple[tuple[str, ...], ...]) -> None:
         self._missing = list(required)
         self._names: dict[str, None] = {}
         self._rows = 0
 
-    def add(self, row: Row) -> None:
-        self._rows += 1
-        if self._missing:
-            self._missing = [group for group in self._missing if not any(f in row for f in group)]
-        if self._rows <= _FIELDS_SHOWN:
-            self._names.update(dict.fromkeys(row))
-
-    def add_all(self, rows: int) -> None:
-        """Rows of a block in which every field has a value."""
-        self._rows += rows
-        self._missing = []
+    def look(self, rows: list[Row | Drop]) -> None:
+        """Look at rows until each required field was seen."""
+        for row in rows:
+            if not self._missing:
+                return
+            if not isinstance(row, Drop):
+                self._rows += 1
+                self._missing = [group for group in self._missing if not row.keys() & group]
+                if self._rows <= _FIELDS_SHOWN:
+                    self._names.update(dict.fromkeys(row))
 
     def require(self, tally: Tally) -> None:
+        """`UseError` if no row came, or none had what is required."""
         if tally.records_read and not self._rows:
             raise UseError(
                 f"none of {tally.records_read} lines is a JSON object",

@@ -10,31 +10,23 @@ import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 from userdp.data.records import Drop
-from userdp.data.sources import jsonl, parquet
+from userdp.data.sources import jsonl
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.paths import expand
-from userdp.data.sources.rows import PlainParser, plain_parser
-from userdp.data.sources.table import TableSource
+from userdp.data.sources.parquet import build_table
+from userdp.data.sources.rows import plain_parser
+from userdp.data.sources.table import FileTable
 from userdp.errors import UseError
 
 
-def build_web(kind: str, paths: list[str], options: SourceOptions) -> TableSource:
+def build_web(kind: str, paths: list[str], options: SourceOptions) -> FileTable:
     """JSON Lines (C4's own layout) or Parquet with a URL per record."""
     named = replace(options, user_field=options.url_field)
-    looks = [Path(name) for name in paths if Path(name).exists()]
-    tables = parquet if looks and all(parquet.matches(path) for path in looks) else jsonl
-    if tables is jsonl:
-        # C4 names its files *.json.gz though they are JSON Lines.
-        files = expand(paths, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"), what="files")
-        source = jsonl.build([str(file) for file in files], named)
-    else:
-        source = parquet.build(paths, named)
-    parser = plain_parser(named)
-    assert isinstance(parser, PlainParser)
-    return replace(source, kind=kind, parser=replace(parser, user_of=base_domain()))
+    # C4 names its files *.json.gz though they are JSON Lines.
+    table = build_table(paths, named, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"))
+    parser = replace(plain_parser(named), user_of=base_domain())
+    return replace(table, kind=kind, parser=parser)
 
 
 def base_domain() -> Callable[[str], bytes | Drop]:

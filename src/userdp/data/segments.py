@@ -1,9 +1,8 @@
-"""What a new store and an append have in common: segments, spans and the index in the making."""
+"""Write users' examples into segments, and keep the index of what was written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,66 +11,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from userdp.data import format as layout
-from userdp.data.content import CHAIN_BYTES, NO_EXAMPLES, content_hash_of, prolong
-from userdp.data.files import checksum, write_arrow
-from userdp.data.hashing import HASH_BYTES, user_hash
+from userdp.data.content import CHAIN_BYTES, NO_EXAMPLES, prolong
+from userdp.data.files import write_arrow
+from userdp.data.index import EMPTY, SPAN_KINDS, Index, merged
 from userdp.data.splits import Split
 
-_SPLITS = len(layout.SPLIT_CODES)
-_SPAN_KINDS = {"split": "u1", "user": "i8", "segment": "i4", "start": "i8", "length": "i8"}
-_NO_CHAINS = NO_EXAMPLES * _SPLITS
+_NO_CHAINS = NO_EXAMPLES * len(layout.SPLIT_CODES)
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The tables of one generation.
+class SegmentWriter:
+    """Writes users one after another, in order of their ids' bytes, into new segments.
 
     Args:
-        ids: users in order of their bytes.
-        records: int64 (users,), stored records of each.
-        chains: 96 bytes per user; see `userdp.data.content`.
-        spans: the columns of spans.arrow.
-    """
-
-    ids: list[bytes]
-    records: list[int]
-    chains: list[bytes]
-    spans: dict[str, NDArray[Any]]
-
-    def write(self, folder: Path) -> None:
-        """The files of the generation, into a new folder."""
-        folder.mkdir(parents=True)
-        hashes = [user_hash(user) for user in self.ids]
-        users = {
-            "hash": pa.array(hashes, pa.binary(HASH_BYTES)),
-            "records": pa.array(self.records, pa.int64()),
-            "chains": pa.array(self.chains, pa.binary(CHAIN_BYTES * _SPLITS)),
-        }
-        write_arrow(folder / layout.USERS, users)
-        write_arrow(folder / layout.USER_IDS, {"id": pa.array(self.ids, pa.large_binary())}, 0o600)
-        write_arrow(folder / layout.SPANS, {k: pa.array(v) for k, v in self.spans.items()})
-
-    def content_hash(self, *, seq_len: int, loss_mask: bool) -> str:
-        """The logical hash of the store that has this index."""
-        counts = np.zeros((len(self.ids), _SPLITS), dtype=np.int64)
-        np.add.at(counts, (self.spans["user"], self.spans["split"]), self.spans["length"])
-        users = zip(self.ids, counts, self.chains, strict=True)
-        return content_hash_of(users, seq_len=seq_len, loss_mask=loss_mask)
-
-    def users_of(self, split: Split) -> int:
-        """Users with examples in a split."""
-        here = self.spans["split"] == layout.SPLIT_CODES[split]
-        return len(np.unique(self.spans["user"][here]))
-
-
-EMPTY = Index([], [], [], {name: np.zeros(0, dtype=kind) for name, kind in _SPAN_KINDS.items()})
-
-
-class Body:
-    """Users one after another, in order of their ids' bytes, into new segments under ``root``.
-
-    Args:
-        root: the folder that holds ``segments/``.
+        folder: of the store; it holds ``segments/``.
         dtype: the store's type of a token.
         loss_mask: whether each write brings targets.
         old: the index that is added to; `EMPTY` for a new store.
@@ -85,7 +37,7 @@ class Body:
 
     def __init__(
         self,
-        root: Path,
+        folder: Path,
         *,
         dtype: str,
         loss_mask: bool,
@@ -93,13 +45,13 @@ class Body:
         first_segment: int = 0,
         segment_tokens: int = layout.SEGMENT_TOKENS,
     ) -> None:
-        self._root = root
+        self.folder = folder
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._loss_mask = loss_mask
         self._old = old
         self._old_row = {user: row for row, user in enumerate(old.ids)}
         self._segment_tokens = segment_tokens
-        self._segment: Segment | None = None
+        self._segment: _Segment | None = None
         self.segments = self._first_segment = first_segment
         self.ids: list[bytes] = []
         self.records: list[int] = []
@@ -115,17 +67,12 @@ class Body:
         held = 0 if self._segment is None else self._segment.tokens
         return self._segment_tokens - held
 
-    def take(self, users: list[list[Any]], rows: list[list[int]]) -> None:
-        """Users and spans that an earlier run wrote into segments of this store.
-
-        Args:
-            users: their ids, records and chains, as columns.
-            rows: of the span index.
-        """
-        self.ids += users[0]
-        self.records += users[1]
-        self.chains += map(bytearray, users[2])
-        self.rows += rows
+    def take(self, part: Index) -> None:
+        """Count users and spans as written that a killed run wrote into this store's segments."""
+        self.ids += part.ids
+        self.records += part.records
+        self.chains += map(bytearray, part.chains)
+        self.rows += np.stack([part.spans[name] for name in SPAN_KINDS], axis=1).tolist()
 
     def records_before(self, user: bytes) -> int:
         """Records of ``user`` that the store holds already."""
@@ -166,16 +113,14 @@ class Body:
             self._segment.close()
             self._segment = None
         if self._segment is None:
-            folder = self._root / layout.SEGMENTS / layout.segment_name(self.segments)
-            self._segment = Segment(folder, self._dtype, loss_mask=self._loss_mask)
+            place = self.folder / layout.SEGMENTS / layout.segment_name(self.segments)
+            self._segment = _Segment(place, self._dtype, loss_mask=self._loss_mask)
             self.segments += 1
         self._span(split, self._segment.examples, len(lengths))
         self._segment.append(tokens, lengths, targets)
-        place = slice(
-            CHAIN_BYTES * layout.SPLIT_CODES[split], CHAIN_BYTES * (layout.SPLIT_CODES[split] + 1)
-        )
-        chain = self.chains[-1]
-        chain[place] = prolong(bytes(chain[place]), tokens, lengths, targets)
+        code, chain = layout.SPLIT_CODES[split], self.chains[-1]
+        part = slice(CHAIN_BYTES * code, CHAIN_BYTES * (code + 1))
+        chain[part] = prolong(bytes(chain[part]), tokens, lengths, targets)
         self.examples[split] += len(lengths)
         self.tokens[split] += len(tokens)
 
@@ -204,40 +149,24 @@ class Body:
         """The files of the new segments, relative to the store."""
         for number in range(self._first_segment, self.segments):
             folder = Path(layout.SEGMENTS) / layout.segment_name(number)
-            for file in sorted((self._root / folder).iterdir()):
+            for file in sorted((self.folder / folder).iterdir()):
                 yield folder / file.name
+
+    def written(self, *, users: int = 0, rows: int = 0) -> Index:
+        """What was written after the first ``users`` and the first ``rows`` of the span index."""
+        columns = np.array(self.rows[rows:], dtype=np.int64).reshape(-1, len(SPAN_KINDS))
+        spans = {
+            name: columns[:, i].astype(kind) for i, (name, kind) in enumerate(SPAN_KINDS.items())
+        }
+        chains = [bytes(chain) for chain in self.chains[users:]]
+        return Index(self.ids[users:], self.records[users:], chains, spans)
 
     def index(self) -> Index:
         """The old index with what was written since."""
-        rows = np.array(self.rows, dtype=np.int64).reshape(-1, 5)
-        spans = {
-            name: rows[:, i].astype(kind) for i, (name, kind) in enumerate(_SPAN_KINDS.items())
-        }
-        new = Index(self.ids, self.records, [bytes(chain) for chain in self.chains], spans)
-        return merge(self._old, new)
+        return merged(self._old, self.written())
 
 
-def merge(old: Index, new: Index) -> Index:
-    """Both, with users in order of their ids' bytes; a user in both takes records from ``new``.
-
-    A user's old spans stand before the new ones, in each split.
-    """
-    ids = sorted({*old.ids, *new.ids})
-    row_of = {user: row for row, user in enumerate(ids)}
-    records, chains = [0] * len(ids), [b""] * len(ids)
-    parts = []
-    for index in (old, new):
-        rows = np.array([row_of[user] for user in index.ids], dtype=np.int64)
-        for row, stored, chain in zip(rows.tolist(), index.records, index.chains, strict=True):
-            records[row], chains[row] = stored, chain
-        moved = rows[index.spans["user"]] if len(rows) else index.spans["user"]
-        parts.append({**index.spans, "user": moved})
-    spans = {name: np.concatenate([part[name] for part in parts]) for name in _SPAN_KINDS}
-    order = np.lexsort((spans["user"], spans["split"]))  # stable: old spans stay before new ones
-    return Index(ids, records, chains, {name: column[order] for name, column in spans.items()})
-
-
-class Segment:
+class _Segment:
     """The files of one segment in the making."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], *, loss_mask: bool) -> None:
@@ -292,8 +221,3 @@ class Segment:
                 file.close()
             except OSError:  # the disk is full: that is why we are here
                 continue
-
-
-def checksums(root: Path, files: Iterator[Path]) -> dict[str, dict[str, Any]]:
-    """Checksums by path relative to ``root``."""
-    return {str(file): checksum(root / file) for file in files}

@@ -1,0 +1,98 @@
+"""The index of a store: its users, and where their examples lie. One per generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from userdp.data import format as layout
+from userdp.data.content import CHAIN_BYTES, content_hash_of
+from userdp.data.files import read_columns, read_table, write_arrow
+from userdp.data.hashing import HASH_BYTES, user_hash
+from userdp.data.splits import Split
+
+SPAN_KINDS = {"split": "u1", "user": "i8", "segment": "i4", "start": "i8", "length": "i8"}
+_SPLITS = len(layout.SPLIT_CODES)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The tables of one generation.
+
+    Args:
+        ids: users in order of their bytes.
+        records: int64 (users,), stored records of each.
+        chains: 96 bytes per user; see `userdp.data.content`.
+        spans: the columns of spans.arrow.
+    """
+
+    ids: list[bytes]
+    records: list[int]
+    chains: list[bytes]
+    spans: dict[str, NDArray[Any]]
+
+    def write(self, folder: Path) -> None:
+        """The files of the generation, into a new folder."""
+        folder.mkdir(parents=True)
+        hashes = [user_hash(user) for user in self.ids]
+        users = {
+            "hash": pa.array(hashes, pa.binary(HASH_BYTES)),
+            "records": pa.array(self.records, pa.int64()),
+            "chains": pa.array(self.chains, pa.binary(CHAIN_BYTES * _SPLITS)),
+        }
+        write_arrow(folder / layout.USERS, users)
+        write_arrow(folder / layout.USER_IDS, {"id": pa.array(self.ids, pa.large_binary())}, 0o600)
+        write_arrow(folder / layout.SPANS, {k: pa.array(v) for k, v in self.spans.items()})
+
+    @classmethod
+    def read(cls, folder: Path) -> Index:
+        """What `write` wrote."""
+        users, ids = read_table(folder / layout.USERS), read_table(folder / layout.USER_IDS)
+        return cls(
+            ids=ids.column("id").to_pylist(),
+            records=users.column("records").to_pylist(),
+            chains=users.column("chains").to_pylist(),
+            spans=read_columns(folder / layout.SPANS),
+        )
+
+    def content_hash(self, *, seq_len: int, loss_mask: bool) -> str:
+        """The logical hash of the store that has this index."""
+        counts = np.zeros((len(self.ids), _SPLITS), dtype=np.int64)
+        np.add.at(counts, (self.spans["user"], self.spans["split"]), self.spans["length"])
+        users = zip(self.ids, counts, self.chains, strict=True)
+        return content_hash_of(users, seq_len=seq_len, loss_mask=loss_mask)
+
+    def users_of(self, split: Split) -> int:
+        """Users with examples in a split."""
+        here = self.spans["split"] == layout.SPLIT_CODES[split]
+        return len(np.unique(self.spans["user"][here]))
+
+
+EMPTY = Index([], [], [], {name: np.zeros(0, dtype=kind) for name, kind in SPAN_KINDS.items()})
+"""The index of a store that is being made."""
+
+
+def merged(old: Index, new: Index) -> Index:
+    """Both in one, with users in order of their ids' bytes.
+
+    The records and chains of a user in both are those of ``new``, which go on from the old ones. A
+    user's old spans stand before the new ones, in each split.
+    """
+    ids = sorted({*old.ids, *new.ids})
+    row_of = {user: row for row, user in enumerate(ids)}
+    records, chains = [0] * len(ids), [b""] * len(ids)
+    parts = []
+    for index in (old, new):
+        rows = np.array([row_of[user] for user in index.ids], dtype=np.int64)
+        for row, stored, chain in zip(rows.tolist(), index.records, index.chains, strict=True):
+            records[row], chains[row] = stored, chain
+        moved = rows[index.spans["user"]] if len(rows) else index.spans["user"]
+        parts.append({**index.spans, "user": moved})
+    spans = {name: np.concatenate([part[name] for part in parts]) for name in SPAN_KINDS}
+    order = np.lexsort((spans["user"], spans["split"]))  # stable: old spans stay before new ones
+    return Index(ids, records, chains, {name: column[order] for name, column in spans.items()})
