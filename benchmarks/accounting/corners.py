@@ -140,7 +140,7 @@ def ask(corner: Corner, cap: float) -> dict[str, Any]:
             row["failures"] += list(contradictions(corner, found.lower, found.upper))
     except TooLongError:
         row["unchecked"] = True
-    except Exception as error:
+    except Exception as error:  # the campaign goes on: the row says what broke its checks
         row["failures"].append(f"while checking: {type(error).__name__}: {error}")
     return row
 

@@ -76,6 +76,7 @@ class AdamBC(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
+    # torch types `step` by two overloads, of which no single signature is an override.
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update from the gradients in ``.grad``; a parameter without one stays as it is."""

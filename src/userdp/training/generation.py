@@ -147,6 +147,7 @@ class TextGenerator:
     def _text(self, prompt: str, ids: list[int]) -> GeneratedText:
         ended = self._end is not None and self._end in ids
         if ended:
+            # `ended` says that it is not None, which the type checker does not follow.
             ids = ids[: ids.index(self._end)]  # type: ignore[arg-type]
         text = self._tokenizer.encoder.decode(ids, skip_special_tokens=True)
         return GeneratedText(prompt, text, tuple(ids), ended)
