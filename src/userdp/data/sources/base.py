@@ -156,9 +156,9 @@ class SourceModule(Protocol):
         """Whether an existing ``path`` looks like this kind; cheap, never raises."""
 
 
-def counted(found: Iterable[Record | Drop], tally: Tally) -> Iterator[Record]:
-    """The records among what was found; each is counted as read, and a drop as dropped too."""
-    for one in found:
+def counted(rows: Iterable[Record | Drop], tally: Tally) -> Iterator[Record]:
+    """The records among the rows; each is counted as read, and a drop as dropped too."""
+    for one in rows:
         tally.read()
         if isinstance(one, Drop):
             tally.drop(one)

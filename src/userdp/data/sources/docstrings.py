@@ -110,13 +110,13 @@ class Docstrings(PrivateSource):
         """Dotted module name to file, of all packages."""
         files: dict[str, Path] = {}
         for package in self.packages:
-            found = _stdlib_files() if package == _STDLIB else _package_files(package)
-            if not found:
+            modules = _stdlib_files() if package == _STDLIB else _package_files(package)
+            if not modules:
                 raise UseError(
                     f"no installed package is named {package!r}, or it has no Python files",
                     hint="name distributions as `pip list` does, or stdlib",
                 )
-            files.update(found)
+            files.update(modules)
         return dict(sorted(files.items()))
 
 
@@ -170,13 +170,13 @@ def _package_files(name: str) -> dict[str, Path]:
         listed = metadata.distribution(name).files or []
     except (metadata.PackageNotFoundError, ValueError):
         listed = []
-    found = {
+    modules = {
         module: Path(str(file.locate()))
         for file in listed
         if file.suffix == ".py" and (module := _module_name(Path(*file.parts))) is not None
     }
-    if found:
-        return {module: file for module, file in found.items() if file.is_file()}
+    if modules:
+        return {module: file for module, file in modules.items() if file.is_file()}
     spec = PathFinder.find_spec(name, sys.path) if name.isidentifier() else None
     folders = spec.submodule_search_locations if spec is not None else None
     return {

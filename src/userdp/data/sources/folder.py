@@ -72,12 +72,12 @@ class _Folder(PrivateSource):
             progress.at(done)
 
     def _files(self) -> list[tuple[str, Path]]:
-        found: dict[Path, str] = {}
+        unit_of: dict[Path, str] = {}
         for path in self.paths:
             for file in expand([str(path)], suffixes=SUFFIXES, what="documents", deep=True):
                 unit = file.relative_to(path) if path.is_dir() else Path(file.name)
-                found.setdefault(file, unit.as_posix())
-        units = list(found.values())
+                unit_of.setdefault(file, unit.as_posix())
+        units = list(unit_of.values())
         if len(set(units)) < len(units):  # of several folders with the same names inside
-            return [(file.as_posix(), file) for file in found]
-        return [(unit, file) for file, unit in found.items()]
+            return [(file.as_posix(), file) for file in unit_of]
+        return [(unit, file) for file, unit in unit_of.items()]

@@ -39,19 +39,19 @@ def expand(
         path = Path(name)
         if path.is_dir():
             entries: Iterable[Path] = path.rglob("*") if deep else path.iterdir()
-            found = sorted(e for e in entries if e.name.endswith(suffixes) and e.is_file())
-            if not found:
+            matches = sorted(e for e in entries if e.name.endswith(suffixes) and e.is_file())
+            if not matches:
                 raise UseError(
                     f"the folder {path} holds no {what}",
                     hint=f"files must end in one of: {', '.join(suffixes)}",
                 )
         elif path.exists():
-            found = [path]
+            matches = [path]
         else:
-            found = [Path(match) for match in matching(name) if Path(match).is_file()]
-            if not found:
+            matches = [Path(match) for match in matching(name) if Path(match).is_file()]
+            if not matches:
                 raise UseError(f"no input at {name}: nothing is there")
-        files.extend(found)
+        files.extend(matches)
     return tuple(files)
 
 
