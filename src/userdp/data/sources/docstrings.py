@@ -28,8 +28,8 @@ from typing import Any
 
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
@@ -82,15 +82,12 @@ class Docstrings(PrivateSource):
         versions = {name: _version(name) for name in self.packages}
         return {"packages": versions, "max_users": self.max_users}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The docstrings of modules that have any; see `Source.records`.
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The docstrings of modules that have any; see `PrivateSource.entries`.
 
         Modules are read in the order of their hashes, so that ``max_users`` reads no more than
         it needs; each one left unread counts as one dropped record.
         """
-        return counted(self._docstrings(progress), tally)
-
-    def _docstrings(self, progress: Progress) -> Iterator[Record | Drop]:
         files = sorted(self._files().items(), key=lambda item: user_hash(item[0].encode()))
         users = 0
         for number, (module, file) in enumerate(files):

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.paths import expand, total_size, words
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
@@ -56,11 +56,8 @@ class _Folder(PrivateSource):
         """The number of files."""
         return {"files": len(self._files())}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The documents; see `Source.records`."""
-        return counted(self._documents(progress), tally)
-
-    def _documents(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The documents; see `PrivateSource.entries`."""
         done = 0
         for order, (unit, file) in enumerate(self._files()):
             try:
