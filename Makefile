@@ -27,14 +27,15 @@ help:  ## list the targets
 
 install: $(STAMP)  ## create .venv and install userdp with the CPU build of PyTorch
 
-# What a user installs; developers need some 60 packages more, Spark and Flower among them.
+# What a user installs; developers need some 60 packages more, Spark and Flower among them. Python
+# compiles a module when it is first imported: compiling all of torch and transformers takes longer.
 $(RUNTIME): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable .
 	touch $@
 
 $(STAMP): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
 demo: $(RUNTIME)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes

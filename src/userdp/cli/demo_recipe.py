@@ -37,7 +37,7 @@ class Recipe:
 # multipliers are what `userdp calibrate` found for a target epsilon of 7.9, written down so that
 # the demo need not search; epsilon is recomputed from the ledger in any case. The learning rate,
 # clip norms and group sizes were chosen on this text, which is public.
-_STEPS = 40
+_STEPS = 20
 _BUDGET = Budget(target_delta=1e-5, target_epsilon=7.9)
 _USERS = 1_500  # declared: a round number, whatever the packages installed here hold
 
@@ -52,7 +52,7 @@ DEMO = Recipe(
             Plan(
                 sampling=poisson(PrivacyUnit.USER)(sampling_probability=20 / _USERS, group_size=2),
                 clip=Clip(l2_norm=1.0),
-                noise=Gaussian(multiplier=0.4548),
+                noise=Gaussian(multiplier=0.4299),
                 steps=_STEPS,
                 population=_USERS,
                 budget=_BUDGET,
@@ -65,7 +65,7 @@ DEMO = Recipe(
                     sampling_probability=40 / 9_000, group_size=8
                 ),
                 clip=Clip(l2_norm=1.0),
-                noise=Gaussian(multiplier=0.6645),
+                noise=Gaussian(multiplier=0.6338),
                 steps=_STEPS,
                 population=9_000,
                 budget=_BUDGET,

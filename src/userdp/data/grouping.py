@@ -63,13 +63,13 @@ def size_in_bytes(size: str) -> int:
     >>> size_in_bytes("1GB"), size_in_bytes("1.5 KiB")
     (1000000000, 1536)
     """
-    found = _SIZE.fullmatch(size)
-    if found is None:
+    match = _SIZE.fullmatch(size)
+    if match is None:
         raise UseError(
             f"memory_limit must be a size such as 1GB, got {size!r}",
             hint="a number and one of KB, MB, GB, TB",
         )
-    number, unit, binary = found.groups()
+    number, unit, binary = match.groups()
     step = 1024 if binary else 1000
     return int(float(number) * step ** ("KMGT".index(unit.upper()) + 1))
 
@@ -136,12 +136,12 @@ class Grouping(AbstractContextManager["Grouping"]):
         try:
             with pa.OSFile(str(self._rows)) as file:
                 self._database.register("records", pa.ipc.open_stream(file))
-                found = self._database.sql(_SORTED).to_arrow_reader(_FETCH)
+                reader = self._database.sql(_SORTED).to_arrow_reader(_FETCH)
                 with (
                     pa.OSFile(str(partial), "wb") as out,
                     pa.ipc.new_stream(out, _SCHEMA) as sink,
                 ):
-                    for batch in found:
+                    for batch in reader:
                         sink.write_batch(batch)
                 self._database.unregister("records")
         except (duckdb.Error, pa.ArrowException, OSError) as error:

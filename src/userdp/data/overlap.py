@@ -115,11 +115,11 @@ class PrivateTexts:
     def ask(self, text: str) -> tuple[bool, bool]:
         """Whether ``text`` is a candidate, and whether it is a near-duplicate indeed."""
         grams = ngrams(text, self.rules.words)
-        found = self._index.query(self._signature(grams))
+        candidates = self._index.query(self._signature(grams))
         verified = any(
-            jaccard(grams, self._grams[number]) >= self.rules.similarity for number in found
+            jaccard(grams, self._grams[number]) >= self.rules.similarity for number in candidates
         )
-        return bool(found), verified
+        return bool(candidates), verified
 
     def _signature(self, grams: frozenset[bytes]) -> Any:
         signature = self._sketch.MinHash(num_perm=self.rules.permutations, seed=1)

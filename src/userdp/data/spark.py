@@ -217,9 +217,9 @@ def _sort(spark: SparkSession, read: Path, into: Path) -> None:
         records = spark.read.schema(
             "`user` BINARY, place BIGINT, text BINARY, held_out BOOLEAN, pieces BINARY"
         ).parquet(_PATTERN.sub(r"\\\1", str(read)))
-        found = spark.sql(_SORTED, records=records)
+        in_order = spark.sql(_SORTED, records=records)
         # Small row groups, so that reading one back is cheap in memory.
-        written = found.write.option("parquet.block.size", _ROW_GROUP_BYTES)
+        written = in_order.write.option("parquet.block.size", _ROW_GROUP_BYTES)
         written.option("maxRecordsPerFile", 0).parquet(str(into), compression="zstd")
     except (PySparkException, Py4JError, OSError) as error:
         raise _failure(error) from error

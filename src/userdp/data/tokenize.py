@@ -174,8 +174,8 @@ def _short(text: str) -> Iterator[str]:
     begin = 0
     while len(text) - begin > LONG_TEXT:
         end = begin + LONG_TEXT
-        found = _SPACE.search(text, end, min(len(text), end + _LOOK))
-        end = found.start() if found else end
+        space = _SPACE.search(text, end, min(len(text), end + _LOOK))
+        end = space.start() if space else end
         yield text[begin:end]
         begin = end
     yield text[begin:]

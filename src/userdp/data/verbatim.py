@@ -50,7 +50,7 @@ def longest_copies(
     hashes = _window_hashes(flat, least)[places]
     order = np.argsort(hashes, kind="stable")
     hashes, places = hashes[order], places[order]
-    found = np.zeros(len(flat), dtype=bool)
+    repeated = np.zeros(len(flat), dtype=bool)
     for tokens, starts in _blocks(split, least, progress):
         if not len(starts):
             continue
@@ -61,10 +61,10 @@ def longest_copies(
             place = starts[one_of_each[hit]]
             window = tokens[place : place + least]
             for one in places[first[hit] : last[hit]]:
-                if not found[one] and np.array_equal(flat[one : one + least], window):
-                    found[one] = True
+                if not repeated[one] and np.array_equal(flat[one : one + least], window):
+                    repeated[one] = True
     return np.array(
-        [_longest_run(found[a:b], least) for a, b in pairwise(offsets)],
+        [_longest_run(repeated[a:b], least) for a, b in pairwise(offsets)],
         dtype=np.int64,
     )
 
@@ -103,9 +103,9 @@ def _window_hashes(tokens: NDArray[np.uint64], least: int) -> NDArray[np.uint64]
     return hashes
 
 
-def _longest_run(found: NDArray[np.bool_], least: int) -> int:
+def _longest_run(repeated: NDArray[np.bool_], least: int) -> int:
     """The longest stretch of tokens of which each window was found."""
-    if not found.any():
+    if not repeated.any():
         return 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], found, [False]]).astype(np.int8)))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], repeated, [False]]).astype(np.int8)))
     return int((edges[1::2] - edges[::2]).max()) + least - 1

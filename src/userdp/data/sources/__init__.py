@@ -60,7 +60,7 @@ def _module(kind: str) -> SourceModule:
 def _infer(paths: list[str]) -> str:
     if not paths:
         raise UseError("no input: neither a PATH nor a --source is given", hint="name a file")
-    files = [Path(found) for name in paths for found in _expand(name)]
+    files = [Path(path) for name in paths for path in _expand(name)]
     for kind in KINDS:
         if all(_module(kind).matches(path) for path in files):
             return kind
@@ -73,10 +73,10 @@ def _infer(paths: list[str]) -> str:
 def _expand(name: str) -> list[str]:
     if Path(name).exists():
         return [name]
-    found = matching(name)
-    if not found:
+    paths = matching(name)
+    if not paths:
         raise UseError(
             f"no input at {name}: nothing is there",
             hint="for installed packages give --source docstrings, for the hub --source hf",
         )
-    return found
+    return paths

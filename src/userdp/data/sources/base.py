@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -121,6 +121,19 @@ class PrivateSource:
     several_owners = False
     loss_mask = False
 
+    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
+        """The records among the `entries`; see `Source.records`."""
+        for entry in self.entries(progress):
+            tally.read()
+            if isinstance(entry, Drop):
+                tally.drop(entry)
+            else:
+                yield entry
+
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """Each entry of the source: its record, or why there is none."""
+        raise NotImplementedError
+
 
 class FileSource(PrivateSource):
     """A private source that reads the files ``paths`` one after another."""
@@ -154,13 +167,3 @@ class SourceModule(Protocol):
 
     def matches(self, path: Path) -> bool:
         """Whether an existing ``path`` looks like this kind; cheap, never raises."""
-
-
-def counted(found: Iterable[Record | Drop], tally: Tally) -> Iterator[Record]:
-    """The records among what was found; each is counted as read, and a drop as dropped too."""
-    for one in found:
-        tally.read()
-        if isinstance(one, Drop):
-            tally.drop(one)
-        else:
-            yield one

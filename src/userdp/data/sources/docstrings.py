@@ -28,8 +28,8 @@ from typing import Any
 
 from userdp.data.hashing import user_hash
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
 
@@ -82,15 +82,12 @@ class Docstrings(PrivateSource):
         versions = {name: _version(name) for name in self.packages}
         return {"packages": versions, "max_users": self.max_users}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The docstrings of modules that have any; see `Source.records`.
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The docstrings of modules that have any; see `PrivateSource.entries`.
 
         Modules are read in the order of their hashes, so that ``max_users`` reads no more than
         it needs; each one left unread counts as one dropped record.
         """
-        return counted(self._docstrings(progress), tally)
-
-    def _docstrings(self, progress: Progress) -> Iterator[Record | Drop]:
         files = sorted(self._files().items(), key=lambda item: user_hash(item[0].encode()))
         users = 0
         for number, (module, file) in enumerate(files):
@@ -110,13 +107,13 @@ class Docstrings(PrivateSource):
         """Dotted module name to file, of all packages."""
         files: dict[str, Path] = {}
         for package in self.packages:
-            found = _stdlib_files() if package == _STDLIB else _package_files(package)
-            if not found:
+            modules = _stdlib_files() if package == _STDLIB else _package_files(package)
+            if not modules:
                 raise UseError(
                     f"no installed package is named {package!r}, or it has no Python files",
                     hint="name distributions as `pip list` does, or stdlib",
                 )
-            files.update(found)
+            files.update(modules)
         return dict(sorted(files.items()))
 
 
@@ -170,13 +167,13 @@ def _package_files(name: str) -> dict[str, Path]:
         listed = metadata.distribution(name).files or []
     except (metadata.PackageNotFoundError, ValueError):
         listed = []
-    found = {
+    modules = {
         module: Path(str(file.locate()))
         for file in listed
         if file.suffix == ".py" and (module := _module_name(Path(*file.parts))) is not None
     }
-    if found:
-        return {module: file for module, file in found.items() if file.is_file()}
+    if modules:
+        return {module: file for module, file in modules.items() if file.is_file()}
     spec = PathFinder.find_spec(name, sys.path) if name.isidentifier() else None
     folders = spec.submodule_search_locations if spec is not None else None
     return {

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.paths import expand, total_size, words
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
@@ -56,11 +56,8 @@ class _Folder(PrivateSource):
         """The number of files."""
         return {"files": len(self._files())}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The documents; see `Source.records`."""
-        return counted(self._documents(progress), tally)
-
-    def _documents(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The documents; see `PrivateSource.entries`."""
         done = 0
         for order, (unit, file) in enumerate(self._files()):
             try:
@@ -72,12 +69,12 @@ class _Folder(PrivateSource):
             progress.at(done)
 
     def _files(self) -> list[tuple[str, Path]]:
-        found: dict[Path, str] = {}
+        unit_of: dict[Path, str] = {}
         for path in self.paths:
             for file in expand([str(path)], suffixes=SUFFIXES, what="documents", deep=True):
                 unit = file.relative_to(path) if path.is_dir() else Path(file.name)
-                found.setdefault(file, unit.as_posix())
-        units = list(found.values())
+                unit_of.setdefault(file, unit.as_posix())
+        units = list(unit_of.values())
         if len(set(units)) < len(units):  # of several folders with the same names inside
-            return [(file.as_posix(), file) for file in found]
-        return [(unit, file) for file, unit in found.items()]
+            return [(file.as_posix(), file) for file in unit_of]
+        return [(unit, file) for file, unit in unit_of.items()]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.rows import is_from, parse_day, record_of
 from userdp.errors import UseError
 
@@ -65,11 +65,8 @@ class _GitHistory(PrivateSource):
         """The number of repositories."""
         return {"repositories": len(self.paths)}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The messages of all commits of ``HEAD``; see `Source.records`."""
-        return counted(self._commits(progress), tally)
-
-    def _commits(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The messages of all commits of ``HEAD``; see `PrivateSource.entries`."""
         day = parse_day(self.held_out_from)
         for order, entry in enumerate(chain.from_iterable(map(_log, self.paths))):
             author, date, message = (*entry.split(b"\n", 2), b"", b"")[:3]

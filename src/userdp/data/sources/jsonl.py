@@ -32,7 +32,7 @@ from typing import Any
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.paths import begins_with, expand, read_text
+from userdp.data.sources.paths import beginning, expand, read_text
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
 
@@ -53,7 +53,7 @@ def matches(path: Path) -> bool:
     """Whether the name, or for folders a name within, says JSON Lines; or a file begins with {."""
     if path.is_dir():
         return any(file.name.endswith(SUFFIXES) for file in path.iterdir())
-    return path.name.endswith(SUFFIXES) or begins_with(path, b"{")
+    return path.name.endswith(SUFFIXES) or beginning(path).lstrip().startswith(b"{")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

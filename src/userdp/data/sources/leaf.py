@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import FileSource, SourceOptions, counted
-from userdp.data.sources.paths import expand
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import FileSource, SourceOptions
+from userdp.data.sources.paths import beginning, expand
 from userdp.data.sources.rows import record_of
 from userdp.errors import UseError
-
-_LOOK = 512
 
 
 def build(paths: list[str], options: SourceOptions) -> _Leaf:
@@ -40,18 +38,13 @@ def matches(path: Path) -> bool:
 
     JSON Lines may begin so too (records of several ``users``), but are not named .json.
     """
-    try:
-        file = path
-        if path.is_dir():
-            file = min(entry for entry in path.rglob("*.json") if entry.is_file())
-        if file.suffix != ".json":
-            return False
-        with file.open("rb") as content:
-            beginning = content.read(_LOOK)
-    except (OSError, ValueError):
-        return False
-    return beginning.lstrip().startswith(b"{") and (
-        b'"users"' in beginning or b'"user_data"' in beginning
+    files = [entry for entry in path.rglob("*.json") if entry.is_file()] or [path]
+    file = min(files)
+    text = beginning(file).lstrip()
+    return (
+        file.suffix == ".json"
+        and text.startswith(b"{")
+        and (b'"users"' in text or b'"user_data"' in text)
     )
 
 
@@ -63,11 +56,8 @@ class _Leaf(FileSource):
 
     kind = "leaf"
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The samples of all files; see `Source.records`."""
-        return counted(self._samples(progress), tally)
-
-    def _samples(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The samples of all files; see `PrivateSource.entries`."""
         order = count()
         for path, _ in self.each_file(progress):
             held_out = "test" in path.parent.parts

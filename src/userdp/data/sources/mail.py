@@ -150,8 +150,8 @@ def _is_from(date: str, day: Any) -> bool | Drop:
 def _addresses(message: Message, *names: str) -> list[str]:
     """The addresses in some headers, lower case, each once."""
     values = [str(value) for name in names for value in message.get_all(name, [])]
-    found = (address.strip().lower() for _, address in getaddresses(values))
-    return list(dict.fromkeys(address for address in found if address))
+    addresses = (address.strip().lower() for _, address in getaddresses(values))
+    return list(dict.fromkeys(address for address in addresses if address))
 
 
 def _header(message: Message, name: str) -> str:

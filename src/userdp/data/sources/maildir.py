@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import SourceOptions, counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.mail import MailSource
 from userdp.data.sources.paths import words
 from userdp.errors import UseError
@@ -55,11 +55,8 @@ class _Maildir(MailSource):
         """The number of folders, and the rules."""
         return {"folders": len(self.paths), **self.rules()}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The records of all messages; see `Source.records`."""
-        return counted(self._messages(progress), tally)
-
-    def _messages(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The records of all messages; see `PrivateSource.entries`."""
         for order, file in enumerate(chain.from_iterable(map(_files, self.paths))):
             try:
                 content = file.read_bytes()

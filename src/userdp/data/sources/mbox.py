@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import FileSource, SourceOptions, counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import FileSource, SourceOptions
 from userdp.data.sources.mail import MailSource
-from userdp.data.sources.paths import expand, words
+from userdp.data.sources.paths import beginning, expand, words
 from userdp.errors import UseError
 
 SUFFIXES = (".mbox", ".mbx")
@@ -43,11 +43,7 @@ def matches(path: Path) -> bool:
     """Whether a file begins as an mbox does, or a folder holds files named so."""
     if path.is_dir():
         return any(file.name.endswith(SUFFIXES) for file in path.iterdir())
-    try:
-        with path.open("rb") as file:
-            return file.read(5) == b"From "
-    except OSError:
-        return False
+    return beginning(path).startswith(b"From ")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +56,8 @@ class _Mbox(MailSource, FileSource):
         """The number of files and bytes, and the rules."""
         return {**FileSource.facts(self), **self.rules()}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The records of all messages; see `Source.records`."""
-        return counted(self._messages(progress), tally)
-
-    def _messages(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The records of all messages; see `PrivateSource.entries`."""
         order = count()
         for path, _ in self.each_file(progress):
             try:

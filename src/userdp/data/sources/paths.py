@@ -39,19 +39,19 @@ def expand(
         path = Path(name)
         if path.is_dir():
             entries: Iterable[Path] = path.rglob("*") if deep else path.iterdir()
-            found = sorted(e for e in entries if e.name.endswith(suffixes) and e.is_file())
-            if not found:
+            matches = sorted(e for e in entries if e.name.endswith(suffixes) and e.is_file())
+            if not matches:
                 raise UseError(
                     f"the folder {path} holds no {what}",
                     hint=f"files must end in one of: {', '.join(suffixes)}",
                 )
         elif path.exists():
-            found = [path]
+            matches = [path]
         else:
-            found = [Path(match) for match in matching(name) if Path(match).is_file()]
-            if not found:
+            matches = [Path(match) for match in matching(name) if Path(match).is_file()]
+            if not matches:
                 raise UseError(f"no input at {name}: nothing is there")
-        files.extend(found)
+        files.extend(matches)
     return tuple(files)
 
 
@@ -82,8 +82,8 @@ def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[]
     try:
         with path.open("rb", buffering=0) as raw:
             with _unzipped(raw) as start:
-                beginning = start.read(_LOOK)
-            if b"\0" in beginning:
+                first = start.read(_LOOK)
+            if b"\0" in first:
                 raise UseError(
                     f"{path} is a binary file, not {what}", hint="expected text, plain or gzip"
                 )
@@ -97,13 +97,13 @@ def read_text(path: Path, *, what: str) -> Iterator[tuple[IO[bytes], Callable[[]
         ) from error
 
 
-def begins_with(path: Path, mark: bytes) -> bool:
-    """Whether a file, decompressed if it is gzip, begins with ``mark`` after white space."""
+def beginning(path: Path) -> bytes:
+    """The first bytes of a file, decompressed if it is gzip; nothing if it cannot be read."""
     try:
         with path.open("rb", buffering=0) as raw, _unzipped(raw) as content:
-            return content.read(64).lstrip().startswith(mark)
+            return content.read(_LOOK)
     except _READ_ERRORS:
-        return False
+        return b""
 
 
 def _unzipped(raw: IO[bytes]) -> IO[bytes]:

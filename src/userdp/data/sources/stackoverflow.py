@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data.progress import Progress
-from userdp.data.records import Drop, Record, Tally
-from userdp.data.sources.base import PrivateSource, SourceOptions, counted
-from userdp.data.sources.paths import expand
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource, SourceOptions
+from userdp.data.sources.paths import beginning, expand
 from userdp.data.sources.rows import owners_of, record_of
 from userdp.errors import UseError
 
@@ -41,11 +41,7 @@ def build(paths: list[str], options: SourceOptions) -> _StackOverflow:
 
 def matches(path: Path) -> bool:
     """Whether it is an SQLite file."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
-        return False
+    return beginning(path).startswith(_MAGIC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,11 +57,8 @@ class _StackOverflow(PrivateSource):
         """The number of files."""
         return {"files": len(self.paths), "layout": "tff"}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        """The posts; see `Source.records`."""
-        return counted(self._posts(progress), tally)
-
-    def _posts(self, progress: Progress) -> Iterator[Record | Drop]:
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        """The posts; see `PrivateSource.entries`."""
         rows = chain.from_iterable(map(_rows, self.paths))
         for order, (client, split, example) in enumerate(rows):
             yield _record(client, split, example, order)

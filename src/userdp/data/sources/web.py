@@ -49,9 +49,9 @@ def base_domain() -> Callable[[str], bytes | Drop]:
     def domain(url: str) -> bytes | Drop:
         try:
             parts = extract(url)
-            found: bytes = f"{parts.domain}.{parts.suffix}".encode()
+            domain: bytes = f"{parts.domain}.{parts.suffix}".encode()
         except (UnicodeError, ValueError):
             return Drop.NO_DOMAIN
-        return found if parts.domain and parts.suffix else Drop.NO_DOMAIN
+        return domain if parts.domain and parts.suffix else Drop.NO_DOMAIN
 
     return domain
