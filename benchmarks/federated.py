@@ -1,7 +1,7 @@
 """Federations of 16 silos at ε = 4, δ = 1e-5: the algorithms under both accountings, in small.
 
     python -m benchmarks.federated                    # noise multipliers at the paper's sizes
-    python -m benchmarks.federated run --data digits --work runs/federated
+    python -m benchmarks.federated run --data digits
     python -m benchmarks.federated table
 
 Every run's row is written as it ends, and none is run twice; a killed campaign goes on. A learning
@@ -20,7 +20,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -29,17 +29,25 @@ import numpy as np
 import torch
 
 from benchmarks.private_runs import append_row, name_of, read_rows
-from userdp.federated.accounting import AccountingName, Algorithm, Reduction
-from userdp.federated.data import SubjectItems, digits, split_items, spread
-from userdp.federated.models import accuracy, build_model, put_weights
-from userdp.federated.plan import FederationPlan, ModelKind, ModelSpec
-from userdp.federated.simulation import claim_of, make_federation, run_in_process
-from userdp.federated.text import VOCABULARY, character_items, read_texts
+from userdp.data.progress import NoProgress
+from userdp.data.records import Record, Tally
+from userdp.data.sources import open_source
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.federated.algorithms import ALGORITHMS, Declared
+from userdp.federated.data import HELD_OUT, number_tokenizer, spread
+from userdp.federated.plan import FederationPlan, LeafCNN, ModelSpec
+from userdp.federated.rounds import MODEL_FILE, save_weights
+from userdp.federated.silo import STORE, silo_folder
+from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
+from userdp.papers.marathe.characters import CharacterLSTM, character_tokenizer
+from userdp.papers.marathe.digits import digits
+from userdp.papers.marathe.published import LOCAL_GROUP, Published, Reduction
+from userdp.plan import Budget, Plan
 
 RESULTS = Path("docs/results/federated.jsonl")
 SILOS, EPSILON, DELTA = 16, 4.0, 1e-5
 SEEDS, TUNING_SEED = (0, 1, 2), 100
-TEST_ITEMS = 1500
 
 # Learning rates tried on the tuning seed: of the mean gradient, of steps with many rounds, of the
 # few that the paper's reduction leaves, and of UserLDP, whose noise is that of a whole silo.
@@ -62,131 +70,139 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
-MODELS = {
-    "digits": ModelSpec(kind=ModelKind.CNN, width=2, inputs=8, outputs=10),
-    "shakespeare": ModelSpec(kind=ModelKind.LSTM, width=24, inputs=VOCABULARY, outputs=VOCABULARY),
-}
+SEQ_LEN = {"digits": 65, "shakespeare": 21}
 
-T, P = AccountingName.TIGHT, AccountingName.PAPER
-CELLS: tuple[tuple[Algorithm, AccountingName], ...] = (
-    (Algorithm.LOCAL_ITEM, T),
-    (Algorithm.HIGRADAVG, P),
-    (Algorithm.HIGRADAVG, T),
-    (Algorithm.LOCAL_GROUP, P),
-    (Algorithm.LOCAL_GROUP, T),
-    (Algorithm.FEDAVG, T),
-    (Algorithm.USER_LDP, P),
-    (Algorithm.USER_LDP, T),
-    (Algorithm.LOCAL_ITEM, P),
+
+def tokenizer_of(name: str) -> StoreTokenizer:
+    """The tokenizer of a data set: numbers for images, characters for text."""
+    return number_tokenizer() if name == "digits" else character_tokenizer()
+
+
+def model_of(name: str) -> ModelSpec:
+    """The model of a data set."""
+    tokenizer = tokenizer_of(name)
+    facts: dict[str, Any] = {
+        "tokenizer_sha256": tokenizer.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "seq_len": SEQ_LEN[name],
+    }
+    if name == "digits":
+        return LeafCNN(width=2, classes=10, **facts)
+    return CharacterLSTM(width=24, **facts)
+
+
+T, P, N = "tight", "paper", "none"
+CELLS: tuple[tuple[str, str], ...] = (
+    ("local-item-dp", T),
+    ("higradavg-dp", P),
+    ("higradavg-dp", T),
+    ("local-group-dp", P),
+    ("local-group-dp", T),
+    ("fedavg", T),
+    ("user-ldp", P),
+    ("user-ldp", T),
+    ("local-item-dp", P),
 )
 """In the order in which they run: what the question needs most comes first."""
 
 
-def load(name: str, work: Path, texts: Path) -> SubjectItems:
-    """The data set, kept in ``work`` once it is made."""
-    kept = work / f"{name}.npz"
-    if not kept.exists():
-        work.mkdir(parents=True, exist_ok=True)
-        if name == "digits":
-            data = digits(subjects=3500, items_per_subject=24)
-        else:
-            data = character_items(read_texts(texts), seq_len=20)
-        data.save(kept)
-    return SubjectItems.load(kept)
-
-
-def prepare(
-    data: SubjectItems, seed: int, *, cap: int | None, alpha: float | None
-) -> tuple[list[SubjectItems], SubjectItems]:
-    """16 silos of training items, capped if asked, and held-out items."""
-    draw = np.random.default_rng(seed)
-    train, held = split_items(data, draw)
-    silos = spread(train, SILOS, draw, alpha=alpha)
-    if cap is not None:
-        silos = [silo.capped(cap, draw)[0] for silo in silos]
-    chosen = np.sort(draw.permutation(held.items)[:TEST_ITEMS])
-    return silos, held.take(chosen)
+def load(name: str, texts: Path) -> list[Record]:
+    """The records of a data set."""
+    if name == "digits":
+        return digits(subjects=3500, items_per_subject=24)
+    return list(open_source([str(texts)]).records(Tally(), NoProgress()))
 
 
 def plan_for(
     name: str,
-    algorithm: Algorithm,
-    accounting: AccountingName,
-    silos: list[SubjectItems],
+    algorithm: str,
+    accounting: str,
+    records: Sequence[Record],
     *,
     rate: float,
-) -> FederationPlan:
+    seed: int,
+    alpha: float | None,
+) -> FederationPlan | Published:
     """The plan of one cell; nominal sizes are the mean ones, rounded, declared public here."""
     settings = SETTINGS[name]
-    paper = accounting is AccountingName.PAPER or algorithm is Algorithm.FEDAVG
+    paper = accounting == P or algorithm == "fedavg"
     # LocalItemDP keeps the paper's batches in both: its protection and its price are the same.
-    item = algorithm is Algorithm.LOCAL_ITEM
+    item = algorithm == "local-item-dp"
     shape = settings["paper"] if paper or item else settings["tight"]
-    items = round(float(np.mean([silo.items for silo in silos])), -1)
-    largest = max(int(silo.counts.max()) for silo in silos)
+    parts = spread(records, silos=SILOS, most=SILOS, seed=seed, alpha=alpha)
+    counts = [_item_counts(name, part) for part in parts]
+    items = round((1 - HELD_OUT) * float(np.mean([own.sum() for own in counts])), -1)
     capped = not paper and not item
-    constants: dict[str, Any] = {
-        "algorithm": algorithm,
-        "accounting": AccountingName.TIGHT if algorithm is Algorithm.FEDAVG else accounting,
-        "silos": SILOS,
-        "silos_per_round": SILOS,
-        "silos_per_subject": SILOS,
-        "rounds": settings["rounds"],
-        "local_steps": shape["local_steps"],
-        "sampling_probability": min(1.0, shape["batch"] / items),
-        "items_per_silo": int(items),
-        "subjects_per_silo": round(float(np.mean([len(silo.counts) for silo in silos]))),
-        "group_size": settings["tight"]["cap"] if capped else largest,
-        "l2_clip_norm": settings["clip"],
-        "learning_rate": rate,
-        "target_delta": DELTA,
-        "model": MODELS[name],
-    }
-    return FederationPlan.calibrated(
-        target_epsilon=EPSILON, reduction=Reduction.LINEAR, **constants
+    make = Published.calibrated if accounting == P else FederationPlan.calibrated
+    return make(
+        Declared(
+            batch_size=min(float(items), shape["batch"]),
+            items_per_silo=int(items),
+            subjects_per_silo=round(float(np.mean([len(own) for own in counts]))),
+            group_size=settings["tight"]["cap"]
+            if capped
+            else max(int(own.max()) for own in counts),
+            l2_clip_norm=settings["clip"],
+            local_steps=shape["local_steps"],
+            budget=Budget(target_delta=DELTA, target_epsilon=EPSILON),
+        ),
+        algorithm=algorithm,
+        silos=SILOS,
+        silos_per_round=SILOS,
+        silos_per_subject=SILOS,
+        rounds=settings["rounds"],
+        learning_rate=rate,
+        model=model_of(name),
     )
 
 
-def run(name: str, data: SubjectItems, key: Mapping[str, Any]) -> dict[str, Any]:
+def _item_counts(name: str, part: Sequence[Record]) -> np.ndarray:
+    """Items of each subject of a silo, held-out ones included."""
+    size = {"digits": 10**9, "shakespeare": SEQ_LEN["shakespeare"]}[name]
+    counts: dict[bytes, int] = {}
+    for record in part:
+        counts[record.user] = counts.get(record.user, 0) + -(-len(record.text) // size)
+    return np.array(list(counts.values()))
+
+
+def run(name: str, records: Sequence[Record], key: Mapping[str, Any]) -> dict[str, Any]:
     """One federation, from its key."""
-    algorithm, accounting = Algorithm(key["algorithm"]), AccountingName(key["accounting"])
-    sound = accounting is AccountingName.TIGHT and algorithm.for_subjects
-    silos, held = prepare(
-        data,
-        key["seed"],
-        cap=SETTINGS[name]["tight"]["cap"] if sound else None,
-        alpha=key.get("alpha"),
+    algorithm, seed, alpha = key["algorithm"], key["seed"], key.get("alpha")
+    made = plan_for(
+        name, algorithm, key["accounting"], records, rate=key["rate"], seed=seed, alpha=alpha
     )
-    silos = [silo for silo in silos if silo.items]
-    plan = plan_for(name, algorithm, accounting, silos, rate=key["rate"])
+    published = made if isinstance(made, Published) else None
+    plan = published.plan if published else made
+    assert isinstance(plan, FederationPlan)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "federation"
-        make_federation(folder, plan, silos)
-        model, _ = build_model(plan.model)
-        weights = run_in_process(folder, plan)
-        put_weights(model, weights)
-        claim = claim_of(folder, plan)
-    right, loss = accuracy(
-        model, plan.model, torch.from_numpy(held.rows), torch.from_numpy(held.lengths)
-    )
-    noise = plan.noise_multiplier
-    if plan.paper and algorithm is Algorithm.LOCAL_GROUP:
-        noise = plan.paper_noise_of_group(2)
+        tokenizer = tokenizer_of(name)
+        make_federation(folder, plan, records, tokenizer=tokenizer, seed=seed, alpha=alpha)
+        if published:
+            stores = [UserStore.open(silo_folder(folder, i) / STORE) for i in range(SILOS)]
+            save_weights(folder / MODEL_FILE, published.run(stores), rounds=plan.rounds)
+        else:
+            run_in_process(folder, plan)
+        claimed = None if published else claim_of(folder).guarantee.epsilon
+        measured = measure(folder, plan)
+    local = plan.local if isinstance(plan.local, Plan) else None
+    noise = local.noise.multiplier if local else 0.0
+    if published and algorithm == LOCAL_GROUP:
+        noise = published.noise_of_group(2)
     return {
         "key": dict(key),
-        "accuracy": right,
-        "loss": loss,
+        "accuracy": measured.get("accuracy"),
+        "loss": measured["loss"],
         "noise_multiplier": noise,
-        "noise_per_unit": noise / plan.denominator if algorithm.private else 0.0,
+        "noise_per_unit": noise / local.denominator if local else 0.0,
         "rounds": plan.rounds,
-        "local_steps": plan.local_steps,
-        "batch": plan.batch_size,
-        "group_size": plan.group_size,
+        "local_steps": plan.local.steps,
+        "group_size": local.sampling.group_size if local else None,
         "charged_steps": plan.charged_steps,
-        "epsilon": claim.guarantee.epsilon if plan.flaws == {} and algorithm.private else None,
-        "claims": [asdict(g) for g in plan.guarantees()] if not plan.paper else [],
-        "flaws": "".join(plan.flaws),
+        "epsilon": claimed if local else None,
+        "claims": [] if published else [asdict(g) for g in plan.guarantees()],
+        "flaws": "".join(published.flaws) if published else "",
         "seconds": time.process_time() - began,
     }
 
@@ -195,7 +211,7 @@ def jobs(name: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Keys of what is to run: all rates on the tuning seed, then the best rate on the others."""
     for algorithm, accounting in CELLS:
         rates = SETTINGS[name]["rates"][_kind(algorithm, accounting)]
-        base = {"data": name, "algorithm": str(algorithm), "accounting": str(accounting)}
+        base = {"data": name, "algorithm": algorithm, "accounting": accounting}
         for rate in rates if len(rates) > 1 else ():
             yield {**base, "seed": TUNING_SEED, "rate": rate}
         tuned = [row for row in rows if _in(row["key"], {**base, "seed": TUNING_SEED})]
@@ -209,30 +225,26 @@ def jobs(name: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {**base, "seed": seed, "rate": best}
 
 
-def _kind(algorithm: Algorithm, accounting: AccountingName) -> str:
+def _kind(algorithm: str, accounting: str) -> str:
     """Which learning rates are tried."""
-    fixed = {
-        Algorithm.FEDAVG: "fedavg",
-        Algorithm.LOCAL_ITEM: "item",
-        Algorithm.USER_LDP: "user",
-    }
-    return fixed.get(algorithm, str(accounting))
+    fixed = {"fedavg": "fedavg", "local-item-dp": "item", "user-ldp": "user"}
+    return fixed.get(algorithm, accounting)
 
 
 def _in(key: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     return all(key.get(name) == value for name, value in part.items())
 
 
-def campaign(name: str, work: Path, texts: Path, results: Path) -> None:
+def campaign(name: str, texts: Path, results: Path) -> None:
     """Run what is missing, one after another."""
-    data = load(name, work, texts)
+    records = load(name, texts)
     while True:
         rows = read_rows(results)
         done = {name_of(row["key"]) for row in rows}
         key = next((key for key in jobs(name, rows) if name_of(key) not in done), None)
         if key is None:
             return
-        row = run(name, data, key)
+        row = run(name, records, key)
         append_row(results, row)
         print(json.dumps({k: row[k] for k in ("key", "accuracy", "noise_multiplier", "seconds")}))
 
@@ -247,19 +259,19 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 for row in rows
                 if _in(
                     row["key"],
-                    {"data": name, "algorithm": str(algorithm), "accounting": str(accounting)},
+                    {"data": name, "algorithm": algorithm, "accounting": accounting},
                 )
                 and row["key"]["seed"] in SEEDS
                 and "alpha" not in row["key"]
             ]
             if part:
-                values = [row["accuracy"] for row in part]
+                values = [float(row["accuracy"] or "nan") for row in part]
                 first = part[0]
                 found.append(
                     {
                         "data": name,
-                        "algorithm": str(algorithm),
-                        "accounting": str(accounting) if algorithm.private else "none",
+                        "algorithm": algorithm,
+                        "accounting": N if algorithm == "fedavg" else accounting,
                         "noise_multiplier": first["noise_multiplier"],
                         "noise_per_unit": first["noise_per_unit"],
                         "rounds": first["rounds"],
@@ -285,48 +297,46 @@ LARGEST = 2.5
 
 def published_noise(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Noise multipliers at the paper's own sizes; ``paper`` rounds reduced by s."""
-    model = MODELS["digits"]
     for name in names:
         setting = PUBLISHED[name]
         items = setting["subjects"] * setting["items"] // SILOS
         mean_size = round(setting["items"] / SILOS)
         p = setting["batch"] / items
-        for algorithm in Algorithm:
-            if not algorithm.private:
+        for algorithm in ALGORITHMS:
+            if algorithm == "fedavg":
                 continue
+            declared = Declared(
+                items_per_silo=items,
+                subjects_per_silo=setting["subjects"],
+                group_size=round(LARGEST * mean_size),
+                batch_size=setting["batch"],
+                local_steps=round(1 / p),
+                l2_clip_norm=1.0,
+                budget=Budget(target_delta=DELTA, target_epsilon=EPSILON),
+            )
             constants: dict[str, Any] = {
                 "algorithm": algorithm,
                 "silos": SILOS,
                 "silos_per_round": SILOS,
                 "silos_per_subject": SILOS,
-                "local_steps": round(1 / p),
-                "sampling_probability": p,
-                "items_per_silo": items,
-                "subjects_per_silo": setting["subjects"],
-                "l2_clip_norm": 1.0,
                 "learning_rate": 1.0,
-                "target_delta": DELTA,
-                "model": model,
+                "model": model_of("digits"),
             }
-            paper = FederationPlan.calibrated(
-                target_epsilon=EPSILON,
-                reduction=Reduction.LINEAR,
-                accounting=P,
-                rounds=setting["rounds"],
-                group_size=round(LARGEST * mean_size),
-                **constants,
+            paper = Published.calibrated(
+                declared, reduction=Reduction.LINEAR, rounds=setting["rounds"], **constants
             )
             tight = FederationPlan.calibrated(
-                target_epsilon=EPSILON, rounds=paper.rounds, group_size=mean_size, **constants
+                replace(declared, group_size=mean_size), rounds=paper.plan.rounds, **constants
             )
-            by_group = algorithm is Algorithm.LOCAL_GROUP
+            assert isinstance(tight.local, Plan)
+            by_group = algorithm == LOCAL_GROUP
             yield {
                 "data": name,
-                "algorithm": str(algorithm),
-                "rounds": paper.rounds,
-                "paper": paper.paper_noise_of_group(3) if by_group else paper.noise_multiplier,
-                "tight": tight.noise_multiplier,
-                "group_size": tight.group_size,
+                "algorithm": algorithm,
+                "rounds": paper.plan.rounds,
+                "paper": paper.noise_of_group(3) if by_group else paper.local.noise.multiplier,
+                "tight": tight.local.noise.multiplier,
+                "group_size": mean_size,
                 "flaws": "".join(paper.flaws),
             }
 
@@ -336,14 +346,13 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=("noise", "run", "table"), default="noise")
     parser.add_argument("--quick", action="store_true", help="noise: FEMNIST's settings alone")
     parser.add_argument("--data", choices=tuple(SETTINGS), default="digits")
-    parser.add_argument("--work", type=Path, default=Path("runs/federated"))
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/shakespeare.jsonl.gz"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.what == "run":
-        campaign(arguments.data, arguments.work, arguments.texts, arguments.results)
+        campaign(arguments.data, arguments.texts, arguments.results)
         return
     if arguments.what == "noise":
         rows = list(published_noise(("FEMNIST",) if arguments.quick else tuple(PUBLISHED)))

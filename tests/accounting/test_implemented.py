@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.federated.plans import constants
+from tests.federated.plans import PRIVATE, constants
 from tests.federated.plans import plan as federation
 from tests.plans import changed_plan, els_plan, for_users, uls_plan
 from userdp.accounting import Accountant, binomial_steps, gaussian_steps
@@ -20,7 +20,6 @@ from userdp.accounting.implemented import (
 )
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.errors import UseError
-from userdp.federated.accounting import Algorithm
 from userdp.federated.plan import FederationPlan
 from userdp.ledger import RunLedger, StoreLedger, claim
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
@@ -132,9 +131,8 @@ CLAIMS = {
                 federation(3.0, algorithm=algorithm).guarantees()[number].epsilon
             )
         )
-        for algorithm in Algorithm
-        if algorithm.private
-        for number in range(2 if algorithm in (Algorithm.LOCAL_ITEM, Algorithm.USER_LDP) else 1)
+        for algorithm in PRIVATE
+        for number in range(2 if algorithm in ("local-item-dp", "user-ldp") else 1)
     },
 }
 NOISES = {
@@ -155,7 +153,7 @@ NOISES = {
     "planner": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).users(0.1, 5),
     "planner, ELS": lambda: NoiseTable(target_epsilon=2.0, target_delta=1e-5).examples(0.05, 4, 5),
     "federation": lambda: (
-        FederationPlan.calibrated(target_epsilon=2.0, **constants()).noise_multiplier
+        FederationPlan.calibrated(**constants(target_epsilon=2.0)).local.noise.multiplier
     ),
 }
 

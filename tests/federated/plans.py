@@ -1,33 +1,51 @@
 """Small plans for the tests of federations."""
 
-from userdp.federated.accounting import Algorithm
-from userdp.federated.plan import FederationPlan, ModelKind, ModelSpec
+from dataclasses import replace
 
-CNN = ModelSpec(kind=ModelKind.CNN, width=4, inputs=8, outputs=10)
+from userdp.federated.algorithms import ALGORITHMS, Declared, Unprotected
+from userdp.federated.data import number_tokenizer
+from userdp.federated.plan import FederationPlan, LeafCNN
+from userdp.noise import Gaussian
+from userdp.plan import Budget
+
+PRIVATE = [name for name in ALGORITHMS if name != "fedavg"]
+NUMBERS = number_tokenizer()
+FACTS = {"tokenizer_sha256": NUMBERS.sha256, "vocab_size": NUMBERS.vocab_size}
+CNN = LeafCNN(width=4, classes=10, seq_len=65, **FACTS)
 
 
 def constants(**changes):
-    values = {
-        "algorithm": Algorithm.LOCAL_GROUP,
+    """The arguments of `FederationPlan.calibrated`."""
+    declared = {
+        "items_per_silo": 40,
+        "subjects_per_silo": 20,
+        "group_size": 3,
+        "batch_size": 10,
+        "local_steps": 2,
+        "l2_clip_norm": 0.5,
+    }
+    budget = {"target_epsilon": 4.0, "target_delta": 1e-5}
+    federation = {
+        "algorithm": "local-group-dp",
         "silos": 3,
         "silos_per_round": 3,
         "silos_per_subject": 3,
         "rounds": 2,
-        "local_steps": 2,
-        "sampling_probability": 0.25,
-        "items_per_silo": 40,
-        "subjects_per_silo": 20,
-        "group_size": 3,
-        "l2_clip_norm": 0.5,
         "learning_rate": 0.1,
-        "target_delta": 1e-5,
         "model": CNN,
     }
-    return values | changes
+    probability = changes.pop("sampling_probability", None)
+    for values in (declared, budget):
+        values |= {name: changes.pop(name) for name in values if name in changes}
+    if probability is not None:
+        declared["batch_size"] = probability * declared["items_per_silo"]
+    return federation | changes | {"declared": Declared(**declared, budget=Budget(**budget))}
 
 
 def plan(noise_multiplier=1.0, **changes):
-    values = constants(**changes)
-    if values["algorithm"] is Algorithm.FEDAVG:
-        noise_multiplier = 0.0
-    return FederationPlan(**values, noise_multiplier=noise_multiplier)
+    """A plan of a given noise, for no budget."""
+    values = constants(target_epsilon=None, **changes)
+    local = ALGORITHMS[values["algorithm"]].local(values.pop("declared"))
+    if not isinstance(local, Unprotected):
+        local = replace(local, noise=Gaussian(multiplier=noise_multiplier))
+    return FederationPlan(local=local, **values)

@@ -1,32 +1,40 @@
-"""The two accountings: ``tight`` against independent oracles, ``paper`` to the letter."""
+"""The prices of federations against independent oracles, and the published ones to the letter."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from tests.federated.plans import constants, plan
+from tests.federated.plans import PRIVATE, constants, plan
 from userdp.accounting import binomial_steps
+from userdp.codec import decode, encode
 from userdp.errors import UseError
-from userdp.federated.accounting import (
+from userdp.federated.algorithms import ALGORITHMS
+from userdp.federated.algorithms.user_ldp import silo_mechanism
+from userdp.federated.plan import FederationPlan
+from userdp.noise import Gaussian
+from userdp.papers.marathe.published import (
     FLAWS,
-    AccountingName,
-    Algorithm,
+    Published,
     Reduction,
     flaws_of,
     group_target,
     paper_noise,
-    silo_mechanism,
-    subject_mechanism,
-    subject_probability,
     theorem_3_11_noise,
-    tight_noise,
 )
-from userdp.federated.plan import FederationPlan
+from userdp.sampling.poisson_subjects import subject_probability
 from userdp.vocabulary import PrivacyUnit
 
-PRIVATE = [a for a in Algorithm if a.private]
+
+def subject_mechanism(algorithm, *, sampling_probability, group_size, noise_multiplier, steps):
+    """What prices ``steps`` local steps for a subject."""
+    sampling = ALGORITHMS[algorithm].sampling(
+        sampling_probability=sampling_probability, group_size=group_size
+    )
+    local = replace(plan(algorithm=algorithm).local, sampling=sampling, steps=steps)
+    return replace(local, noise=Gaussian(multiplier=noise_multiplier)).mechanism
 
 
 def one_step_delta(shifts, weights, sigma, epsilon):
@@ -42,10 +50,10 @@ def one_step_delta(shifts, weights, sigma, epsilon):
 
 
 def mixture(algorithm, p, k):
-    if algorithm in (Algorithm.LOCAL_ITEM, Algorithm.LOCAL_GROUP):
+    if algorithm in ("local-item-dp", "local-group-dp"):
         return list(range(k + 1)), stats.binom.pmf(range(k + 1), k, p)
     q = 1 - (1 - p) ** k
-    return [0, 2 if algorithm is Algorithm.USER_LDP else 1], [1 - q, q]
+    return [0, 2 if algorithm == "user-ldp" else 1], [1 - q, q]
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
@@ -97,8 +105,8 @@ def test_the_chance_of_a_subject_is_that_of_at_least_one_item_and_rounded_up():
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
 def test_calibrated_noise_meets_the_budget_and_is_the_least(algorithm):
-    made = FederationPlan.calibrated(target_epsilon=4.0, **constants(algorithm=algorithm))
-    unit = PrivacyUnit.EXAMPLE if algorithm is Algorithm.LOCAL_ITEM else PrivacyUnit.SUBJECT
+    made = FederationPlan.calibrated(**constants(algorithm=algorithm))
+    unit = PrivacyUnit.EXAMPLE if algorithm == "local-item-dp" else PrivacyUnit.SUBJECT
     (claim,) = [g for g in made.guarantees() if g.unit is unit]
     assert 3.999 < claim.epsilon <= 4.0
 
@@ -115,7 +123,9 @@ def test_horizontal_composition_charges_every_silo_that_may_hold_the_subject():
 def test_broken_twin_amplification_by_silo_sampling_is_caught():
     """Sampling m of n silos buys nothing: an adversary at the server knows who ran."""
     sampled = plan(silos=10, silos_per_round=2, silos_per_subject=1, rounds=50, local_steps=1)
-    twin_steps = 50 * 1 * 2 * sampled.sampling_probability / 10  # R·m/n steps "on average"
+    twin_steps = (
+        50 * 1 * 2 * sampled.local.sampling.sampling_probability / 10
+    )  # R·m/n steps "on average"
     assert sampled.charged_steps == max(sampled.rounds_of_silos)
     assert sampled.charged_steps > twin_steps
 
@@ -138,12 +148,10 @@ def test_the_published_group_target_and_reductions():
         (4 / 3, 1e-5 / (3 * math.exp(8 / 3))), rel=1e-12
     )
     assert theorem_3_11_noise(4.0, 1e-5) == pytest.approx(182.7, rel=1e-3)
-    made = FederationPlan.calibrated(
-        target_epsilon=4.0,
-        reduction=Reduction.SQRT,
-        **constants(accounting=AccountingName.PAPER, rounds=100, silos=16, silos_per_round=16),
+    made = Published.calibrated(
+        reduction=Reduction.SQRT, **constants(rounds=100, silos=16, silos_per_round=16)
     )
-    assert (made.rounds, made.planned_rounds) == (25, 100)
+    assert (made.plan.rounds, made.planned_rounds) == (25, 100)
 
 
 def moments_by_hand(q, sigma, steps, delta):
@@ -168,8 +176,8 @@ def test_paper_noise_is_that_of_the_moments_accountant():
     """Its conversion to (ε, δ) is the classical one; ours converts a little better."""
     kwargs = {"steps": 500, "target_epsilon": 4.0, "target_delta": 1e-5}
     for q, algorithm, group in (
-        (0.05, Algorithm.LOCAL_ITEM, 7),
-        (0.2, Algorithm.HIGRADAVG, 4),
+        (0.05, "local-item-dp", 7),
+        (0.2, "higradavg-dp", 4),
     ):
         classical = optimize.brentq(lambda s, q=q: moments_by_hand(q, s, 500, 1e-5) - 4.0, 0.5, 20)
         found = paper_noise(algorithm, batch_fraction=0.05, group_size=group, **kwargs)
@@ -184,21 +192,24 @@ def test_every_algorithm_says_which_published_steps_are_unsound():
         letters |= set(found)
         assert "f" not in flaws_of(algorithm, Reduction.LINEAR)
     assert letters == set(FLAWS)
-    assert flaws_of(Algorithm.FEDAVG, Reduction.NONE) == ()
+    assert flaws_of("fedavg", Reduction.NONE) == ()
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
-def test_paper_claims_no_epsilon_and_names_its_flaws(algorithm):
-    made = FederationPlan.calibrated(
-        target_epsilon=4.0, **constants(algorithm=algorithm, accounting=AccountingName.PAPER)
-    )
-    assert [g.epsilon for g in made.guarantees()] == [math.inf]
-    assert set(made.flaws) == set(flaws_of(algorithm, made.reduction))
+def test_published_noise_reads_the_mini_batch_where_it_does_in_the_paper(algorithm):
+    made = Published.calibrated(**constants(algorithm=algorithm, rounds=12))
+    few, many = np.array([1, 1]), np.array([3, 1, 2])
+    by_group = algorithm == "local-group-dp"
+    assert (made.noise_of(many) > made.noise_of(few)) == by_group
+    realised = algorithm == "higradavg-dp"
+    assert (made.denominator_of(many) == 3 != made.denominator_of(few)) == realised
+    assert len(made.draw(40, np.random.default_rng(0))) == 10
+    assert made.flaws == flaws_of(algorithm, made.reduction)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "flaw"),
-    [(Algorithm.LOCAL_GROUP, "b"), (Algorithm.USER_LDP, "e")],
+    [("local-group-dp", "b"), ("user-ldp", "e")],
 )
 def test_broken_twin_published_noise_is_caught_by_the_sound_price(algorithm, flaw):
     """The paper's noise, run under sound conditions, costs more than its promised ε = 4."""
@@ -218,47 +229,48 @@ def test_broken_twin_published_noise_is_caught_by_the_sound_price(algorithm, fla
 
 
 def test_fedavg_has_no_price():
-    assert plan(algorithm=Algorithm.FEDAVG).guarantee().epsilon == math.inf
-    with pytest.raises(UseError):
-        tight_noise(
-            Algorithm.FEDAVG,
-            sampling_probability=0.1,
-            group_size=1,
-            steps=1,
-            target_epsilon=1.0,
-            target_delta=1e-5,
-        )
+    made = FederationPlan.calibrated(**constants(algorithm="fedavg"))
+    assert [g.epsilon for g in made.guarantees()] == [math.inf]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sampling_probability": math.nan},
+        {"batch_size": math.nan},
         {"l2_clip_norm": math.nan},
         {"silos_per_round": 4},
         {"silos_per_subject": 0},
         {"rounds": 0},
         {"group_size": 0},
         {"target_delta": 1.0},
-        {"planned_rounds": 9},
+        {"algorithm": "sgd"},
         {"learning_rate": math.inf},
     ],
 )
 def test_bad_plans_are_refused(changes):
     with pytest.raises(UseError):
-        plan(**changes)
+        FederationPlan.calibrated(**constants(**changes))
 
 
-def test_a_plan_survives_json_and_another_is_told_apart(tmp_path):
-    made = FederationPlan.calibrated(target_epsilon=2.0, **constants())
-    assert FederationPlan.from_dict(made.to_dict()) == made
-    assert FederationPlan.from_dict(made.to_dict()).digest == made.digest
+def test_an_algorithms_name_and_its_steps_belong_together():
+    """A plan of cheap steps under the name of others would be run as those."""
+    for one, other in (("higradavg-dp", "local-group-dp"), ("fedavg", "user-ldp")):
+        with pytest.raises(UseError, match="not one of the algorithm"):
+            replace(plan(algorithm=one), local=plan(algorithm=other).local)
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_a_plan_survives_json_and_another_is_told_apart(algorithm):
+    made = FederationPlan.calibrated(**constants(algorithm=algorithm))
+    read = decode(FederationPlan, encode(made), what="a plan")
+    assert read == made
+    assert read.digest == made.digest
     assert plan().digest != plan(rounds=3).digest
     for broken in (
         {},
-        made.to_dict() | {"extra": 1},
-        made.to_dict() | {"algorithm": "x"},
-        made.to_dict() | {"model": {}},
+        encode(made) | {"extra": 1},
+        encode(made) | {"algorithm": "x"},
+        encode(made) | {"model": {}},
     ):
         with pytest.raises(UseError):
-            FederationPlan.from_dict(broken)
+            decode(FederationPlan, broken, what="a plan")

@@ -1,59 +1,52 @@
-"""What an item holds never shows in what a silo answers: it takes part, or it counts as absent."""
-
-import json
-import stat
+"""What an item holds never shows in what a silo answers: it takes part, or it adds nothing."""
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
-from tests.federated.plans import CNN, plan
-from tests.federated.toys import images, without
+from tests.federated.plans import CNN, FACTS, plan
+from tests.federated.toys import image, images, store_of
+from userdp.data.records import Record
+from userdp.data.selection import fixed_selection
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.federated import silo as silo_module
-from userdp.federated.accounting import Algorithm
-from userdp.federated.admission import Absent, admit, readable_items, require_width
-from userdp.federated.data import SubjectItems
+from userdp.federated import models
+from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.models import build_model, weights_of
-from userdp.federated.plan import ModelKind, ModelSpec
-from userdp.federated.silo import DATA_FILE, PLAN_FILE, Silo, look
-from userdp.json_files import write_json
+from userdp.federated.plan import LanguageModel
+from userdp.federated.silo import PLAN_FILE, STORE, Silo, read_silo
 
-LSTM = ModelSpec(kind=ModelKind.LSTM, width=4, inputs=12, outputs=12)
-WORDS = ModelSpec(kind=ModelKind.CAUSAL_LM, width=1, inputs=5, outputs=12, base="bundled")
+WORDS = LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=12, **FACTS)
 
 
-def spoilt_images(subject=2):
-    """Every subject has images of classes 0 … 9; one has all kinds of numbers that are none."""
-    data = images(6, seed=1).capped(3, np.random.default_rng(0))[0]
-    rows = data.rows.copy()
-    mine = np.flatnonzero(data.subjects == subject)
-    rows[mine[0], 64] = 10
-    if len(mine) > 1:
-        rows[mine[1], 64] = -1
-    if len(mine) > 2:
-        rows[mine[2], 3] = np.iinfo(np.int64).max
-    return SubjectItems(rows=rows, lengths=data.lengths, subjects=data.subjects), len(mine)
+def spoilt(records, user=b"s002"):
+    """One subject's images are of an unknown class, too short, too long, or no numbers."""
+    draw = np.random.default_rng(1)
+    bad = [image(10, draw), b"3: 7 7 7", b"what 1 2 3", b"255: 999 -1 7", b"9 " * 300]
+    texts = iter(bad)
+    return [Record(user, next(texts, bad[0]), r.order) if r.user == user else r for r in records]
 
 
-def text(rows, lengths):
-    rows, lengths = np.array(rows, dtype=np.int64), np.array(lengths, dtype=np.int64)
-    return SubjectItems.of(rows, lengths, np.arange(len(rows)))
+def without(records, user=b"s002"):
+    return [record for record in records if record.user != user]
 
 
-def folder_of(tmp_path, data, made):
+def folder_of(tmp_path, records, made):
     """A silo's folder as the silo's own operator makes it."""
     folder = tmp_path / "silo"
     folder.mkdir(parents=True)
-    write_json(folder / PLAN_FILE, made.to_dict())
-    data.save(folder / DATA_FILE)
+    made.save(folder / PLAN_FILE)
+    store_of(records, folder / STORE, made.model.seq_len)
     return folder
 
 
 def answer(folder, made):
     """What others see of a silo: that it says hello and takes part, and the shapes it sends."""
     try:
-        look(folder, 0)
-        here = Silo.open(folder, 0)
+        read_silo(folder, 0)
+        here = Silo(folder, 0)
         update = here.run_round(1, weights_of(build_model(made.model)[0]))
         here.close()
     except Exception as error:  # others would see a refusal, whatever its kind
@@ -61,96 +54,97 @@ def answer(folder, made):
     return {name: (array.shape, bool(np.isfinite(array).all())) for name, array in update.items()}
 
 
-@pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
 def test_a_bad_label_shows_in_nothing_that_a_silo_answers(tmp_path, algorithm):
-    data, bad = spoilt_images()
-    made = plan(algorithm=algorithm, sampling_probability=1.0)
-    spoilt = folder_of(tmp_path / "spoilt", data, made)
-    clean = folder_of(tmp_path / "clean", without(data, 2), made)
-    assert answer(spoilt, made) == answer(clean, made)
-    kept = spoilt / "absent.json"
-    assert json.loads(kept.read_text()) == {"unreadable": bad, "over_the_cap": 0}
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    data = images(6, seed=1, least=5)
+    made = plan(algorithm=algorithm, sampling_probability=1.0, group_size=9)
+    bad = folder_of(tmp_path / "spoilt", spoilt(data), made)
+    clean = folder_of(tmp_path / "clean", without(data), made)
+    assert answer(bad, made) == answer(clean, made)
+    assert not isinstance(answer(clean, made), str)
 
 
-def test_broken_twin_a_silo_that_takes_every_item_is_caught_by_its_refusal(tmp_path, monkeypatch):
-    data, _ = spoilt_images()
-    made = plan(sampling_probability=1.0)
-    monkeypatch.setattr(silo_module, "admit", lambda plan, data, own_model: (data, Absent()))
-    folder = folder_of(tmp_path / "spoilt", data, made)
+def test_broken_twin_a_silo_that_takes_every_label_is_caught_by_its_refusal(tmp_path, monkeypatch):
+    def naive(model, rows, lengths):
+        return F.cross_entropy(model(rows), rows[:, 0], reduction="none")
+
+    monkeypatch.setattr(models, "image_loss", naive)
+    made = plan(sampling_probability=1.0, group_size=9)
+    folder = folder_of(tmp_path, spoilt(images(6, seed=1, least=5)), made)
     assert str(answer(folder, made)).startswith("refused")
 
 
+def test_an_item_of_an_unknown_class_adds_nothing():
+    network, loss = build_model(CNN)
+    rows = torch.randint(0, 256, (3, 65), generator=torch.Generator().manual_seed(0))
+    rows[:, 0] = torch.tensor([10, 255, 256])
+    losses = loss(network, rows, torch.full((3,), 65))
+    assert losses.tolist() == [0, 0, 0]
+    gradients = torch.autograd.grad(losses.sum(), list(network.parameters()))
+    assert all((gradient == 0).all() for gradient in gradients)
+
+
 def test_a_subject_over_the_cap_shows_in_nothing_that_a_silo_answers(tmp_path):
-    data = images(8, seed=3)
-    assert data.counts.max() > 3
     made = plan(sampling_probability=1.0)
-    folder = folder_of(tmp_path, data, made)
+    folder = folder_of(tmp_path, images(8, seed=3, least=5), made)
+    assert UserStore.open(folder / STORE).split(Split.TRAIN).counts.min() > 3
     assert not isinstance(answer(folder, made), str)
-    over = int(np.maximum(data.counts - 3, 0).sum())
-    assert json.loads((folder / "absent.json").read_text())["over_the_cap"] == over
 
 
 def test_a_silo_of_which_nothing_can_be_read_goes_on_with_noise_alone(tmp_path):
-    data = images(3).capped(3, np.random.default_rng(0))[0]
-    rows = data.rows.copy()
-    rows[:, 64] = 77
-    nobody = SubjectItems(rows=rows, lengths=data.lengths, subjects=data.subjects)
+    draw = np.random.default_rng(0)
+    nothing = [Record(b"a", image(77, draw), order) for order in range(3)]
     made = plan(sampling_probability=1.0)
-    assert not isinstance(answer(folder_of(tmp_path, nobody, made), made), str)
+    assert not isinstance(answer(folder_of(tmp_path, nothing, made), made), str)
 
 
-def test_whether_an_item_takes_part_depends_on_its_own_subject_alone():
-    data, _ = spoilt_images()
-    made = plan(group_size=2)
-    kept, _ = admit(made, data)
-    for subject in range(6):
-        fewer, _ = admit(made, without(data, subject))
-        mine, _ = admit(made, data.take(np.flatnonzero(data.subjects == subject)))
-        rows = {row.tobytes() for row in kept.rows} - {row.tobytes() for row in mine.rows}
-        assert {row.tobytes() for row in fewer.rows} == rows
-        assert fewer.items == kept.items - mine.items
+def kept_items(folder, records, group_size=2):
+    """The items of a silo that can train, as bytes, by subject."""
+    store_of(records, folder, 65)
+    store = UserStore.open(folder)
+    split = store.split(Split.TRAIN)
+    counts, selection = fixed_selection(split, group_size)
+    users = np.repeat(np.arange(len(counts)), counts)
+    chosen = selection.map(users, np.concatenate([np.arange(count) for count in counts]))
+    rows = split.gather(users, chosen)
+    ids = [store.user_ids()[split.rows[user]] for user in users]
+    return {(who, rows.row(place).tobytes()) for place, who in enumerate(ids)}
+
+
+def test_whether_an_item_takes_part_depends_on_its_own_subject_alone(tmp_path):
+    data = images(6, seed=1)
+    kept = kept_items(tmp_path / "all", data)
+    for user in {record.user for record in data}:
+        fewer = kept_items(tmp_path / user.decode(), without(data, user))
+        assert fewer == {item for item in kept if item[0] != user}
 
 
 def test_broken_twin_a_cap_that_counts_across_subjects_is_caught():
-    """The first items of the file in place of each subject's: who else is there decides."""
+    """The first items of the data in place of each subject's: who else is there decides."""
     data = images(4, seed=2)
-    first = data.take(np.arange(2))
-    fewer = without(data, 0).take(np.arange(2))
-    mine = data.take(np.flatnonzero(data.subjects == 0)).take(np.arange(2))
-    assert fewer.items != first.items - mine.items
+    first, fewer = data[:2], without(data, b"s000")[:2]
+    assert fewer != without(first, b"s000")
 
 
-@pytest.mark.parametrize(
-    ("row", "length", "readable"),
-    [
-        ([1, 2, 3, 11, 0], 5, True),
-        ([1, 2, 3, 12, 0], 5, False),
-        ([1, 2, 3, 12, -7], 3, True),  # beyond its length nothing is read
-        ([1, -1, 3, 4, 0], 4, False),
-        ([1, 2, 3, 4, 5], 0, True),  # adds zero
-        ([1, 2, 3, 4, 5], 6, False),
-        ([1, 2, 3, 4, 5], -1, False),
-    ],
-)
-@pytest.mark.parametrize("spec", [LSTM, WORDS], ids=["lstm", "causal-lm"])
-def test_text_takes_part_if_its_tokens_are_the_models(spec, row, length, readable):
-    assert readable_items(spec, text([row], [length])).tolist() == [readable]
+def test_text_of_any_kind_takes_part(tmp_path):
+    """Every text has tokens that the model knows, since its tokenizer is the model's own."""
+    texts = [b"1 2 3", b"\xf0\x9f\x99\x82 4", b"300 -7", b"1 " * 50]
+    records = [Record(b"a", text, order) for order, text in enumerate(texts)]
+    made = plan(model=WORDS, sampling_probability=1.0)
+    assert not isinstance(answer(folder_of(tmp_path, records, made), made), str)
 
 
-def test_what_stands_beyond_a_rows_length_is_never_embedded(tmp_path):
-    data = text([[1, 2, 3, 99, -4], [1, 2, 3, 4, 5]], [3, 5])
-    made = plan(model=LSTM, sampling_probability=1.0)
-    assert not isinstance(answer(folder_of(tmp_path, data, made), made), str)
-
-
-def test_rows_of_another_models_width_are_refused_whoever_is_in_the_file(tmp_path):
-    wide = text([[0] * 70], [70])
-    for data in (wide, wide.take(np.arange(0))):
-        with pytest.raises(UseError, match="65"):
-            require_width(CNN, data)
+def test_a_store_made_for_another_model_is_refused_whoever_is_in_it(tmp_path):
     made = plan()
-    assert answer(folder_of(tmp_path, wide, made), made) == "refused: UseError"
-    require_width(LSTM, wide)
-    with pytest.raises(UseError, match="at most 5"):
-        require_width(WORDS, wide)
+    folder = tmp_path / "silo"
+    folder.mkdir()
+    made.save(folder / PLAN_FILE)
+    store_of(images(2), folder / STORE, 70)
+    with pytest.raises(UseError, match="65 tokens"):
+        read_silo(folder, 0)
+    assert answer(folder, made) == "refused: UseError"
+    plan(model=LanguageModel(**FACTS | {"tokenizer_sha256": "0"}, seq_len=70)).save(
+        folder / PLAN_FILE
+    )
+    with pytest.raises(UseError, match="another tokenizer"):
+        read_silo(folder, 0)

@@ -1,6 +1,8 @@
 """A silo's round: what it adds up, what it draws, what it charges; and broken silos are caught."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,17 +10,23 @@ import torch
 from scipy import stats
 
 from benchmarks.lattice import candidates, float32_release, lattice_gain
-from tests.federated.plans import plan
-from tests.federated.toys import WIDTH, ZERO, items, silo, without
+from tests.federated.plans import PRIVATE
+from tests.federated.plans import plan as any_plan
+from tests.federated.toys import TOY, WIDTH, ZERO, items, silo
+from userdp.data.selection import fixed_selection
+from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
-from userdp.federated.accounting import AccountingName, Algorithm
-from userdp.federated.data import SubjectItems
-from userdp.federated.ledger import federation_claim
-from userdp.federated.plan import FederationPlan
+from userdp.federated.claim import federation_claim
 from userdp.federated.silo import Silo
+from userdp.ledger import StoreLedger, claim
 from userdp.ledger.journal import read_entries
+from userdp.sampling.coins import secret_generator
 
-PRIVATE = [a for a in Algorithm if a.private]
+
+def plan(*given, **changes):
+    return any_plan(*given, **({"model": TOY} | changes))
+
+
 COUNTS = [3, 1, 2, 3, 3]
 C, RATE = 0.5, 0.1
 
@@ -31,9 +39,9 @@ def clip(x):
 def oracle_sum(algorithm, data):
     """The clipped sum over all items, in plain NumPy."""
     rows = data.rows.astype(float)
-    if algorithm is Algorithm.USER_LDP:
+    if algorithm == "user-ldp":
         return clip(rows.mean(0))
-    if algorithm is Algorithm.HIGRADAVG:
+    if algorithm == "higradavg-dp":
         return sum(
             np.mean([clip(x) for x in rows[data.subjects == a]], axis=0)
             for a in np.unique(data.subjects)
@@ -46,13 +54,13 @@ def test_a_round_adds_the_clipped_sums_over_the_public_denominator(tmp_path, alg
     data = items(COUNTS)
     made = plan(1e-9, algorithm=algorithm, sampling_probability=1.0, local_steps=3)
     update = silo(tmp_path, made, data).run_round(1, ZERO)["w"]
-    expected = -RATE * 3 * oracle_sum(algorithm, data) / made.denominator
+    expected = -RATE * 3 * oracle_sum(algorithm, data) / made.local.denominator
     assert update == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
 def test_fedavg_takes_plain_steps(tmp_path):
     data = items(COUNTS)
-    made = plan(algorithm=Algorithm.FEDAVG, sampling_probability=1.0)
+    made = plan(algorithm="fedavg", items_per_silo=len(data.rows), sampling_probability=1.0)
     update = silo(tmp_path, made, data).run_round(1, ZERO)["w"]
     assert update == pytest.approx(-RATE * 2 * data.rows.mean(0), rel=1e-4)
 
@@ -62,21 +70,22 @@ def test_invariant_5_the_noise_of_a_silo_tells_nothing_by_its_lattice(tmp_path):
     member, std = silo(tmp_path, plan(), items(COUNTS), seed=3), 1.5
     truth, other = candidates(100_000)
     total = {"w": torch.from_numpy(truth.copy())}
-    member._add_noise(total, std)
+    member._open(1)._noise.add_(total, std)
     release, narrow = total["w"].numpy(), float32_release(truth, std, seed=3)
     assert abs(lattice_gain(release, truth=truth, other=other, std=std).errors) < 4
     assert lattice_gain(narrow, truth=truth, other=other, std=std).errors > 12
 
 
 def allowed(made):
-    """How far a subject may move the update, by the table of `federated.accounting`."""
+    """How far a subject may move the update, by Propositions 1 to 3 of docs/federated.md."""
+    group_size = made.local.sampling.group_size
     most = {
-        Algorithm.LOCAL_ITEM: made.group_size,
-        Algorithm.LOCAL_GROUP: made.group_size,
-        Algorithm.HIGRADAVG: 1,
-        Algorithm.USER_LDP: 2,
+        "local-item-dp": group_size,
+        "local-group-dp": group_size,
+        "higradavg-dp": 1,
+        "user-ldp": 2,
     }[made.algorithm]
-    return RATE * made.local_steps * most * C / made.denominator
+    return RATE * made.local.steps * most * C / made.local.denominator
 
 
 def moved(folder, made, kind=Silo):
@@ -85,7 +94,7 @@ def moved(folder, made, kind=Silo):
     here = silo(folder / "all", made, full, kind=kind).run_round(1, ZERO)["w"]
     return max(
         np.linalg.norm(
-            here - silo(folder / f"{a}", made, without(full, a), kind=kind).run_round(1, ZERO)["w"]
+            here - silo(folder / f"{a}", made, full.without(a), kind=kind).run_round(1, ZERO)["w"]
         )
         for a in range(len(COUNTS))
     )
@@ -98,10 +107,16 @@ def test_invariant_3_a_subject_moves_a_round_by_at_most_its_sensitivity(tmp_path
 
 
 class DoesNotClip(Silo):
-    def _clipped(self, drawn, offsets):
-        found = super()._clipped(drawn, offsets)
-        rows = self._rows[drawn].double()
-        return {"w": rows.sum(0) if len(offsets) > 2 else rows.mean(0)} if len(drawn) else found
+    def _open(self, number):
+        run = super()._open(number)
+        clip = run._clip
+
+        def without(units):
+            means = [rows.double().sub(5).mean(0) for rows, _ in units]
+            return replace(clip(units), value={"w": sum(means, torch.zeros(WIDTH).double())})
+
+        run._clip = without
+        return run
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
@@ -110,37 +125,49 @@ def test_broken_twin_of_invariant_3_a_silo_that_does_not_clip_is_caught(tmp_path
     assert moved(tmp_path, made, DoesNotClip) > 1.2 * allowed(made)
 
 
-def test_a_subjects_items_over_the_cap_count_as_absent(tmp_path):
+def test_a_subjects_items_over_the_cap_never_train(tmp_path):
     data = items([5, 1, 3])
-    capped = data.take(np.array([0, 1, 2, 5, 6, 7, 8]))
     made = plan(1e-9, sampling_probability=1.0)
-    here = silo(tmp_path / "a", made, data)
-    assert here.absent.to_dict() == {"unreadable": 0, "over_the_cap": 2}
-    kept = silo(tmp_path / "b", made, capped).run_round(1, ZERO)["w"]
-    assert here.run_round(1, ZERO)["w"] == pytest.approx(kept, rel=1e-6)
+    here = silo(tmp_path, made, data)
+    split = here.store.split(Split.TRAIN)
+    counts, kept = fixed_selection(split, 3)
+    users = np.repeat(np.arange(3), counts)
+    chosen = kept.map(users, np.concatenate([np.arange(count) for count in counts]))
+    rows = split.gather(users, chosen).tokens.reshape(-1, WIDTH).astype(float) - 5
+    expected = -RATE * 2 * sum(clip(x) for x in rows) / made.local.denominator
+    assert len(rows) == 7
+    assert here.run_round(1, ZERO)["w"] == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
 class HidesTheCap(Silo):
-    """Takes what it is given, and lets the ledger find out."""
+    """Draws from all items, and lets the ledger find out."""
 
-    def __init__(self, *args, data, **options):
-        super().__init__(*args, data=data.take(np.arange(1)), **options)
-        self._data = data
+    def _open(self, number):
+        run = super()._open(number)
+        wider = replace(self.plan.local.sampling, group_size=9)
+        run._sampler = wider.sampler(self.store.split(Split.TRAIN).counts, secret_generator())
+        return run
 
 
 def test_broken_twin_a_subject_over_the_cap_is_caught_by_the_ledger_before_its_step(tmp_path):
     twin = silo(tmp_path, plan(), items([4, 1]), kind=HidesTheCap)
-    with pytest.raises(FailureError, match="ledger and silo disagree"):
+    with pytest.raises(FailureError, match="ledger and sampler disagree"):
         twin.run_round(1, ZERO)
-    assert twin.ledger.attempts == 0
+    assert twin.run.done == 0
 
 
 def noise_of_rounds(folder, made, kind=Silo):
-    """Updates of a silo whose subjects all left: pure noise, by what it should be."""
-    nobody = items([1]).take(np.arange(0))
+    """Updates of a silo whose items have no gradient: pure noise, by what it should be."""
+    nobody = items([1], scale=0)
     here = silo(folder, made, nobody, kind=kind)
     updates = [here.run_round(r, ZERO)["w"] for r in range(1, made.rounds + 1)]
-    scale = RATE * made.noise_multiplier * C / made.denominator * math.sqrt(made.local_steps)
+    scale = (
+        RATE
+        * made.local.noise.multiplier
+        * C
+        / made.local.denominator
+        * math.sqrt(made.local.steps)
+    )
     return np.concatenate(updates) / scale
 
 
@@ -150,7 +177,7 @@ def p_value_of_variance(noise):
     return 2 * min(stats.chi2.cdf(square, len(noise)), stats.chi2.sf(square, len(noise)))
 
 
-@pytest.mark.parametrize("algorithm", [Algorithm.LOCAL_GROUP, Algorithm.HIGRADAVG])
+@pytest.mark.parametrize("algorithm", ["local-group-dp", "higradavg-dp"])
 def test_invariant_5_noise_is_added_at_every_step_and_with_the_planned_variance(
     tmp_path, algorithm
 ):
@@ -161,34 +188,33 @@ def test_invariant_5_noise_is_added_at_every_step_and_with_the_planned_variance(
 
 
 class NoiseOncePerRound(Silo):
-    def _add_noise(self, total, noise_std):
-        first = self._noised % self.plan.local_steps == 0
-        if first:
-            self._noise.add_(total, noise_std)
-        self._noised += 1  # and lies about it
+    def _open(self, number):
+        run, calls = super()._open(number), []
+        add = run._noise.add_
 
+        def once(value, noise_std):
+            if len(calls) % self.plan.local.steps == 0:
+                add(value, noise_std)
+            calls.append(noise_std)
 
-class NoiseOncePerRoundHonestly(Silo):
-    def _add_noise(self, total, noise_std):
-        if self._noised % self.plan.local_steps == 0:
-            super()._add_noise(total, noise_std)
+        run._noise.add_ = once
+        return run
 
 
 def test_broken_twin_of_invariant_5_noise_once_per_round_is_caught(tmp_path):
     made = plan(3.0, rounds=25, local_steps=3)
-    assert p_value_of_variance(noise_of_rounds(tmp_path / "a", made, NoiseOncePerRound)) < 1e-5
-    with pytest.raises(FailureError, match="noise was drawn 1 times in 3 steps"):
-        noise_of_rounds(tmp_path / "b", made, NoiseOncePerRoundHonestly)
+    assert p_value_of_variance(noise_of_rounds(tmp_path, made, NoiseOncePerRound)) < 1e-5
 
 
 class HalfTheNoise(Silo):
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self._noise_std /= 2
+    def _open(self, number):
+        run = super()._open(number)
+        run._noise_std /= 2
+        return run
 
 
 def test_broken_twin_of_invariant_1_half_the_noise_is_refused_by_the_silos_ledger(tmp_path):
-    with pytest.raises(FailureError, match="ledger and silo disagree"):
+    with pytest.raises(FailureError, match="ledger and sampler disagree"):
         silo(tmp_path, plan(), items(COUNTS), kind=HalfTheNoise).run_round(1, ZERO)
 
 
@@ -196,26 +222,36 @@ def test_invariant_2_every_item_is_drawn_with_the_plans_probability(tmp_path):
     data = items([1] * 40)
     made = plan(sampling_probability=0.3)
     here = silo(tmp_path, made, data, seed=3)
-    sizes = [len(here._draw()) for _ in range(2000)]
+    sampler = here._open(1)._sampler
+    sizes = [sampler.draw().rows for _ in range(2000)]
     assert abs(np.mean(sizes) - 12) < 4 * math.sqrt(40 * 0.21 / 2000)
     assert np.var(sizes) == pytest.approx(40 * 0.21, rel=0.15)
 
 
 class FixedBatches(Silo):
-    def _draw(self):
-        return np.arange(12)
+    def _open(self, number):
+        run = super()._open(number)
+        run._sampler._draws = itertools.repeat(np.arange(12))
+        return run
 
 
 def test_broken_twin_of_invariant_2_fixed_batches_are_caught_by_their_variance(tmp_path):
-    here = silo(tmp_path, plan(), items([1] * 40), kind=FixedBatches)
-    assert np.var([len(here._draw()) for _ in range(100)]) == 0
+    sampler = silo(tmp_path, plan(), items([1] * 40), kind=FixedBatches)._open(1)._sampler
+    assert np.var([sampler.draw().rows for _ in range(100)]) == 0
 
 
 class FailsInTheMiddle(Silo):
-    def _step(self):
-        if self.ledger.attempts == 2:
-            raise RuntimeError("the machine went away")
-        super()._step()
+    def _open(self, number):
+        run = super()._open(number)
+        draw = run._sampler.draw
+
+        def fails():
+            if run.done == 3:
+                raise RuntimeError("the machine went away")
+            return draw()
+
+        run._sampler.draw = fails
+        return run
 
 
 def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_taken_up(tmp_path):
@@ -225,13 +261,30 @@ def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_ta
         twin.run_round(1, ZERO)
     twin.close()
     again = silo(tmp_path, made, items(COUNTS))
-    assert again.ledger.attempts == 2
     with pytest.raises(FailureError, match="began round 1 before"):
         again.run_round(1, ZERO)
     again.run_round(2, ZERO)
-    assert again.ledger.attempts == 6
-    lines = read_entries(tmp_path / "ledger.jsonl")
-    assert [line["kind"] for line in lines].count("release") == 1
+    assert again.run.done == 7
+    again.close()
+    kinds = [line["kind"] for line in read_entries(tmp_path / "run" / "ledger.jsonl")]
+    assert kinds == ["run", *["attempt"] * 7]  # and no end: its whole plan stays reserved
+    (charge,) = StoreLedger(tmp_path / "store").charges()
+    assert (charge.steps, charge.settled) == (8, False)
+
+
+def test_invariant_12_a_silos_store_is_charged_with_its_whole_plan_before_its_first_step(tmp_path):
+    made = plan(silos=6, silos_per_round=2, rounds=9)
+    index = max(range(6), key=made.rounds_of_silos.__getitem__)
+    numbers = [number for number in range(1, 10) if index in made.schedule(number)]
+    here = silo(tmp_path, made, items(COUNTS), index=index)
+    here.run_round(numbers[0], ZERO)
+    (charge,) = StoreLedger(tmp_path / "store").charges()
+    assert charge.plan == made.of_silo(index)
+    assert charge.steps == 2 * len(numbers)
+    for number in numbers[1:]:
+        here.run_round(number, ZERO)
+    (charge,) = StoreLedger(tmp_path / "store").charges()
+    assert (charge.steps, charge.settled) == (2 * len(numbers), True)
 
 
 def test_a_server_that_asks_for_more_rounds_than_the_plan_is_refused(tmp_path):
@@ -241,7 +294,7 @@ def test_a_server_that_asks_for_more_rounds_than_the_plan_is_refused(tmp_path):
     for number in (0, 3, 10**9):
         with pytest.raises(FailureError, match=r"the server asks for round|the plan has 2"):
             here.run_round(number, ZERO)
-    assert here.ledger.attempts == 4
+    assert here.run.done == 4
 
 
 def test_a_server_that_asks_a_silo_out_of_turn_is_refused(tmp_path):
@@ -257,7 +310,7 @@ def test_a_server_that_restarts_gets_the_same_update_again_and_nothing_is_charge
     first = here.run_round(1, ZERO)["w"]
     other = {"w": np.ones(WIDTH, dtype=np.float32)}
     assert (here.run_round(1, other)["w"] == first).all()
-    assert here.ledger.attempts == 2
+    assert here.run.done == 2
 
 
 @pytest.mark.parametrize(
@@ -273,11 +326,13 @@ def test_another_models_weights_are_refused_and_cost_nothing(tmp_path, bad):
     here = silo(tmp_path, plan(), items(COUNTS))
     with pytest.raises(UseError):
         here.run_round(1, bad)
-    assert here.ledger.attempts == 0
+    assert not (tmp_path / "store" / "ledger.jsonl").exists()
 
 
-def test_a_ledger_of_another_federation_is_refused_at_the_start(tmp_path):
-    silo(tmp_path, plan(), items(COUNTS)).close()
+def test_a_run_of_another_federation_is_refused_at_the_start(tmp_path):
+    here = silo(tmp_path, plan(), items(COUNTS))
+    here.run_round(1, ZERO)
+    here.close()
     for other, index in ((plan(rounds=3), 0), (plan(), 1)):
         with pytest.raises(UseError, match="another federation or of another silo"):
             silo(tmp_path, other, items(COUNTS), index=index)
@@ -285,61 +340,51 @@ def test_a_ledger_of_another_federation_is_refused_at_the_start(tmp_path):
         silo(tmp_path / "b", plan(), items(COUNTS), index=3)
 
 
-def test_invariant_8_a_federations_claim_comes_from_its_ledgers(tmp_path):
+def test_a_silo_works_in_one_process_at_a_time(tmp_path):
+    here, other = (silo(tmp_path, plan(), items(COUNTS)) for _ in range(2))
+    here.run_round(1, ZERO)
+    with pytest.raises(FailureError, match="in use by another process"):
+        other.run_round(2, ZERO)
+
+
+def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_path):
     made = plan(silos_per_subject=2, rounds=3)
     for index, rounds in enumerate((3, 1, 2)):
         here = silo(tmp_path / f"{index}", made, items(COUNTS), index=index)
         for number in range(1, rounds + 1):
             here.run_round(number, ZERO)
-    paths = [tmp_path / f"{index}" / "ledger.jsonl" for index in range(3)]
-    found = federation_claim(paths)
-    assert (found.steps, found.subject_steps, found.complete) == ({0: 6, 1: 2, 2: 4}, 10, False)
-    assert found.guarantee == made.guarantee(subject_steps=10)
+    runs = [tmp_path / f"{index}" / "run" for index in range(3)]
+    found = federation_claim(made, runs)
+    assert (found.steps, found.subject_steps, found.complete) == ({0: 6, 1: 2, 2: 4}, 12, False)
+    assert found.guarantee == made.guarantee()
     # A ledger that is missing is charged in full.
-    assert federation_claim(paths[:2]).subject_steps == 12
+    assert federation_claim(made, runs[:2]).guarantee == made.guarantee()
     with pytest.raises(UseError, match="second ledger"):
-        federation_claim([paths[0], paths[0]])
+        federation_claim(made, [runs[0], runs[0]])
+    with pytest.raises(UseError, match="another federation"):
+        federation_claim(plan(rounds=3), runs)
+
+
+def test_known_seeds_void_the_claim_of_a_federation(tmp_path):
+    made = plan()
+    silo(tmp_path, made, items(COUNTS), seed=3).run_round(1, ZERO)
+    assert federation_claim(made, [tmp_path / "run"]).guarantee.epsilon == math.inf
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_the_core_reads_the_ledgers_of_silos_like_any_others(tmp_path, algorithm):
+    made = plan(algorithm=algorithm)
+    here = silo(tmp_path, made, items(COUNTS))
+    for number in (1, 2):
+        here.run_round(number, ZERO)
+    own = claim(tmp_path / "run" / "ledger.jsonl")
+    assert own.complete
+    assert own.guarantee == claim(tmp_path / "store").guarantee == made.of_silo(0).guarantee()
 
 
 def test_an_edited_silo_ledger_is_refused(tmp_path):
     silo(tmp_path, plan(), items(COUNTS)).run_round(1, ZERO)
-    path = tmp_path / "ledger.jsonl"
+    path = tmp_path / "run" / "ledger.jsonl"
     path.write_text(path.read_text().replace('"noise_std":0.5', '"noise_std":0.9'))
     with pytest.raises(UseError, match="edited"):
-        federation_claim([path])
-
-
-def paper(algorithm, **changes):
-    return FederationPlan.calibrated(
-        target_epsilon=4.0,
-        **plan_constants(algorithm=algorithm, accounting=AccountingName.PAPER, **changes),
-    )
-
-
-def plan_constants(**changes):
-    from tests.federated.plans import constants
-
-    return constants(**changes)
-
-
-def test_paper_reads_its_noise_off_the_mini_batch_and_claims_nothing(tmp_path):
-    made = paper(Algorithm.LOCAL_GROUP, items_per_silo=12, rounds=4, local_steps=1)
-    here = silo(tmp_path, made, items(COUNTS))
-    here.run_round(1, ZERO)
-    assert [len(here._draw()) for _ in range(5)] == [3] * 5
-    assert made.paper_noise_of_group(3) > made.paper_noise_of_group(2) > made.noise_multiplier
-    claim = federation_claim([tmp_path / "ledger.jsonl"])
-    assert claim.guarantee.epsilon == math.inf
-    assert "a" in claim.flaws
-
-
-def test_items_without_subjects_are_refused_when_a_silo_is_made(tmp_path):
-    with pytest.raises(UseError, match="no subjects"):
-        items([1]).take(np.arange(0)).save(tmp_path / "items.npz")
-    data = items(COUNTS)
-    data.save(tmp_path / "items.npz")
-    assert (tmp_path / "items.npz").stat().st_mode & 0o777 == 0o600
-    assert (SubjectItems.load(tmp_path / "items.npz").rows == data.rows).all()
-    (tmp_path / "bad.npz").write_bytes(b"PK nothing")
-    with pytest.raises(UseError, match="cannot read"):
-        SubjectItems.load(tmp_path / "bad.npz")
+        federation_claim(plan(), [tmp_path / "run"])

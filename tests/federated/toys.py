@@ -1,13 +1,31 @@
 """A model whose item gradients are the items themselves, and silos of it."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import nn
 
-from userdp.federated.data import SubjectItems
-from userdp.federated.silo import Silo
+from tests.data.corpora import ListSource
+from tests.federated.plans import FACTS, NUMBERS
+from userdp.data.prepare import prepare_store
+from userdp.data.records import Record
+from userdp.federated.models import build_model
+from userdp.federated.plan import ModelSpec
+from userdp.federated.silo import PLAN_FILE, STORE, Silo
 
 WIDTH = 6
+ZERO_TOKEN = 5
+"""Token t stands for the number t - 5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToySpec(ModelSpec):
+    kind: ClassVar[str] = "toy"
+
+
+TOY = ToySpec(seq_len=WIDTH, **FACTS)
 
 
 class Linear(nn.Module):
@@ -17,42 +35,73 @@ class Linear(nn.Module):
 
 
 def linear_loss(model, rows, lengths):
-    return rows.float() @ model.w
+    counted = torch.arange(rows.shape[1]) < lengths[:, None]
+    values = torch.where(counted, rows - ZERO_TOKEN, 0)
+    values = nn.functional.pad(values, (0, WIDTH - rows.shape[1]))
+    return values.float() @ model.w
+
+
+@build_model.register
+def _(spec: ToySpec):
+    return Linear(), linear_loss
+
+
+@dataclass(frozen=True)
+class Items:
+    """Numbers of subjects, (items, WIDTH), each from -5 to 5."""
+
+    rows: np.ndarray
+    subjects: np.ndarray
+
+    def without(self, subject):
+        kept = self.subjects != subject
+        return Items(self.rows[kept], self.subjects[kept])
+
+    def records(self):
+        return [
+            Record(f"s{who:03d}".encode(), " ".join(map(str, row + ZERO_TOKEN)).encode(), order)
+            for order, (who, row) in enumerate(zip(self.subjects, self.rows, strict=True))
+        ]
 
 
 def items(counts, seed=0, scale=5):
     draw = np.random.default_rng(seed)
     owners = np.repeat(np.arange(len(counts)), counts)
-    rows = draw.integers(-scale, scale + 1, size=(len(owners), WIDTH)).astype(np.int64)
-    return SubjectItems.of(rows, np.full(len(rows), WIDTH, dtype=np.int64), owners)
+    return Items(draw.integers(-scale, scale + 1, size=(len(owners), WIDTH)), owners)
 
 
-def images(subjects, seed=0):
-    """Random 8 x 8 images with random classes, 1 to 9 of a subject."""
+def images(subjects, seed=0, least=1):
+    """Records of random 8 x 8 images with random classes, up to 9 of a subject."""
     draw = np.random.default_rng(seed)
-    owners = np.repeat(np.arange(subjects), draw.integers(1, 10, subjects))
-    rows = draw.integers(0, 256, size=(len(owners), 65))
-    rows[:, 64] %= 10
-    return SubjectItems.of(rows, np.full(len(rows), 65, dtype=np.int64), owners)
+    return [
+        Record(f"s{who:03d}".encode(), image(draw.integers(10), draw), 100 * who + number)
+        for who in range(subjects)
+        for number in range(draw.integers(least, 10))
+    ]
 
 
-def without(data, subject):
-    return data.take(np.flatnonzero(data.subjects != subject))
+def image(label, draw):
+    return f"{label}: {' '.join(map(str, draw.integers(0, 256, 64)))}".encode()
 
 
-def silo(folder, plan, data, index=0, kind=Silo, seed=None, **options):
-    folder.mkdir(parents=True, exist_ok=True)
-    return kind(
+def store_of(records, folder, seq_len=WIDTH):
+    prepare_store(
+        ListSource(tuple(records)),
         folder,
-        plan=plan,
-        index=index,
-        data=data,
-        model=Linear(),
-        loss=linear_loss,
-        engine="reference",
-        unsafe_seed=seed,
-        **options,
+        tokenizer=NUMBERS,
+        seq_len=seq_len,
+        held_out_users=0,
+        held_out_examples=0,
     )
+
+
+def silo(folder, plan, data, index=0, kind=Silo, seed=None):
+    """The silo in ``folder``, whose store is made once; its plan is written anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plan.save(folder / PLAN_FILE)
+    if not (folder / STORE).exists():
+        store_of(data.records(), folder / STORE)
+    return kind(folder, index, engine="reference", unsafe_seed=seed)
 
 
 ZERO = {"w": np.zeros(WIDTH, dtype=np.float32)}

@@ -115,7 +115,7 @@ def test_invariant_5_a_released_count_has_the_noise_of_a_source_and_no_other() -
 SIMULATIONS = {
     "papers/charles/mean_estimation.py",
     "papers/marathe/figure_2.py",
-    "federated/data.py",
+    "papers/marathe/digits.py",
 }
 """Made-up data, from seeds; nothing of it is noise on anybody's."""
 ELSEWHERE = {"training/selftest.py"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
 from userdp.cli.app import run as userdp
-from userdp.federated.accounting import AccountingName, Algorithm
+from userdp.federated.data import spread
 from userdp.papers.marathe import federations, figure_2
 
 
@@ -24,7 +25,7 @@ def tiny(monkeypatch):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, monkeypatch, number):
-    few = [(Algorithm.FEDAVG, AccountingName.TIGHT), (Algorithm.HIGRADAVG, AccountingName.PAPER)]
+    few = [("fedavg", "none"), ("higradavg-dp", "paper"), ("local-group-dp", "tight")]
     monkeypatch.setattr(federations, "cells", lambda: few)
     name = f"marathe-figure-{number}"
     assert userdp(["reproduce", name, "--out", str(tmp_path), "--json"]) == 0
@@ -41,10 +42,20 @@ def test_figure_2_counts_every_mini_batch_of_every_silo(tiny):
 
 
 def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
-    train = federations.data()
-    paper = federations.small_plan(Algorithm.HIGRADAVG, AccountingName.PAPER, [train] * 2)
-    tight = federations.small_plan(Algorithm.HIGRADAVG, AccountingName.TIGHT, [train] * 2)
-    assert paper.rounds == 1
-    assert paper.group_size == int(train.counts.max())
-    assert tight.group_size == federations.CAP
+    parts = spread(federations.data(), silos=2, most=2)
+    paper = federations.small_plan("higradavg-dp", "paper", parts)
+    tight = federations.small_plan("higradavg-dp", "tight", parts)
+    assert (paper.plan.rounds, paper.planned_rounds) == (1, 2)
+    largest = max(Counter(record.user for record in part).most_common(1)[0][1] for part in parts)
+    assert paper.local.sampling.group_size == largest
+    assert paper.flaws == ("c", "d", "g")
+    assert tight.local.sampling.group_size == federations.CAP
     assert 3.99 < tight.guarantee().epsilon <= 4.0
+
+
+@pytest.mark.parametrize("algorithm", ["local-item-dp", "local-group-dp", "user-ldp"])
+def test_published_steps_run(tiny, algorithm):
+    rows = federations.train_cell(algorithm, "paper", federations.data(), alpha=None, every=True)
+    assert [row["round"] for row in rows] == list(range(1, rows[0]["rounds"] + 1))
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    assert "g" in rows[0]["flaws"]

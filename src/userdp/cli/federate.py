@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from userdp.cli.output import emit, print_warning, stderr
+from userdp.cli.prepare_options import source_options
+from userdp.data.sources import InputOptions
 from userdp.errors import UseError
 
-AlgorithmName = Literal["fedavg", "local-item-dp", "local-group-dp", "higradavg-dp", "user-ldp"]
+if TYPE_CHECKING:
+    from userdp.data.records import Record
+    from userdp.data.tokenize import StoreTokenizer
+    from userdp.federated.plan import FederationPlan, ModelSpec
 
 
 def federate(
@@ -20,9 +26,7 @@ def federate(
     /,
     *,
     out: Path | None = None,
-    algorithm: AlgorithmName = "local-group-dp",
-    accounting: Literal["tight", "paper"] = "tight",
-    reduction: Literal["linear", "sqrt", "none"] = "linear",
+    algorithm: str = "local-group-dp",
     silos: int = 16,
     silos_per_round: int | None = None,
     silos_per_subject: int | None = None,
@@ -37,108 +41,129 @@ def federate(
     allow_large_delta: bool = False,
     l2_clip_norm: float = 1.0,
     learning_rate: float = 2.0,
-    model: Literal["cnn", "lstm", "causal-lm"] | None = None,
-    base: str = "bundled",
+    source: str | None = None,
+    input_options: Annotated[InputOptions | None, Parameter(name="*")] = None,
+    model: str | None = None,
+    layers: int = 4,
     width: int | None = None,
+    heads: int = 6,
+    lora_rank: int | None = None,
     seq_len: int = 80,
     alpha: float | None = None,
     seed: int = 0,
     runtime: Literal["simulation", "in-process", "deployment"] = "simulation",
-    submit: str | None = None,
     claim: bool = False,
     cpus: int | None = None,
     json: bool = False,
 ) -> None:
     """Train across silos with privacy for subjects whose items lie in several of them.
 
-    DATA is `digits` (scikit-learn's, of made-up hands), a JSON Lines file with the fields user and
-    text, LEAF's JSON, or the folder of a federation to --submit or --claim. The items are split
-    80/20 and spread over the silos; each silo has a folder, a ledger and noise of its own.
+    DATA is `digits` (scikit-learn's, of made-up hands), any input of userdp prepare (LEAF's images
+    train LEAF's network, all text a language model), or the folder of a federation to --claim. A
+    fifth of each subject's items is held out; the rest is spread over the silos, each of which has
+    a folder with a store, ledgers and noise of its own.
 
     Args:
         data: what to train on, or a federation's folder.
         out: the new folder of the federation.
-        algorithm: what a silo does (Marathe et al. 2023).
-        accounting: tight is claimed; paper is as published and claims nothing.
-        reduction: of the rounds, with --accounting paper.
+        algorithm: what a silo does (Marathe et al. 2023): fedavg, local-item-dp, local-group-dp,
+            higradavg-dp or user-ldp.
         silos: n.
         silos_per_round: m, by a public schedule; all by default.
-        silos_per_subject: s, a bound on the silos that hold one subject; all by default.
+        silos_per_subject: s, a bound on the silos that hold one subject, which is kept when the
+            items are spread; all by default.
         rounds: R.
         local_steps: T, noisy steps of a silo in a round.
         batch_size: items that a step of a silo draws, expected over the declared number.
         items_per_silo: declared number of items of a silo, a public constant.
         subjects_per_silo: declared number of subjects of a silo, a public constant.
-        group_size: k, most items of a subject in a silo; the rest is left out and counted.
+        group_size: k, most items of a subject in a silo; the rest never trains, and is counted.
         epsilon: the budget, per subject (LocalItemDP: per item).
         delta: of the claim.
         allow_large_delta: begin even where delta is not below 1 over the declared number of
             subjects: --silos times --subjects-per-silo, as many as there can be.
         l2_clip_norm: C.
         learning_rate: of the local steps.
-        model: by the data if left out.
-        base: with causal-lm, the model whose LoRA adapters train.
-        width: the model's size, or the rank of its adapters.
-        seq_len: characters, or tokens, of an item of text.
+        source: the kind of DATA, as in userdp prepare; by default told from the path.
+        input_options: see userdp prepare.
+        model: for text: bundled (the default), new, or a folder of a Hugging Face causal language
+            model with its tokenizer.
+        layers: of a new model.
+        width: of a new model (192 by default), or of the network for images (4).
+        heads: of a new model.
+        lora_rank: for text: train and send low-rank adapters of this rank in place of all weights.
+        seq_len: most tokens of an item of text.
         alpha: spread each subject's items over silos by a power law, in an order of its own;
             uniformly if left out.
-        seed: of the public initial weights, and of the split over silos.
+        seed: public; of the initial weights, and of the spread over silos.
         runtime: Flower's simulation engine; this process alone; or only make the folders and the
             Flower app of a deployment.
-        submit: send the federation in the folder DATA to this SuperLink connection.
-        claim: recompute what the ledgers of the federation in the folder DATA add up to.
+        claim: recompute the claim of the federation in the folder DATA from its ledgers.
         cpus: processors of the simulation.
         json: print one JSON object on stdout.
     """
-    if submit is not None:
-        _submit(Path(data), submit, json=json)
-        return
     if claim:
         _claim(Path(data), json=json)
         return
     if out is None:
         raise UseError("--out is missing: the folder of the new federation")
-    if out.exists():
-        raise UseError(f"{out} exists already", hint="choose another folder with --out")
-    import numpy as np
-
-    from userdp.federated.accounting import AccountingName, Algorithm, Reduction
-    from userdp.federated.data import spread
-    from userdp.federated.plan import FederationPlan
+    from userdp.federated.algorithms import Declared
+    from userdp.federated.data import image_length, number_tokenizer
+    from userdp.federated.plan import FederationPlan, LanguageModel, LeafCNN
+    from userdp.federated.simulation import make_federation
+    from userdp.plan import Budget, Plan
     from userdp.plan.small_delta import require_small_delta
-    from userdp.sampling.coins import secret_generator
 
-    draw = np.random.default_rng(seed)
     with stderr.status("reading the data"):
-        train, held, spec = _read(data, model=model, base=base, width=width, seq_len=seq_len,
-                                  seed=seed, draw=draw)  # fmt: skip
-        (train, held), unreadable = _readable(spec, train, held)
-        parts = spread(train, silos, draw, alpha=alpha)
-    paper = accounting == "paper"
-    chosen = Algorithm(algorithm)
-    dropped = 0
-    if chosen.private and not paper:  # the cap is a public constant, whatever the data hold
-        coins = secret_generator()  # known ones would tie a subject's items to who else is there
-        capped = [part.capped(group_size, coins) for part in parts]
-        parts, dropped = [part for part, _ in capped], sum(left_out for _, left_out in capped)
-    else:  # as published: nothing is capped, and the largest subject's number is used
-        group_size = max((int(part.counts.max()) for part in parts if part.items), default=1)
-    if items_per_silo is None or subjects_per_silo is None:
-        if data != "digits" and chosen.private and not paper:
-            raise UseError(
-                "--items-per-silo and --subjects-per-silo are missing: denominators must be public "
-                "constants, and counting the data would make them private",
-                hint="declare round numbers that you would also tell a stranger",
-            )
-        items_per_silo = items_per_silo or max(1, round(np.mean([p.items for p in parts])))
-        subjects_per_silo = subjects_per_silo or max(
-            1, round(np.mean([len(p.counts) for p in parts]))
+        records = _records(data, source, input_options, model, seed=seed)
+    spec: ModelSpec
+    length = image_length(records)
+    if length is None:
+        tokenizer = _text_tokenizer(model)
+        spec = LanguageModel(
+            model=model or "bundled", layers=layers, width=width or 192, heads=heads,
+            lora_rank=lora_rank, seed=seed, seq_len=seq_len, **_facts(tokenizer),
+        )  # fmt: skip
+    elif model is None and lora_rank is None:
+        tokenizer = number_tokenizer()
+        classes = 10 if data == "digits" else 62
+        spec = LeafCNN(
+            width=width or 4, classes=classes, seed=seed, seq_len=length, **_facts(tokenizer)
         )
-    if not 0 < batch_size <= items_per_silo:
+    else:
         raise UseError(
-            f"--batch-size must be greater than 0 and at most --items-per-silo ({items_per_silo})"
+            f"a language model cannot be trained on the images of {data}",
+            hint="leave --model and --lora-rank out",
         )
-    if chosen.private and not paper:
+    if data == "digits":  # nobody's: its numbers may be counted
+        subjects_per_silo = subjects_per_silo or len({record.user for record in records})
+        items_per_silo = items_per_silo or max(1, len(records) // silos)
+    if items_per_silo is None or subjects_per_silo is None:
+        raise UseError(
+            "--items-per-silo and --subjects-per-silo are missing: denominators must be public "
+            "constants, and counting the data would make them private",
+            hint="declare round numbers that you would also tell a stranger",
+        )
+    with stderr.status("calibrating the noise"):
+        plan = FederationPlan.calibrated(
+            Declared(
+                items_per_silo=items_per_silo,
+                subjects_per_silo=subjects_per_silo,
+                group_size=group_size,
+                batch_size=batch_size,
+                local_steps=local_steps,
+                l2_clip_norm=l2_clip_norm,
+                budget=Budget(target_delta=delta, target_epsilon=epsilon),
+            ),
+            algorithm=algorithm,
+            silos=silos,
+            silos_per_round=silos_per_round or silos,
+            silos_per_subject=silos_per_subject or silos,
+            rounds=rounds,
+            learning_rate=learning_rate,
+            model=spec,
+        )
+    if isinstance(plan.local, Plan):
         warning = require_small_delta(
             delta,
             silos * subjects_per_silo,
@@ -147,245 +172,109 @@ def federate(
         )
         if warning is not None:
             print_warning(warning)
-    with stderr.status("calibrating the noise"):
-        plan = FederationPlan.calibrated(
-            target_epsilon=epsilon,
-            reduction=Reduction(reduction),
-            algorithm=chosen,
-            accounting=AccountingName(accounting) if chosen.private else AccountingName.TIGHT,
-            silos=silos,
-            silos_per_round=silos_per_round or silos,
-            silos_per_subject=silos_per_subject or silos,
-            rounds=rounds,
-            local_steps=local_steps,
-            sampling_probability=batch_size / items_per_silo,
-            items_per_silo=items_per_silo,
-            subjects_per_silo=subjects_per_silo,
-            group_size=group_size,
-            l2_clip_norm=l2_clip_norm,
-            learning_rate=learning_rate,
-            target_delta=delta,
-            model=spec,
-        )
-    left_out = {"items_unreadable": unreadable, "items_left_out_by_the_cap": dropped}
-    _run(out, plan, parts, held, runtime=runtime, cpus=cpus, left_out=left_out, json=json)
+    with stderr.status("preparing the silos' stores"):
+        make_federation(out, plan, records, tokenizer=tokenizer, seed=seed, alpha=alpha)
+    _run(out, plan, runtime=runtime, cpus=cpus, json=json)
 
 
-def _readable(spec: Any, *parts: Any) -> tuple[list[Any], int]:
-    """The items that the model can read, part by part, and how many it cannot: operator-only."""
-    from userdp.federated.admission import readable_items
+def _records(
+    data: str, kind: str | None, options: InputOptions | None, model: str | None, *, seed: int
+) -> list[Record]:
+    """The records that DATA names; what cannot be used is told to the operator."""
+    from userdp.data.progress import NoProgress
+    from userdp.data.records import Tally
+    from userdp.data.sources import open_source
 
-    kept = [part.take(readable_items(spec, part).nonzero()[0]) for part in parts]
-    return kept, sum(part.items for part in parts) - sum(part.items for part in kept)
+    if data == "digits":
+        from userdp.papers.marathe.digits import digits
+
+        return digits(subjects=400, items_per_subject=32, seed=seed)
+    folder = Path(model) if model is not None and Path(model).is_dir() else None
+    opened = open_source([data], kind=kind, options=source_options(options, folder))
+    tally = Tally()
+    records = list(opened.records(tally, NoProgress()))
+    for reason, count in tally.drops.items():
+        stderr.print(f"operator-only: {count} records dropped: {reason}", soft_wrap=True)
+    return records
 
 
-def _run(
-    out: Path,
-    plan: Any,
-    parts: list[Any],
-    held: Any,
-    *,
-    runtime: str,
-    cpus: int | None,
-    left_out: dict[str, int],
-    json: bool,
-) -> None:
-    from userdp.federated.simulation import claim_of, make_federation, run_flower, run_in_process
+def _text_tokenizer(model: str | None) -> StoreTokenizer:
+    from userdp.data.tokenize import StoreTokenizer
 
-    make_federation(out, plan, parts)
+    bundled = model in (None, "bundled", "new")
+    return StoreTokenizer.load(None if bundled else Path(str(model)))
+
+
+def _facts(tokenizer: StoreTokenizer) -> dict[str, Any]:
+    return {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+
+
+def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None, json: bool) -> None:
+    from userdp.codec import encode
+    from userdp.federated.simulation import claim_of, measure, run_flower, run_in_process
+
     result: dict[str, Any] = {
         "federation": str(out),
         "runtime": runtime,
-        "plan": plan.to_dict(),
-        "other_accounting": _other(plan),
-        "operator_only": dict(left_out),
+        "plan": encode(plan),
+        "claims_of_the_plan": [asdict(guarantee) for guarantee in plan.guarantees()],
     }
     if runtime == "deployment":
         from userdp.federated.deployment import write_app
 
         result["app"] = str(write_app(out))
     else:
-        import torch
-
-        from userdp.federated.models import accuracy, build_model, put_weights
-        from userdp.federated.rounds import MODEL_FILE, load_weights
-
         if runtime == "simulation":
             run_flower(out, plan, cpus=cpus)
         else:
             with stderr.status("running the rounds"):
                 run_in_process(out, plan)
-        weights, _ = load_weights(out / MODEL_FILE)
-        network, _ = build_model(plan.model)
-        put_weights(network, weights)
-        right, loss = accuracy(
-            network, plan.model, torch.from_numpy(held.rows), torch.from_numpy(held.lengths)
-        )
-        result["claim"] = claim_of(out, plan).to_dict()
-        result["claims_of_the_plan"] = [asdict(g) for g in plan.guarantees()]
-        result["operator_only"] |= {"accuracy": right, "loss": loss, "held_out_items": held.items}
+        result["claim"] = claim_of(out).to_dict()
+        result["operator_only"] = measure(out, plan)
     emit(result, json=json, render=lambda console: _print(console, plan, result))
 
 
-def _other(plan: Any) -> dict[str, Any] | None:
-    """What the other accounting would say of the same constants, side by side."""
-    from userdp.federated.accounting import AccountingName, Reduction, flaws_of
+def _print(console: Console, plan: FederationPlan, result: dict[str, Any]) -> None:
+    from userdp.plan import Plan
 
-    if not plan.algorithm.private or plan.target_epsilon is None:
-        return None
-    from dataclasses import fields
-
-    constants = {f.name: getattr(plan, f.name) for f in fields(plan)}
-    for name in ("noise_multiplier", "planned_rounds", "reduction", "target_epsilon"):
-        constants.pop(name)
-    constants["rounds"] = plan.planned_rounds or plan.rounds
-    constants["accounting"] = AccountingName.TIGHT if plan.paper else AccountingName.PAPER
-    made = type(plan).calibrated(target_epsilon=plan.target_epsilon, **constants)
-    noise = {"1": made.noise_multiplier}
-    if made.paper and str(made.algorithm) == "local-group-dp":
-        noise |= {str(z): made.paper_noise_of_group(z) for z in (2, 3)}
-    return {
-        "accounting": str(made.accounting),
-        "rounds": made.rounds,
-        "noise_multiplier": made.noise_multiplier,
-        "noise_multiplier_by_largest_group": noise if len(noise) > 1 else None,
-        "flaws": list(flaws_of(made.algorithm, Reduction.LINEAR)) if made.paper else [],
-    }
-
-
-def _print(console: Console, plan: Any, result: dict[str, Any]) -> None:
     def say(text: str) -> None:
         console.print(text, soft_wrap=True, markup=False)
 
+    noise = plan.local.noise.multiplier if isinstance(plan.local, Plan) else 0.0
     say(
-        f"{plan.algorithm}, accounting {plan.accounting}: {plan.silos} silos, {plan.rounds} rounds "
-        f"of {plan.local_steps} local steps, noise multiplier {plan.noise_multiplier:.4g}."
+        f"{plan.algorithm}: {plan.silos} silos, {plan.rounds} rounds of {plan.local.steps} local "
+        f"steps, noise multiplier {noise:.4g}."
     )
-    other = result["other_accounting"]
-    if other:
-        flaws = f", unsound by ({', '.join(other['flaws'])})" if other["flaws"] else ""
-        say(
-            f"By the accounting {other['accounting']}{flaws}: noise multiplier "
-            f"{other['noise_multiplier']:.4g}, {other['rounds']} rounds."
-        )
-    for letter, why in plan.flaws.items():
-        say(f"No epsilon is claimed ({letter}): {why}.")
-    found = result["operator_only"]
-    if found["items_unreadable"]:
-        say(
-            f"Operator-only: {found['items_unreadable']} items hold a class or a token that the "
-            "model does not have, and count as absent."
-        )
-    if found["items_left_out_by_the_cap"]:
-        say(
-            f"Operator-only: {found['items_left_out_by_the_cap']} items were left out by the cap "
-            "of a subject."
-        )
     if "app" in result:
-        say(f"Flower app: {result['app']}; give each silo its own folder (docs/federated.md).")
+        say(
+            f"Flower app: {result['app']}, for `flwr run`; give each silo its own folder "
+            "(docs/federated.md)."
+        )
         return
-    claim = result["claim"]
-    if math.isfinite(claim["epsilon"]):
-        say(f"Claim: {plan.guarantee(subject_steps=claim['subject_steps'])}.")
-    say(
-        f"Operator-only: accuracy {found['accuracy']:.3f}, loss {found['loss']:.3f} on "
-        f"{found['held_out_items']} held-out items; exact, not differentially private."
-    )
+    if math.isfinite(result["claim"]["epsilon"]):
+        say(f"Claim: {plan.guarantee()}.")
+    exact = dict(result["operator_only"])
+    for name, why in (
+        ("items_unreadable", "hold a class that the model does not have, and add nothing"),
+        ("items_left_out_by_the_cap", "were left out by the cap of a subject"),
+    ):
+        if number := exact.pop(name):
+            say(f"Operator-only: {number} items {why}.")
+    measured = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in exact.items())
+    say(f"Operator-only, exact, not differentially private: {measured}.")
 
 
 def _claim(folder: Path, *, json: bool) -> None:
-    from userdp.federated.ledger import LEDGER_FILE, federation_claim
+    from userdp.federated.simulation import claim_of
 
-    found = federation_claim(sorted(folder.glob(f"silo-*/{LEDGER_FILE}")))
+    told = claim_of(folder)
     emit(
-        {"federation": str(folder), "claim": found.to_dict()},
+        {"federation": str(folder), "claim": told.to_dict()},
         json=json,
         render=lambda console: console.print(
-            f"{found.guarantee}: {found.subject_steps} local steps of the silos that may hold a "
-            "subject" + (f"; unsound by ({', '.join(found.flaws)})" if found.flaws else ""),
+            f"{told.guarantee}: {told.subject_steps} planned local steps of the silos that may "
+            f"hold a subject, {'all' if told.complete else 'not all'} of which ran",
             soft_wrap=True,
             markup=False,
         ),
     )
-
-
-def _submit(folder: Path, connection: str, *, json: bool) -> None:
-    from userdp.federated.deployment import submit
-
-    said = submit(folder, connection)
-    emit(
-        {"federation": str(folder), "connection": connection, "flower": said},
-        json=json,
-        render=lambda console: console.print(said, soft_wrap=True, markup=False),
-    )
-
-
-def _read(
-    data: str,
-    *,
-    model: str | None,
-    base: str,
-    width: int | None,
-    seq_len: int,
-    seed: int,
-    draw: Any,
-) -> tuple[Any, Any, Any]:
-    """(training items, held-out items, the model) of what DATA names."""
-    from userdp.federated.data import digits, split_items
-    from userdp.federated.plan import ModelKind, ModelSpec
-    from userdp.federated.text import VOCABULARY, character_items, read_leaf, read_texts
-
-    path = Path(data)
-    if data == "digits":
-        items = digits(subjects=400, items_per_subject=32, seed=seed)
-        kind = "cnn"
-    elif not path.exists():
-        raise UseError(
-            f"there is no {data}", hint="give digits, a JSON Lines file, or LEAF's JSON files"
-        )
-    elif path.is_dir() or path.suffix == ".json":
-        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        items = read_leaf(files)
-        # LEAF's texts are 80 characters and the next; its images are squares and a class.
-        kind = "lstm" if items.rows.shape[1] == 81 else "cnn"
-    elif model == "causal-lm":
-        from userdp.federated.tokens import token_items
-
-        items = token_items(read_texts(path), base=base, seq_len=seq_len)
-        kind = "causal-lm"
-    else:
-        items = character_items(read_texts(path), seq_len=seq_len)
-        kind = "lstm"
-    if model is not None and model != kind:
-        raise UseError(f"a {model} cannot be trained on {data}", hint=f"use --model {kind}")
-    train, held = split_items(items, draw)
-    if not train.items or not held.items:
-        raise UseError(f"{data} holds too few items to split")
-    if kind == "cnn":
-        side = math.isqrt(items.rows.shape[1] - 1)
-        if side * side != items.rows.shape[1] - 1:
-            raise UseError(f"the images of {data} are not square")
-        classes = 10 if data == "digits" else 62
-        spec = ModelSpec(
-            kind=ModelKind.CNN, width=width or 4, inputs=side, outputs=classes, seed=seed
-        )
-    elif kind == "lstm":
-        spec = ModelSpec(
-            kind=ModelKind.LSTM,
-            width=width or 32,
-            inputs=VOCABULARY,
-            outputs=VOCABULARY,
-            seed=seed,
-        )
-    else:
-        from userdp.federated.tokens import vocabulary_size
-
-        spec = ModelSpec(
-            kind=ModelKind.CAUSAL_LM,
-            width=width or 4,
-            inputs=seq_len,
-            outputs=vocabulary_size(base),
-            seed=seed,
-            base=base,
-        )
-    return train, held, spec

@@ -1,13 +1,14 @@
 """The silo as a Flower ``ClientApp``: it answers with its noisy update, or with a refusal.
 
 Nothing else leaves a silo: no number of items, no loss, no time, no text of an error. A refusal is
-one of `REFUSALS`, and depends on the plan, the ledger, the request and the file's format alone:
-what an item holds refuses nothing (`userdp.federated.admission`).
+one of `REFUSALS`, and depends on the plan, the ledger, the request and how the store was prepared:
+what an item holds refuses nothing.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from userdp.errors import FailureError, UserdpError
-from userdp.federated.silo import Silo, look, silo_folder
-from userdp.ledger.journal import exclusive
+from userdp.errors import UserdpError
+from userdp.federated.models import build_model, weights_of
+from userdp.federated.rounds import Weights
+from userdp.federated.silo import Silo, read_silo, silo_folder
 
 ARRAYS, CONFIG = "arrays", "config"
 REFUSALS = ("another federation", "another model", "not in the plan", "failed")
 
 _log = logging.getLogger(__name__)
+_built = lru_cache(maxsize=1)(build_model)
+"""A process that answers many messages asks a model only once whether it keeps rows apart."""
 
 
 def client_app(federation: Path | None = None) -> ClientApp:
@@ -40,13 +44,14 @@ def client_app(federation: Path | None = None) -> ClientApp:
         """Which silo this is, of which federation: public constants alone."""
         folder, index = _place(context, federation)
         try:
-            plan, shapes = look(folder, index)
+            plan = read_silo(folder, index)
+            model = describe(weights_of(_built(plan.model)[0]))
         except Exception:  # its words may hold data: the server gets a fixed phrase
             _log.exception("silo %d cannot take part", index)
             return _refuse(message, "failed", index)
         if message.content[CONFIG]["plan"] != plan.digest:
             return _refuse(message, "another federation", index)
-        if message.content[CONFIG]["shapes"] != describe(shapes):
+        if message.content[CONFIG]["shapes"] != model:
             return _refuse(message, "another model", index)
         reply = ConfigRecord({"silo": index, "plan": plan.digest})
         return Message(RecordDict({CONFIG: reply}), reply_to=message)
@@ -57,21 +62,21 @@ def client_app(federation: Path | None = None) -> ClientApp:
         folder, index = _place(context, federation)
         config: Any = message.content[CONFIG]
         arrays: Any = message.content[ARRAYS]
-        refusal = FailureError(f"another process works for silo {index}")
         reason = "failed"
         try:
-            with exclusive(folder / "lock", refusal=refusal):
-                silo = Silo.open(folder, index)
-                try:
-                    if config["plan"] != silo.plan.digest:
-                        return _refuse(message, "another federation", index)
-                    number = int(config["round"])
-                    if not _may_run(silo, number):
-                        reason = "not in the plan"
-                    weights = {name: np.array(arrays[name].numpy()) for name in arrays}
-                    update = silo.run_round(number, weights)
-                finally:
-                    silo.close()
+            plan = read_silo(folder, index)
+            if config["plan"] != plan.digest:
+                return _refuse(message, "another federation", index)
+            model, loss = _built(plan.model)
+            silo = Silo(folder, index, model=model, loss=loss)
+            try:
+                number = int(config["round"])
+                if not _may_run(silo, number):
+                    reason = "not in the plan"
+                weights = {name: np.array(arrays[name].numpy()) for name in arrays}
+                update = silo.run_round(number, weights)
+            finally:
+                silo.close()
         except UserdpError as error:
             _log.warning("silo %d refused: %s", index, error.message)
             return _refuse(message, reason, index)
@@ -96,9 +101,9 @@ def _place(context: Context, federation: Path | None) -> tuple[Path, int]:
     return Path(str(config["silo"])), int(config["index"])
 
 
-def describe(shapes: dict[str, tuple[int, ...]]) -> str:
+def describe(weights: Weights) -> str:
     """Names and shapes as one line, to tell models apart."""
-    return ";".join(f"{name}{list(shape)}" for name, shape in shapes.items())
+    return ";".join(f"{name}{list(weights[name].shape)}" for name in sorted(weights))
 
 
 def _refuse(message: Message, reason: str, index: int) -> Message:

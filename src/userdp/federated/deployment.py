@@ -1,4 +1,4 @@
-"""A federation on a real deployment: the Flower app that ``flwr run`` sends to a SuperLink.
+"""A federation on a real deployment: the app that Flower's ``flwr run`` sends to a SuperLink.
 
 The apps are those of the simulation; only where each silo's folder lies differs.
 """
@@ -6,11 +6,8 @@ The apps are those of the simulation; only where each silo's folder lies differs
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-from userdp.errors import FailureError, UseError
 from userdp.federated.plan import FederationPlan
 from userdp.federated.silo import PLAN_FILE
 from userdp.files import write_file
@@ -77,36 +74,3 @@ def write_app(folder: Path, *, round_timeout: float = 3600.0, wait_timeout: floa
     write_file(package / "__init__.py", b'"""A federation of userdp."""\n')
     write_file(package / "apps.py", _APPS.encode())
     return app
-
-
-def submit(folder: Path, connection: str) -> str:
-    """Start a federation's run on a SuperLink, and give back what Flower says.
-
-    Args:
-        folder: the server's, with its app.
-        connection: a SuperLink's name in Flower's own configuration, which holds its address and
-            certificate.
-
-    Raises:
-        UseError: there is no app in the folder.
-        FailureError: Flower refused.
-    """
-    app = folder / APP_FOLDER
-    if not (app / "pyproject.toml").exists():
-        raise UseError(
-            f"{folder} holds no federation's app",
-            hint="make it with `userdp federate DATA --out FOLDER --runtime deployment`",
-        )
-    found = subprocess.run(
-        [str(Path(sys.executable).with_name("flwr")), "run", str(app), connection],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if found.returncode != 0:
-        said = (found.stderr or found.stdout).strip().splitlines()
-        raise FailureError(
-            f"Flower did not start the run: {said[-1] if said else 'no reason given'}",
-            hint="see `flwr config list` for the connections, and the SuperLink's log",
-        )
-    return found.stdout.strip()

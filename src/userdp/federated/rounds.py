@@ -5,7 +5,6 @@ The same for Flower and for silos in this process: only ``ask`` differs.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from userdp.errors import FailureError, UseError
 from userdp.federated.plan import FederationPlan
@@ -23,7 +24,7 @@ Weights = dict[str, NDArray[np.float32]]
 Ask = Callable[[int, tuple[int, ...], Weights], Mapping[int, Weights]]
 """``ask(round, silos, weights)``: the updates that came back, by silo."""
 
-MODEL_FILE, ROUNDS_FILE = "model.npz", "rounds.jsonl"
+MODEL_FILE, ROUNDS_FILE = "model.safetensors", "rounds.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,11 +97,8 @@ def run_rounds(
 
 def save_weights(path: Path, weights: Weights, *, rounds: int) -> None:
     """Write weights and how many rounds they have seen, whole or not at all."""
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {f"a{place}": array for place, array in enumerate(weights.values())}
-    np.savez(buffer, rounds=np.int64(rounds), names=np.array(list(weights)), **arrays)
     try:
-        write_file(path, buffer.getvalue())
+        write_file(path, save(weights, metadata={"rounds": str(rounds)}))
     except OSError as error:
         raise FailureError(f"cannot write {path}: {error.strerror}") from error
 
@@ -108,10 +106,10 @@ def save_weights(path: Path, weights: Weights, *, rounds: int) -> None:
 def load_weights(path: Path) -> tuple[Weights, int]:
     """(weights, rounds); `UseError` where the file is not one."""
     try:
-        with np.load(path, allow_pickle=False) as found:
-            names = [str(name) for name in found["names"]]
-            return {name: found[f"a{i}"] for i, name in enumerate(names)}, int(found["rounds"])
-    except (OSError, KeyError, ValueError) as error:
+        with safe_open(path, "numpy") as file:
+            rounds = int(file.metadata()["rounds"])
+            return {name: file.get_tensor(name) for name in file.keys()}, rounds  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UseError(f"cannot read weights from {path}: {error}") from error
 
 

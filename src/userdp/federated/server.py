@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from userdp.federated.plan import FederationPlan
 from userdp.federated.rounds import (
     MODEL_FILE,
     ROUNDS_FILE,
-    OnRound,
     RoundFacts,
     Weights,
     load_weights,
@@ -37,7 +37,6 @@ def server_app(
     *,
     round_timeout: float = 3600.0,
     wait_timeout: float = 600.0,
-    on_round: OnRound | None = None,
 ) -> ServerApp:
     """The app of a federation's server.
 
@@ -49,7 +48,6 @@ def server_app(
             as ``folder``, and may set ``round-timeout`` and ``wait-timeout`` in seconds.
         round_timeout: how long to wait for a round's updates; who is later is left out.
         wait_timeout: how long to wait for all silos before the first round.
-        on_round: called after every round.
     """
     app = ServerApp()
 
@@ -62,7 +60,6 @@ def server_app(
             place,
             round_timeout=float(config.get("round-timeout", round_timeout)),
             wait_timeout=float(config.get("wait-timeout", wait_timeout)),
-            on_round=on_round,
         )
 
     return app
@@ -74,7 +71,6 @@ def serve(
     *,
     round_timeout: float,
     wait_timeout: float,
-    on_round: OnRound | None = None,
 ) -> None:
     """Run a federation's rounds over a grid of silos.
 
@@ -88,7 +84,7 @@ def serve(
     if (folder / MODEL_FILE).exists():
         weights, done = load_weights(folder / MODEL_FILE)
         put_weights(model, weights)  # refuses another model's
-    members = Members(grid, plan, describe({k: v.shape for k, v in weights.items()}))
+    members = Members(grid, plan, describe(weights))
     members.wait_for_all(wait_timeout)
 
     def ask(number: int, silos: tuple[int, ...], current: Weights) -> Mapping[int, Weights]:
@@ -96,18 +92,8 @@ def serve(
 
     def after(facts: RoundFacts, current: Weights) -> None:
         save_weights(folder / MODEL_FILE, current, rounds=facts.round)
-        append_line(
-            folder / ROUNDS_FILE,
-            {
-                "round": facts.round,
-                "asked": list(facts.asked),
-                "replied": list(facts.replied),
-                "dropped": list(facts.dropped),
-                "refusals": members.refusals,
-            },
-        )
-        if on_round is not None:
-            on_round(facts, current)
+        told = {**asdict(facts), "refusals": members.refusals}
+        append_line(folder / ROUNDS_FILE, told)
 
     run_rounds(plan, weights, ask, first=done + 1, on_round=after)
 

@@ -7,60 +7,79 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from userdp.data.records import Record
+from userdp.data.splits import Split
+from userdp.data.store import StoreSplit, UserStore
+from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import FailureError, UseError
-from userdp.federated.data import DATA_FILE, SubjectItems
-from userdp.federated.ledger import LEDGER_FILE, FederationClaim, federation_claim
-from userdp.federated.models import build_model, weights_of
-from userdp.federated.plan import FederationPlan
+from userdp.federated.claim import FederationClaim, federation_claim
+from userdp.federated.data import make_store, spread
+from userdp.federated.models import accuracy, build_model, put_weights, weights_of
+from userdp.federated.plan import FederationPlan, LeafCNN
 from userdp.federated.rounds import (
     MODEL_FILE,
     OnRound,
     RoundFacts,
     Weights,
+    load_weights,
     read_rounds,
     run_rounds,
     save_weights,
 )
-from userdp.federated.silo import PLAN_FILE, Silo, silo_folder
-from userdp.files import OPERATOR_FOLDER, write_json
+from userdp.federated.silo import PLAN_FILE, RUN, STORE, Silo, silo_folder
+from userdp.files import operator_folder, whole_folder, write_file
+from userdp.gradients import Units
+from userdp.plan import Plan
+from userdp.training.evaluation import evaluate
 
 
-def make_federation(folder: Path, plan: FederationPlan, silos: Sequence[SubjectItems]) -> None:
-    """Write the plan, and a folder for each silo with its items and the plan.
+def make_federation(
+    folder: Path,
+    plan: FederationPlan,
+    records: Sequence[Record],
+    *,
+    tokenizer: StoreTokenizer,
+    seed: int = 0,
+    alpha: float | None = None,
+) -> None:
+    """Write the plan, and a folder for each silo with its store and the plan; or nothing.
+
+    Args:
+        folder: is made.
+        plan: the federation's.
+        records: all silos' together, spread by `userdp.federated.data.places`.
+        tokenizer: the one that the plan's model reads.
+        seed: of the spread; public.
+        alpha: of the spread.
 
     Raises:
-        UseError: the folder exists, the number of silos is not the plan's, a silo has no subjects,
-            or a subject is over the cap. Nothing is written then.
+        UseError: the folder exists, or a silo has no subjects.
     """
     if folder.exists():
         raise UseError(f"{folder} exists already", hint="choose another folder with --out")
-    if len(silos) != plan.silos:
-        raise UseError(f"the plan is for {plan.silos} silos, and there are {len(silos)}")
-    for index, data in enumerate(silos):
-        if not data.items:
-            raise UseError(
-                f"silo {index} has no subjects: it could only add noise",
-                hint="spread the data over fewer silos",
-            )
-        if not plan.paper and int(data.counts.max()) > plan.group_size:
-            raise UseError(
-                f"a subject of silo {index} has more than {plan.group_size} items",
-                hint="cap the items first",
-            )
-    folder.mkdir(parents=True)
-    write_json(folder / PLAN_FILE, plan.to_dict())
-    for index, data in enumerate(silos):
-        place = silo_folder(folder, index)
-        place.mkdir(mode=OPERATOR_FOLDER)
-        write_json(place / PLAN_FILE, plan.to_dict())
-        data.save(place / DATA_FILE)
+    parts = spread(records, silos=plan.silos, most=plan.silos_per_subject, seed=seed, alpha=alpha)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) as made:
+        plan.save(made / PLAN_FILE)
+        write_file(made / "tokenizer.json", tokenizer.content)
+        for index, part in enumerate(parts):
+            place = silo_folder(made, index)
+            operator_folder(place)
+            plan.save(place / PLAN_FILE)
+            make_store(part, place / STORE, tokenizer=tokenizer, seq_len=plan.model.seq_len)
 
 
 def run_in_process(
     folder: Path, plan: FederationPlan, *, on_round: OnRound | None = None
 ) -> Weights:
     """All rounds with the silos of a folder, one after the other; the same steps as with Flower."""
-    silos = {i: Silo.open(silo_folder(folder, i), i) for i in range(plan.silos)}
+    model, loss = build_model(plan.model)
+    silos = [
+        Silo(silo_folder(folder, index), index, model=model, loss=loss)
+        for index in range(plan.silos)
+    ]
 
     def ask(number: int, asked: tuple[int, ...], weights: Weights) -> Mapping[int, Weights]:
         return {index: silos[index].run_round(number, weights) for index in asked}
@@ -70,11 +89,10 @@ def run_in_process(
         if on_round is not None:
             on_round(facts, weights)
 
-    model, _ = build_model(plan.model)
     try:
         return run_rounds(plan, weights_of(model), ask, on_round=after)
     finally:
-        for silo in silos.values():
+        for silo in silos:
             silo.close()
 
 
@@ -82,7 +100,6 @@ def run_flower(
     folder: Path,
     plan: FederationPlan,
     *,
-    on_round: OnRound | None = None,
     cpus: int | None = None,
     round_timeout: float = 3600.0,
 ) -> None:
@@ -91,7 +108,6 @@ def run_flower(
     Args:
         folder: made by `make_federation`.
         plan: its plan.
-        on_round: called after every round.
         cpus: processors for the silos together; all by default.
         round_timeout: seconds to wait for a round.
 
@@ -113,7 +129,7 @@ def run_flower(
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
-        server_app=server_app(folder, on_round=on_round, round_timeout=round_timeout),
+        server_app=server_app(folder, round_timeout=round_timeout),
         client_app=client_app(folder),
         num_supernodes=plan.silos,
         backend_config={
@@ -134,7 +150,51 @@ def run_flower(
         )
 
 
-def claim_of(folder: Path, plan: FederationPlan) -> FederationClaim:
-    """The claim of the silos' ledgers in a folder."""
-    paths = [silo_folder(folder, index) / LEDGER_FILE for index in range(plan.silos)]
-    return federation_claim([path for path in paths if path.exists()])
+def claim_of(folder: Path) -> FederationClaim:
+    """The claim of the federation in a folder, from the ledgers of its silos that lie there."""
+    runs = sorted(path.parent for path in folder.glob(f"silo-*/{RUN}/ledger.jsonl"))
+    return federation_claim(FederationPlan.load(folder / PLAN_FILE), runs)
+
+
+def measure(folder: Path, plan: FederationPlan) -> dict[str, float]:
+    """How the federation's model does on all silos' held-out items. Exact, so operator-only.
+
+    Returns:
+        The mean ``loss``; for images the ``accuracy``; ``held_out_items``; and of all items, how
+        many the cap leaves out and how many hold a class that the model does not have.
+    """
+    model, loss = build_model(plan.model)
+    put_weights(model, load_weights(folder / MODEL_FILE)[0])
+    losses = right = 0.0
+    targets = items = unreadable = over = 0
+    for index in range(plan.silos):
+        store = UserStore.open(silo_folder(folder, index) / STORE)
+        if isinstance(plan.local, Plan):
+            counts = store.split(Split.TRAIN).counts
+            over += int(np.maximum(counts - plan.local.sampling.group_size, 0).sum())
+        held = all_units(store.split(Split.HELD_OUT_EXAMPLES))
+        if isinstance(plan.model, LeafCNN):
+            for units in (held, all_units(store.split(Split.TRAIN))):
+                unreadable += int((units.input_ids[:, :1] >= plan.model.classes).sum())
+            right += accuracy(model, held) * len(held)
+        if len(held):
+            found = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
+            losses += found.loss * found.tokens
+            targets, items = targets + found.tokens, items + found.examples
+    measured = {
+        "loss": losses / max(1, targets),
+        "held_out_items": items,
+        "items_left_out_by_the_cap": over,
+        "items_unreadable": unreadable,
+    }
+    if isinstance(plan.model, LeafCNN):
+        measured["accuracy"] = right / max(1, items)
+    return measured
+
+
+def all_units(split: StoreSplit) -> Units:
+    """Every item of a split, each a unit. Operator-only."""
+    users = np.repeat(np.arange(len(split.counts)), split.counts)
+    examples = np.arange(len(users)) - np.repeat(split.counts.cumsum() - split.counts, split.counts)
+    rows = split.gather(users, examples)
+    return Units.from_flat(rows.tokens, rows.offsets, np.arange(len(users) + 1), rows.targets)

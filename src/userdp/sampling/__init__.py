@@ -4,6 +4,8 @@ from userdp.sampling.base import Sampling
 from userdp.sampling.fixed_graph import FixedGraph
 from userdp.sampling.fixed_size import FixedSizeExamples, FixedSizeUsers
 from userdp.sampling.poisson_examples import PoissonExamples
+from userdp.sampling.poisson_pooled import PoissonPooled
+from userdp.sampling.poisson_subjects import PoissonSubjects
 from userdp.sampling.poisson_users import PoissonUsers
 from userdp.sampling.shuffle import ShuffleExamples, ShuffleUsers
 from userdp.sampling.truncated import TruncatedExamples, TruncatedUsers
@@ -23,7 +25,11 @@ SAMPLINGS: dict[str, type[Sampling]] = {
         ShuffleExamples,
     )
 }
-"""Every sampling by its name in plans, ledgers and on the command line."""
+"""The samplings of one store by their names in plans, ledgers and on the command line.
+
+`PoissonSubjects` and `PoissonPooled` are those of federations, whose algorithms name them
+(`userdp.federated.algorithms`); they are read from ledgers like all others.
+"""
 
 
 def poisson(unit: PrivacyUnit) -> type[PoissonUsers] | type[PoissonExamples]:
@@ -37,6 +43,8 @@ __all__ = [
     "FixedSizeExamples",
     "FixedSizeUsers",
     "PoissonExamples",
+    "PoissonPooled",
+    "PoissonSubjects",
     "PoissonUsers",
     "Sampling",
     "ShuffleExamples",

@@ -157,6 +157,21 @@ class Sampling(ABC):
             UseError: the store is outside the bounds.
         """
 
+    def unit_offsets(self, users: Indices) -> Indices:
+        """Where each unit begins among the drawn examples, and where the last one ends.
+
+        Asked only where examples are drawn. The default makes each example a unit of its own.
+
+        Args:
+            users: int64 (examples,), whose each drawn example is; equal ones lie together.
+
+        Returns:
+            int64 (units + 1,), as `userdp.sampling.cohort.Cohort.offsets`.
+        """
+        import numpy as np
+
+        return np.arange(len(users) + 1, dtype=np.int64)
+
     @abstractmethod
     def draws(self, total: int, generator: np.random.Generator) -> Iterator[Indices]:
         """For each step the numbers of the units drawn, ascending, each below ``total``."""

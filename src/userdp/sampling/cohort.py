@@ -98,7 +98,7 @@ class Sampler:
         )
 
     def _examples(self, examples: Indices) -> Cohort:
-        """A unit is one example; of each user the first G in the order of the store.
+        """Units of single examples; of each user the first G in the order of the store.
 
         Which G examples those are is decided once per user by `userdp.data.selection`; here a user
         has ``min(count, G)`` of them, ranks 0 up to that.
@@ -109,5 +109,5 @@ class Sampler:
         return Cohort(
             users=users,
             examples=examples - starts,
-            offsets=np.arange(len(examples) + 1, dtype=np.int64),
+            offsets=self.sampling.unit_offsets(users),
         )

@@ -42,6 +42,7 @@ def make_plain(
     seed: int,
     loss: Loss = causal_lm_loss,
     micro_batch: int = 32,
+    clip_norm: float | None = 1.0,
     resume: bool = False,
     identity: Mapping[str, str] | None = None,
     public: Mapping[str, Any] | None = None,
@@ -58,6 +59,7 @@ def make_plain(
         seed: of the order of the examples.
         loss: mean per row over its own targets.
         micro_batch: most rows in one pass.
+        clip_norm: of a step's mean gradient, so that no step runs away; None leaves it as it is.
         resume: go on with the interrupted run in ``out``.
         identity: digests of what a resumed run must share.
         public: public constants to note in config.json.
@@ -89,6 +91,7 @@ def make_plain(
         seed=seed,
         loss=loss,
         micro_batch=micro_batch,
+        clip_norm=clip_norm,
     )
 
 
@@ -109,6 +112,7 @@ class PlainRun:
         seed: int,
         loss: Loss,
         micro_batch: int,
+        clip_norm: float | None,
     ) -> None:
         self.plan = plan
         self.done = 0
@@ -118,6 +122,7 @@ class PlainRun:
         self._seed = seed
         self._loss = loss
         self._micro_batch = micro_batch
+        self._clip_norm = clip_norm
         counts = split.counts
         self._users = np.repeat(np.arange(len(counts)), counts)
         self._examples = np.concatenate([np.arange(count) for count in counts])
@@ -165,7 +170,9 @@ class PlainRun:
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]
             total += float(mean.detach())
-        torch.nn.utils.clip_grad_norm_(list(trainable_parameters(self._model).values()), 1.0)
+        if self._clip_norm is not None:
+            parameters = list(trainable_parameters(self._model).values())
+            torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         return Step(
             number=self.done + 1,
             operator={

@@ -12,146 +12,167 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from userdp.federated.accounting import AccountingName, Algorithm, Reduction
-from userdp.federated.data import SubjectItems, digits, spread
+from userdp.data.records import Record
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.federated.algorithms import ALGORITHMS, Declared
+from userdp.federated.data import HELD_OUT, number_tokenizer, spread
 from userdp.federated.models import accuracy, build_model, put_weights
-from userdp.federated.plan import FederationPlan, ModelKind, ModelSpec
+from userdp.federated.plan import FederationPlan, LeafCNN
 from userdp.federated.rounds import RoundFacts, Weights
-from userdp.federated.simulation import make_federation, run_in_process
+from userdp.federated.silo import STORE, silo_folder
+from userdp.federated.simulation import all_units, make_federation, run_in_process
+from userdp.gradients import Units
 from userdp.papers.marathe.bounds import Descent
+from userdp.papers.marathe.digits import digits
+from userdp.papers.marathe.published import FOR_SUBJECTS, HIGRADAVG, Published
 from userdp.papers.table import Row
+from userdp.plan import Budget, Plan
 
 SILOS, EPSILON, DELTA = 16, 4.0, 1e-5
 SUBJECTS, ITEMS = 1000, 24.0
 ROUNDS, CLIP, CAP = 16, 1.0, 2
 ALPHAS: tuple[float | None, ...] = (None, 2.0, 4.0, 8.0, 16.0)
-MODEL = ModelSpec(kind=ModelKind.CNN, width=2, inputs=8, outputs=10)
 RATES = {
-    Algorithm.FEDAVG: 0.3,
-    Algorithm.LOCAL_ITEM: 0.5,
-    Algorithm.LOCAL_GROUP: 2.0,
-    Algorithm.HIGRADAVG: 2.0,
-    Algorithm.USER_LDP: 0.03,
+    "fedavg": 0.3,
+    "local-item-dp": 0.5,
+    "local-group-dp": 2.0,
+    "higradavg-dp": 2.0,
+    "user-ldp": 0.03,
 }
-_STYLES = {"tight": "o-", "paper": "x--", "none": "s-"}
-SHAPES = {AccountingName.PAPER: (4, 16.0), AccountingName.TIGHT: (1, 64.0)}
+TIGHT, PAPER, NONE = "tight", "paper", "none"
+"""What set the noise: what is claimed; what was published; nothing."""
+_STYLES = {TIGHT: "o-", PAPER: "x--", NONE: "s-"}
+SHAPES = {PAPER: (4, 16.0), TIGHT: (1, 64.0)}
 """Local steps a round and items a step: the paper's few small batches, and one larger."""
 
 
-def cells() -> Iterator[tuple[Algorithm, AccountingName]]:
-    """Every algorithm with every accounting; FedAvg has none."""
-    yield Algorithm.FEDAVG, AccountingName.TIGHT
-    for algorithm in Algorithm:
-        if algorithm.private:
-            for accounting in AccountingName:
-                yield algorithm, accounting
+def cells() -> Iterator[tuple[str, str]]:
+    """Every algorithm with both accountings; FedAvg has none."""
+    for algorithm in ALGORITHMS:
+        yield from [
+            (algorithm, one) for one in ((NONE,) if algorithm == "fedavg" else (TIGHT, PAPER))
+        ]
 
 
-def data() -> SubjectItems:
+def data() -> list[Record]:
     """Made-up handwritten digits by subject."""
     return digits(subjects=SUBJECTS, items_per_subject=ITEMS)
 
 
 def small_plan(
-    algorithm: Algorithm, accounting: AccountingName, silos: list[SubjectItems]
-) -> FederationPlan:
+    algorithm: str, accounting: str, parts: Sequence[Sequence[Record]]
+) -> FederationPlan | Published:
     """The plan of a cell, with the silos' mean sizes as the declared ones.
 
     Made-up hands have no privacy to lose; with people's data these numbers are declared.
     """
-    sound = accounting is AccountingName.TIGHT and algorithm.for_subjects
-    steps, batch = SHAPES[AccountingName.TIGHT if sound else AccountingName.PAPER]
-    items = max(1, round(float(np.mean([silo.items for silo in silos]))))
-    largest = max(int(silo.counts.max()) for silo in silos if silo.items)
-    return FederationPlan.calibrated(
-        target_epsilon=EPSILON,
-        reduction=Reduction.LINEAR,
+    sound = accounting == TIGHT and algorithm in FOR_SUBJECTS
+    steps, batch = SHAPES[TIGHT if sound else PAPER]
+    counts = [np.unique([r.user for r in part], return_counts=True)[1] for part in parts]
+    items = max(1, round(float(np.mean([(1 - HELD_OUT) * own.sum() for own in counts]))))
+    make = Published.calibrated if accounting == PAPER else FederationPlan.calibrated
+    tokenizer = number_tokenizer()
+    return make(
+        Declared(
+            batch_size=min(float(items), batch),
+            items_per_silo=items,
+            subjects_per_silo=max(1, round(float(np.mean([len(own) for own in counts])))),
+            group_size=CAP if sound else max(int(own.max()) for own in counts),
+            l2_clip_norm=CLIP,
+            local_steps=steps,
+            budget=Budget(target_delta=DELTA, target_epsilon=EPSILON),
+        ),
         algorithm=algorithm,
-        accounting=accounting,
-        silos=len(silos),
-        silos_per_round=len(silos),
-        silos_per_subject=len(silos),
+        silos=len(parts),
+        silos_per_round=len(parts),
+        silos_per_subject=len(parts),
         rounds=ROUNDS,
-        local_steps=steps,
-        sampling_probability=min(1.0, batch / items),
-        items_per_silo=items,
-        subjects_per_silo=max(1, round(float(np.mean([len(silo.counts) for silo in silos])))),
-        group_size=CAP if sound else largest,
-        l2_clip_norm=CLIP,
         learning_rate=RATES[algorithm],
-        target_delta=DELTA,
-        model=MODEL,
+        model=LeafCNN(
+            tokenizer_sha256=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            seq_len=65,
+            width=2,
+            classes=10,
+        ),
     )
 
 
 def train_cell(
-    algorithm: Algorithm,
-    accounting: AccountingName,
-    train: SubjectItems,
-    held: SubjectItems,
+    algorithm: str,
+    accounting: str,
+    records: Sequence[Record],
     *,
     alpha: float | None,
     every: bool,
 ) -> list[Row]:
     """Train one federation: a row after each round, or only after the last one."""
-    draw = np.random.default_rng(3)
-    silos = spread(train, SILOS, draw, alpha=alpha)
-    if accounting is AccountingName.TIGHT and algorithm.for_subjects:
-        silos = [silo.capped(CAP, draw)[0] for silo in silos]
-    silos = [silo for silo in silos if silo.items]
-    plan = small_plan(algorithm, accounting, silos)
-    model, _ = build_model(plan.model)
+    parts = spread(records, silos=SILOS, most=SILOS, alpha=alpha)
+    made = small_plan(algorithm, accounting, parts)
+    plan = made.plan if isinstance(made, Published) else made
+    model, loss = build_model(plan.model)
     start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    rows_, lengths = torch.from_numpy(held.rows), torch.from_numpy(held.lengths)
-    found: list[Row] = []
+    held: list[Units] = []
+    rows: list[Row] = []
 
     def after(facts: RoundFacts, weights: Weights) -> None:
         if not every and facts.round != plan.rounds:
             return
         put_weights(model, weights)
-        right, loss = accuracy(model, plan.model, rows_, lengths)
+        sizes = [len(units) for units in held]
+        right = [accuracy(model, units) for units in held]
+        with torch.no_grad():
+            losses = torch.cat([loss(model, u.input_ids, u.lengths) for u in held])
         now = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        noise = plan.noise_multiplier * plan.l2_clip_norm / plan.denominator
+        local = plan.local if isinstance(plan.local, Plan) else None
         descent = Descent(
             radius=max(1e-9, float((now - start).norm())),
-            lipschitz=plan.l2_clip_norm,
+            lipschitz=CLIP,
             learning_rate=plan.learning_rate,
-            steps=facts.round * plan.local_steps,
+            steps=facts.round * plan.local.steps,
             dimensions=len(now),
-            items=max(1, train.items),
-            noise_std=noise / np.sqrt(plan.silos),
+            items=len(records),
+            noise_std=local.noise_std / local.denominator / np.sqrt(SILOS) if local else 0.0,
         )
-        k = plan.group_size if algorithm is Algorithm.HIGRADAVG else 1
-        found.append(
+        k = local.sampling.group_size if local and algorithm == HIGRADAVG else 1
+        published = made if isinstance(made, Published) else None
+        rows.append(
             {
                 "alpha": alpha or 1.0,
-                "algorithm": str(algorithm),
-                "accounting": str(accounting) if algorithm.private else "none",
+                "algorithm": algorithm,
+                "accounting": accounting,
                 "round": facts.round,
-                "accuracy": right,
-                "loss": loss,
+                "accuracy": float(np.average(right, weights=sizes)),
+                "loss": float(losses.mean()),
                 "excess_loss_bound": descent.excess_loss(group_size=k),
-                "noise_multiplier": plan.noise_multiplier,
+                "noise_multiplier": local.noise.multiplier if local else 0.0,
                 "rounds": plan.rounds,
-                "planned_rounds": plan.planned_rounds or plan.rounds,
-                "flaws": "".join(plan.flaws),
+                "planned_rounds": published.planned_rounds if published else plan.rounds,
+                "flaws": "".join(published.flaws) if published else "",
             }
         )
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "federation"
-        make_federation(folder, plan, silos)
-        run_in_process(folder, plan, on_round=after)
-    return found
+        make_federation(folder, plan, records, tokenizer=number_tokenizer(), alpha=alpha)
+        stores = [UserStore.open(silo_folder(folder, index) / STORE) for index in range(SILOS)]
+        held += [all_units(store.split(Split.HELD_OUT_EXAMPLES)) for store in stores]
+        held = [units for units in held if len(units)]
+        if isinstance(made, Published):
+            made.run(stores, on_round=after)
+        else:
+            run_in_process(folder, plan, on_round=after)
+    return rows
 
 
 def lines(rows: Sequence[Row]) -> list[tuple[str, list[Row], str, str]]:
     """(label, rows, style, colour) of each algorithm and accounting."""
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
-    found = []
+    drawn = []
     for algorithm, accounting in dict.fromkeys((r["algorithm"], r["accounting"]) for r in rows):
         line = [r for r in rows if (r["algorithm"], r["accounting"]) == (algorithm, accounting)]
         flaws = f" (unsound: {line[0]['flaws']})" if line[0]["flaws"] else ""
-        label = algorithm if accounting == "none" else f"{algorithm}, {accounting}{flaws}"
-        found.append((label, line, _STYLES[accounting], f"C{algorithms.index(algorithm)}"))
-    return found
+        label = algorithm if accounting == NONE else f"{algorithm}, {accounting}{flaws}"
+        drawn.append((label, line, _STYLES[accounting], f"C{algorithms.index(algorithm)}"))
+    return drawn

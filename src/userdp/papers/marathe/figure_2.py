@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from userdp.federated.data import SubjectItems, spread
+from userdp.federated.data import places
 from userdp.papers.marathe import federations
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
@@ -26,22 +26,30 @@ def rows() -> list[Row]:
     draw = np.random.default_rng(2)
     location = np.log(FEMNIST_ITEMS) - FEMNIST_SPREAD**2 / 2
     sizes = np.maximum(1, draw.lognormal(location, FEMNIST_SPREAD, FEMNIST_SUBJECTS))
-    owners = np.repeat(np.arange(FEMNIST_SUBJECTS), sizes.round().astype(np.int64))
-    train = SubjectItems.of(
-        np.zeros((len(owners), 1), dtype=np.int64), np.ones(len(owners), dtype=np.int64), owners
-    )
-    found = []
+    counts = sizes.round().astype(np.int64)
+    owners = np.repeat(np.arange(FEMNIST_SUBJECTS), counts)
+    rows = []
     for alpha in federations.ALPHAS:
+        silos = np.concatenate(
+            [
+                places(
+                    str(subject).encode(), int(count),
+                    silos=federations.SILOS, most=federations.SILOS, alpha=alpha,
+                )
+                for subject, count in enumerate(counts)
+            ]
+        )  # fmt: skip
         largest: Counter[int] = Counter()
-        for silo in spread(train, federations.SILOS, draw, alpha=alpha):
-            for _ in range(50 if silo.items else 0):
-                batch = distinct_indices(draw, silo.items, min(silo.items, FEMNIST_BATCH))
-                largest[int(np.bincount(silo.subjects[batch]).max())] += 1
-        found += [
+        for silo in range(federations.SILOS):
+            own = owners[silos == silo]
+            for _ in range(50 if len(own) else 0):
+                batch = distinct_indices(draw, len(own), min(len(own), FEMNIST_BATCH))
+                largest[int(np.bincount(own[batch]).max())] += 1
+        rows += [
             {"alpha": alpha or 1.0, "largest_group": size, "mini_batches": number}
             for size, number in sorted(largest.items())
         ]
-    return found
+    return rows
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from userdp.federated.accounting import Algorithm
-from userdp.federated.data import split_items
 from userdp.papers.marathe import federations
+from userdp.papers.marathe.published import USER_LDP
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
 
 
 def rows() -> list[Row]:
     """Accuracy after the last round against α of the subjects' spread over silos."""
-    train, held = split_items(federations.data(), np.random.default_rng(1))
+    records = federations.data()
     return [
         row
         for alpha in federations.ALPHAS
         for algorithm, accounting in federations.cells()
-        if algorithm is not Algorithm.USER_LDP
-        for row in federations.train_cell(
-            algorithm, accounting, train, held, alpha=alpha, every=False
-        )
+        if algorithm != USER_LDP
+        for row in federations.train_cell(algorithm, accounting, records, alpha=alpha, every=False)
     ]
 
 
