@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.make_tokenizer import END_OF_TEXT, train_tokenizer
 from userdp.data.cutting import cut_records
 from userdp.data.tokenize import BUNDLED_TOKENIZER, StoreTokenizer
-from userdp.data.vocabulary import END_OF_TEXT, train_tokenizer
 from userdp.errors import UseError
 
 TOKENIZER = StoreTokenizer.load()
