@@ -12,11 +12,11 @@ from hypothesis import Phase as Phase_
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from userdp.accounting import binomial_steps, calibrate
 from userdp.accounting.contour import (
     Direction,
     Phase,
     binomial_phase,
-    calibrate_noise,
     delta_bracket,
     delta_curve,
     epsilon_bracket,
@@ -282,12 +282,13 @@ def test_a_curve_equals_its_points() -> None:
 
 
 def test_calibration_returns_the_side_within_budget() -> None:
-    def phases(sigma: float) -> list[Phase]:
-        return [examples(2000, 0.01, sigma, 8)]
-
-    sigma = calibrate_noise(phases, epsilon=10.0, delta=1e-6)
-    assert delta_bracket(phases(sigma), 10.0).upper <= 1e-6
-    assert delta_bracket(phases(sigma * (1 - 3e-6)), 10.0).lower > 1e-6
+    steps = binomial_steps(
+        sampling_probability=0.01, group_size=8, noise_multiplier=1.0, steps=2000
+    )
+    calibrated = calibrate(steps, target_epsilon=10.0, target_delta=1e-6)
+    assert calibrated.delta(10.0).upper <= 1e-6
+    less = calibrated.with_noise_multiplier(calibrated.noise_multiplier * (1 - 3e-6))
+    assert less.delta(10.0).lower > 1e-6
 
 
 @settings(

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import erfc
 
-from userdp.accounting.contour import Phase, binomial_phase, large, line
+from userdp.accounting.contour import Phase, binomial_phase, line
 from userdp.accounting.contour.compose import delta_at, delta_bounds
 from userdp.accounting.contour.line import Line, make_lines
 from userdp.accounting.contour.plan import plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_epsilon
 from userdp.accounting.contour.side import Side, Step, make_side
+from userdp.accounting.contour.split import split_at
 from userdp.accounting.contour.trapezoid import Nodes, compute_nodes, evaluate
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -28,11 +28,8 @@ def make_line(step: Step) -> Line:
     return line.make_line(step, 2.0)
 
 
-def make_split_line(step: Step) -> large.LargeLine:
-    domain = slice(0, step.x.size)
-    t = 0.8 * (step.x - 2.0)
-    split = large.Split(2.0, 0.8, domain, 0.5 * erfc(-t), 0.5 * erfc(t))
-    return large.make_large_line(step, split, 2.0)
+def make_split_line(step: Step) -> line.SplitLine:
+    return line.make_split_line(step, split_at(step, 2.0, 0.8, step.x.size), 2.0)
 
 
 def planned(phase: Phase, epsilon: float, mass_budget: float) -> tuple[Side, Saddle, Nodes]:

@@ -87,7 +87,7 @@ SomeSteps = TypeVar("SomeSteps", bound=NoisySteps)
 def calibrate_by(
     accountant: Accountant, mechanism: SomeSteps, *, target_epsilon: float, target_delta: float
 ) -> SomeSteps:
-    """The least noise for a budget, as one accountant computes it (to a relative 1e-3).
+    """The least noise for a budget, as one accountant computes it (to a relative 1e-4).
 
     Guarantee: `epsilon_by` of the result is at most ``target_epsilon``.
 
@@ -98,9 +98,9 @@ def calibrate_by(
         return calibrate(mechanism, target_epsilon=target_epsilon, target_delta=target_delta)
     require_positive("target_epsilon", target_epsilon)
 
-    def within(noise: float) -> bool:
+    def excess(noise: float) -> float:
         candidate = mechanism.with_noise_multiplier(noise)
-        return epsilon_by(accountant, candidate, target_delta).upper <= target_epsilon
+        return epsilon_by(accountant, candidate, target_delta).upper - target_epsilon
 
     noise: float | None
     if accountant.lifts:
@@ -115,11 +115,11 @@ def calibrate_by(
             conversion=_LEMMAS[accountant],
         )
         noise = None if math.isinf(noise) else noise
-        while noise is not None and not within(noise):  # ε has a rounding of its own
+        while noise is not None and excess(noise) > 0:  # ε has a rounding of its own
             noise *= 1 + 1e-6
     else:
         noise = least(
-            within, start=mechanism.noise_multiplier, most=1e6, smallest=1e-3, relative=1e-3
+            excess, start=mechanism.noise_multiplier, most=1e6, smallest=1e-3, relative=1e-4
         )
     if noise is None:
         raise UseError(

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.contour.large import choices, large_nodes
+from userdp.accounting.contour.large import large_nodes, small_nodes
 from userdp.accounting.contour.line import UnsoundStrip
 from userdp.accounting.contour.phases import Phase
 from userdp.accounting.contour.plan import MOST_NODES, plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_delta, saddle_at_epsilon
 from userdp.accounting.contour.side import GridTooLarge, Side, make_side
-from userdp.accounting.contour.small import small_nodes
+from userdp.accounting.contour.split import choices
 from userdp.accounting.contour.trapezoid import Nodes, estimate, evaluate
 
 _FEW, _SOME = 20_000, 200_000  # nodes; ways that need more are tried last

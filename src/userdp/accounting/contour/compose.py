@@ -8,6 +8,7 @@ import numpy as np
 
 from userdp.accounting.contour.attempts import TINY, Target, attempts, centre, reference_delta
 from userdp.accounting.contour.bounds import Bounds
+from userdp.accounting.contour.chernoff import Chernoff, chernoff
 from userdp.accounting.contour.closed import (
     gaussian_delta,
     gaussian_epsilon,
@@ -16,7 +17,7 @@ from userdp.accounting.contour.closed import (
 )
 from userdp.accounting.contour.phases import Phase
 from userdp.accounting.contour.side import GridTooLarge, make_side
-from userdp.accounting.contour.trapezoid import Chernoff, Nodes, chernoff, evaluate
+from userdp.accounting.contour.trapezoid import Nodes, evaluate
 
 FARTHEST_ADD = 3000.0  # beyond, e^epsilon times a mass of e^-5000 might be felt (docs, Section 2)
 _REMEMBERED = 8  # sets of nodes

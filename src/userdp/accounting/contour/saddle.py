@@ -23,12 +23,16 @@ class Saddle:
     curvature: float
 
 
+def log_payoff(c: float, curvature: float) -> float:
+    """log of the estimate of delta / (M(c)^T e^{-c eps}): one Gaussian peak along Re s = c."""
+    return -math.log(c) - math.log1p(c) - 0.5 * math.log(2 * math.pi * curvature)
+
+
 def log_estimate(side: Side, c: float, epsilon: float) -> tuple[float, float]:
     """(log of the saddle-point estimate of delta(epsilon), curvature of the exponent at c)."""
     k0, _, k2 = side.moments(c)
     second = k2 + 1 / (c * c) + 1 / ((c + 1) * (c + 1))
-    value = k0 - c * epsilon - math.log(c) - math.log1p(c) - 0.5 * math.log(2 * math.pi * second)
-    return value, second
+    return k0 - c * epsilon + log_payoff(c, second), second
 
 
 def saddle_at_epsilon(side: Side, epsilon: float, start: float = 1.0) -> Saddle | None:

@@ -77,6 +77,16 @@ class Side:
         return k0, k1, k2
 
 
+def strip_height(step: Step, domain: slice) -> float:
+    """A height Y with Y^2 l'' <= 1.7 < 2 on the domain: l is analytic up to it (docs, eq. 9).
+
+    1.7 leaves room for l'' between the grid points, which `is_sound` asks on the finer grid. Beyond
+    3 the Gaussian's own growth e^{Y^2/2} costs more than a higher strip gains.
+    """
+    bend = float(step.curvature[domain].max())
+    return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
+
+
 def _grid_step(a: Floats) -> float:
     gap = float(np.diff(a).max()) if a.size > 1 else 0.0
     return min(0.3, 0.9 / gap) if gap > 0 else 0.3

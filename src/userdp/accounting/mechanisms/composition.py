@@ -31,11 +31,12 @@ from userdp.accounting.contour import (
 from userdp.accounting.mechanisms.base import Mechanism
 from userdp.accounting.mechanisms.mixture import Mixture
 from userdp.accounting.mechanisms.pure import PureQuery
+from userdp.accounting.roots import narrow
 from userdp.errors import UseError
 from userdp.vocabulary import Adjacency, require_delta, require_epsilon
 
 _MOST_ATOMS, _FINE_ATOMS = 1024, 1 << 14  # beside Gaussian parts; while outcomes are combined
-_TOLERANCE = 1e-7
+_TOLERANCE = 2e-8
 _UP, _DOWN = 1 + 1e-12, 1 - 1e-12  # sums of non-negative terms, rounded outwards
 
 Part = Mixture | PureQuery
@@ -119,33 +120,18 @@ def _invert(
 ) -> Bracket:
     """Certified bounds of the ε in [lower, upper] at which a falling ``delta_at`` passes ``delta``.
 
-    log δ is nearly straight in ε: interpolation in it lands within the tolerance after a few turns
-    (false position with the Illinois weights), and each end of the bracket is certified by itself.
+    Each end is certified by itself: at the upper one δ was seen to be at most ``delta``, at the
+    lower one to be above it. The search ends where the bracket of δ holds ``delta``.
     """
-    ends = [lower, upper]
-    heights = [_log_ratio(delta_at(end), delta) for end in ends]
-    weights = [1.0, 1.0]
-    for _ in range(100):
-        low, high = ends
-        tolerance = _TOLERANCE * max(high, 1e-3)
-        if high - low <= tolerance:
-            break
-        rise, fall = heights[0] * weights[0], heights[1] * weights[1]
-        straight = low + (high - low) * rise / (rise - fall) if rise > 0 > fall else -1.0
-        middle = straight if low < straight < high else 0.5 * (low + high)
-        side = 1 if middle - low > high - middle else -1
-        middle = min(max(middle + side * 0.4 * tolerance, low), high)
-        found = delta_at(middle)
-        if found.lower <= delta < found.upper:
-            break
-        end = 1 if found.upper <= delta else 0
-        ends[end], heights[end] = middle, _log_ratio(found, delta)
-        weights[end], weights[1 - end] = 1.0, weights[1 - end] * 0.5
+
+    def excess(epsilon: float) -> float | None:
+        bracket = delta_at(epsilon)
+        if bracket.lower <= delta < bracket.upper:
+            return None
+        return math.log(max(bracket.upper, 1e-300) / delta)
+
+    ends = narrow(excess, lower, upper, relative=_TOLERANCE, absolute=_TOLERANCE * 1e-3)
     return Bracket(lower=ends[0], upper=ends[1], accountant=ACCOUNTANT)
-
-
-def _log_ratio(found: Bracket, delta: float) -> float:
-    return math.log(max(found.upper, 1e-300) / delta)
 
 
 @dataclass(frozen=True, slots=True)
