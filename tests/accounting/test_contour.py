@@ -25,7 +25,7 @@ from userdp.accounting.contour import (
 )
 from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.closed import gaussian_delta, single_step_delta
-from userdp.accounting.contour.compose import delta_at, delta_bounds
+from userdp.accounting.contour.compose import Curve, delta_at
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -227,8 +227,8 @@ def test_single_step_closed_form_meets_the_contour(remove: bool) -> None:
 @pytest.mark.parametrize("remove", [True, False])
 def test_composition_of_halves_is_the_whole(remove: bool) -> None:
     half, whole = examples(300, 0.02, 0.9, 4), examples(600, 0.02, 0.9, 4)
-    two = delta_bounds((half, half), 4.0, remove=remove)
-    one = delta_bounds((whole,), 4.0, remove=remove)
+    two = Curve((half, half), remove=remove).delta(4.0)
+    one = Curve((whole,), remove=remove).delta(4.0)
     assert two.lower <= one.upper
     assert one.lower <= two.upper
     assert two.upper - two.lower <= 1e-6 * two.upper

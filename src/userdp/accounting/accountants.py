@@ -116,7 +116,7 @@ def calibrate_by(
         )
         noise = None if math.isinf(noise) else noise
         while noise is not None and excess(noise) > 0:  # ε has a rounding of its own
-            noise *= 1 + 1e-6
+            noise *= 1 + 1e-8
     else:
         noise = least(
             excess, start=mechanism.noise_multiplier, most=1e6, smallest=1e-3, relative=1e-4

@@ -115,7 +115,7 @@ def _priced(mechanism: Mechanism) -> tuple[tuple[Steps, ...], Any]:
     from userdp.accounting.proof.closed import binomial_tail_added
 
     drawn, cap = mechanism.drawn, mechanism.cap
-    return steps_of(mechanism.uncapped), lambda delta, epsilon: binomial_tail_added(
+    return steps_of(mechanism.mixture), lambda delta, epsilon: binomial_tail_added(
         delta, epsilon, drawn, cap=cap, count=mechanism.steps
     )
 

@@ -132,7 +132,7 @@ def group_epsilon(
 
     if excess(0.0) <= 0:
         return 0.0
-    example = least(excess, start=2.0**-10, most=max_epsilon, smallest=1e-300, relative=1e-9)
+    example = least(excess, start=2.0**-10, most=max_epsilon, smallest=1e-300, relative=1e-12)
     return math.inf if example is None else math.nextafter(k * example, math.inf)
 
 

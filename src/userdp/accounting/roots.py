@@ -18,8 +18,8 @@ from functools import cache
 from itertools import chain, repeat
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
-# The first stride of `least` is small, since most searches start at a neighbouring answer; the last
-# one is 2, since a condition may hold only on an interval (group privacy, where a curve is floored).
+# The first stride of `least` is small, since most searches start at a neighbouring answer; none is
+# above 2, since a condition may hold only on an interval (group privacy with a floored curve).
 _STRIDES = (1.35, 1.66, 2.0)
 
 

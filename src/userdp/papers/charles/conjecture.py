@@ -52,7 +52,7 @@ def check_conjecture_1(
         ValueError: an ε is out of range (NaN included).
 
     Source: Charles et al. 2024, Conjecture 1. For RDP at integer orders, one step, it is
-    Lemma 1: `userdp.accounting.rdp.lemma_1_sides`.
+    Lemma 1, which a test of `userdp.accounting.rdp` checks.
     """
     checks = []
     for epsilon in epsilons:
