@@ -16,6 +16,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp
 
 from userdp.accounting.laws import Binomial
 from userdp.accounting.proof.law import Steps
+from userdp.accounting.roots import bisect
 
 Floats = NDArray[np.float64]
 
@@ -70,6 +71,23 @@ class FloatLaw:
             losses.append(top + np.log(mass))
         return np.concatenate(losses), np.concatenate(means), np.concatenate(variances)
 
+    def root(self, target: float) -> float:
+        """About the x with ℓ(x) = ``target``; ℓ rises.
+
+        Raises:
+            ArithmeticError: there is none within 1e12.
+        """
+
+        def above(x: float) -> bool:
+            return float(self.at(np.array([x]))[0][0]) >= target
+
+        low, high = -1.0, 1.0
+        while above(low) or not above(high):
+            low, high = 2 * low, 2 * high
+            if high > 1e12:
+                raise ArithmeticError("the loss nowhere comes to epsilon")
+        return bisect(above, low, high, relative=1e-12, absolute=1e-12)
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -91,8 +109,8 @@ class View:
 
     def log_moments(self, b: Floats) -> Floats:
         """log ∫ e^{bℓ} φ (1-χ) dx for each b."""
-        found: Floats = logsumexp(b[:, None] * self.loss + self.log_weight, axis=1)
-        return found
+        log_moments: Floats = logsumexp(b[:, None] * self.loss + self.log_weight, axis=1)
+        return log_moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +166,13 @@ def _place(law: FloatLaw, sharpness: float, log_mass: float) -> float:
     """The place of the cut beyond which Q has about the mass e^log_mass."""
     width = math.sqrt(1 + 0.5 / sharpness**2)
 
-    def beyond(place: float) -> float:
-        return float(logsumexp(law.log_q + log_ndtr((law.a * law.k - place) / width)))
+    def holds_it(place: float) -> bool:
+        beyond = logsumexp(law.log_q + log_ndtr((law.a * law.k - place) / width))
+        return float(beyond) <= log_mass
 
     keep = law.log_q > log_mass - 5
-    low = -40.0
     high = law.a * float(law.k[keep][-1]) + width * float(-ndtri_exp(min(log_mass, -1.0))) + 5
-    while high - low > 0.01:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if beyond(middle) > log_mass else (low, middle)
-    return _dyadic(high + 0.02)
+    return _dyadic(bisect(holds_it, -40.0, high, absolute=0.01) + 0.02)
 
 
 def _furthest(law: FloatLaw, cut: Cut, a: float) -> float:
@@ -207,11 +222,11 @@ def make_plan(
             best = plan
         if best is None:
             raise ArithmeticError("no line was found along which this sum can be taken")
-        found = best.log_at_c - 1.0
-        if log_delta is not None or found > guess - 3.0 or turn == 15:
+        log_sum = best.log_at_c - 1.0
+        if log_delta is not None or log_sum > guess - 3.0 or turn == 15:
             break
         # the cut took about e^(guess + log_tolerance): a smaller sum than that tells nothing
-        guess = max(found - 3.0, 1.5 * guess + log_tolerance)
+        guess = max(log_sum - 3.0, 1.5 * guess + log_tolerance)
     assert best is not None
     return best
 
