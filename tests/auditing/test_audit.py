@@ -49,7 +49,7 @@ def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path):
         assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
         assert found.gradients <= 1.25 * found.planned_gradients  # equal in expectation
         assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
-    assert not (tmp_path / "work").exists()
+    assert not any((tmp_path / "work").iterdir())
     assert StoreLedger(store.path).charges() == []
 
 
