@@ -87,7 +87,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepAudit:
-    """What the white-box checks found. Operator-only.
+    """The results of the white-box checks. Operator-only.
 
     Args:
         checks: all of them.

@@ -92,12 +92,11 @@ class Composition(Mechanism):
         if product.delta(0.0).upper <= delta:
             return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
         # Basic composition bounds the answer from above, the Gaussian parts alone from below.
-        gauss = (
-            epsilon_bracket(phases, delta)
-            if phases
-            else Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
-        )
-        return _invert(product.delta, delta, gauss.lower, gauss.upper + math.fsum(pure))
+        lower, upper = 0.0, math.fsum(pure)
+        if phases:
+            gauss = epsilon_bracket(phases, delta)
+            lower, upper = gauss.lower, gauss.upper + upper
+        return _invert(product.delta, delta, lower, upper)
 
     def dp_event(self) -> Any:
         from userdp.accounting import dp_accounting_backend
@@ -134,15 +133,11 @@ def _invert(
     return Bracket(lower=ends[0], upper=ends[1], accountant=ACCOUNTANT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Losses:
-    """Outcomes of all pure queries: each loss, and its probability R₁ on the first data set."""
-
-    loss: Floats
-    weight: Floats
+_Losses = tuple[Floats, Floats]
+"""Outcomes of all pure queries: their losses, and their probabilities R₁ on the first data set."""
 
 
-def _coarser(loss: Floats, weight: Floats, most: int, *, upwards: bool) -> tuple[Floats, Floats]:
+def _coarser(loss: Floats, weight: Floats, most: int, *, upwards: bool) -> _Losses:
     """At most about ``most`` outcomes, each loss rounded one way."""
     if len(loss) <= most:
         return loss, weight
@@ -165,10 +160,10 @@ def _atoms(pure: Sequence[float], *, upwards: bool, most: int) -> _Losses:
         loss, weight = _coarser(loss, weight, _FINE_ATOMS, upwards=upwards)
     loss, weight = _coarser(loss, weight, most, upwards=upwards)
     nudge = 1e-11 * len(pure)  # np.round moved each loss by at most 5e-13 per query
-    return _Losses(loss + (nudge if upwards else -nudge), weight)
+    return loss + (nudge if upwards else -nudge), weight
 
 
-def _pooled(loss: Floats, weight: Floats) -> tuple[Floats, Floats]:
+def _pooled(loss: Floats, weight: Floats) -> _Losses:
     """Equal losses once, with their weights added."""
     distinct, index = np.unique(loss, return_inverse=True)
     pooled = np.zeros(len(distinct))
@@ -196,11 +191,9 @@ class _Product:
 
 def _mean(way: OneWay, losses: _Losses, epsilon: float) -> tuple[float, float]:
     """Lower and upper bound of Σ_o R₁(o) δ(ε - L_o)."""
-    if way.is_trivial:
-        value = float(losses.weight @ np.maximum(-np.expm1(epsilon - losses.loss), 0.0))
+    loss, weight = losses
+    if way.is_trivial:  # at once: there may be thousands of outcomes
+        value = float(weight @ np.maximum(-np.expm1(epsilon - loss), 0.0))
         return value, value
-    pairs = [way.at(epsilon - loss) for loss in losses.loss]
-    return (
-        math.fsum(w * pair[0] for w, pair in zip(losses.weight, pairs, strict=True)),
-        math.fsum(w * pair[1] for w, pair in zip(losses.weight, pairs, strict=True)),
-    )
+    bounds = np.array([way.at(epsilon - one) for one in loss])
+    return math.fsum(weight * bounds[:, 0]), math.fsum(weight * bounds[:, 1])
