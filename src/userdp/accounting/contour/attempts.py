@@ -25,9 +25,13 @@ from userdp.accounting.contour.split import choices
 from userdp.accounting.contour.trapezoid import Nodes, estimate, evaluate
 from userdp.accounting.roots import bisect
 
-_FEW, _SOME = 20_000, 200_000  # nodes; ways that need more are tried last
+# Nodes. A way that needs more than a few is tried after the others, since one of them may do with
+# less; *far*, whose saddle point lies low, is granted some more before *cut* is granted many.
+_FEW, _SOME = 20_000, 200_000
 TINY = 1e-290  # below this, delta is only said to be below this
-_FIRST_SHARE, _SHARE = 2e-9, 2e-8  # numerator mass that may be dropped, relative to delta
+# Numerator mass that may be dropped, relative to delta: both far below the width of 1e-6 that is
+# aimed at. The later ways may drop more, since they answer where less would cost too much.
+_FIRST_SHARE, _SHARE = 2e-9, 2e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def _gentle(side: Side, saddle: Saddle) -> Saddle:
             g = side.b(c) * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2
             edge = g[-1] if side.remove else g[0]
             worst = max(worst, float(edge - g.max()) + math.log(step.count))
-        if worst < -30.0:
+        if worst < -30.0:  # e^-30 of the integrand at the cut: below the rounding of the sum
             break
         c *= 0.8
     return saddle if c == saddle.c else Saddle(c, saddle.epsilon, saddle.log_delta, 2 / (c * c))

@@ -41,7 +41,7 @@ def gaussian_delta(mu: float, epsilon: float) -> Bounds:
     e^eps phi(z + mu) = phi(z) (Balle & Wang 2018, Thm 8). docs, eq. 16.
     """
     z = epsilon / mu - 0.5 * mu
-    if z > -20:
+    if z > -20:  # below, Phi(z) < 1e-88 and delta is 1 to rounding
         first, second = math.exp(_log_mills(z)), math.exp(_log_mills(z + mu))
         gap = first - second
         error = _SPECIAL * (first + second)
@@ -59,7 +59,6 @@ def gaussian_delta(mu: float, epsilon: float) -> Bounds:
         phi = math.exp(log_phi)
         low, high = phi * gap_low * (1 - relative), phi * gap_high * (1 + relative)
     else:
-        # delta is within e^-200 of 1
         low, high = 1 - 1e-15, 1.0
     high = min(high, 1.0)
     return Bounds(min(max(low, 0.0), high), high)
