@@ -1,4 +1,4 @@
-r"""From guesses to a lower bound on ε that holds with a stated confidence; plain numbers alone.
+r"""From guesses to a lower bound on ε that holds with a stated confidence.
 
 With m users each in or out by a fair coin of their own, an (ε, δ)-DP mechanism lets nobody guess
 the coins too well (Steinke, Nasr & Jagielski 2023, Theorem 5.2). Of r guesses at least v are right

@@ -184,9 +184,9 @@ def extra_run(
 
 
 def _no_score_is_lowest(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where a run diverged a score says nothing; that is guessed "out" like any low one.
+    """Replace a score that is not a number (the run diverged) by the lowest one: guessed "out".
 
-    So the number of guesses stays what it was before the run.
+    The bound needs a number of guesses that was fixed before the run, so no canary is left out.
     """
     return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
 

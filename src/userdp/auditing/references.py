@@ -162,7 +162,7 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
 
 
 def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: TrainConfig) -> str:
-    """Of all that a reference's scores depend on."""
+    """Digest of everything that a reference's scores depend on: names the file that keeps them."""
     digest = hashlib.sha256(f"{store.meta.content_sha256} {plan} {config.digest}".encode())
     for side in fresh.sides:
         for values in (side.people, side.counts, side.examples):
@@ -171,7 +171,7 @@ def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: Tra
 
 
 class _Named(NoProgress):
-    """Passes progress on, each stage under one name."""
+    """Passes progress on under the name of the reference run, whatever stage it is in."""
 
     def __init__(self, to: Progress, name: str) -> None:
         self._to, self._name = to, name

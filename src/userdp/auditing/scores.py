@@ -19,8 +19,8 @@ from scipy.special import logsumexp
 
 from userdp.plan import Plan
 
-_RIDGE = 0.05
-_MOST_DRAWN = 16
+_RIDGE = 0.05  # directions drift in training, so the least squares must not trust small differences
+_MOST_DRAWN = 16  # of a canary's copies in one step: more are too rare to matter for the score
 _LEAST_SPREAD = 0.2  # directions drift and others' gradients spill over, noise or none
 
 

@@ -1,4 +1,4 @@
-r"""White-box checks: what a run did at each step against what its plan says. Numbers alone.
+r"""White-box checks: what a run did at each step against what its plan says.
 
 Each check is a test of the hypothesis "the step is the plan's", with a p-value that holds at every
 number of steps and units (`userdp.auditing.tails`): a check flags a right run with probability at
@@ -52,13 +52,15 @@ from userdp.auditing.tails import (
 from userdp.plan import Plan
 
 LEVEL = 1e-4
-_BOUND_LEVEL = 1e-3
-_LEAST_NOISE = 0.1
+_BOUND_LEVEL = 1e-3  # of the bound on ε by the noise: one minus its confidence
+_LEAST_NOISE = (
+    0.1  # noise multiplier; with less the accountant's bracket is often only an upper bound
+)
 _MOST_RATIO = 1e3  # of noise seen and claimed; beyond it next to nothing is proved
 _ABSURD = 1e15  # stands for noise that is no number, which fails every check
-_MOST_STEPS = 2048
-_MOST_SHAPE = 100_000
-_MOVE_ROUNDING = 1e-6
+_MOST_STEPS = 2048  # whose noise is compared in pairs: two million pairs
+_MOST_SHAPE = 100_000  # numbers that are sorted
+_MOVE_ROUNDING = 1e-6  # of a difference of two float32 sums
 _SURE = 0.95  # of broken runs are flagged, where a check says what it would have caught
 
 
@@ -165,7 +167,7 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
 
 
 def _tested(name: str, p: float, *, seen: float, expected: float, power: str) -> Check:
-    """A check by its p-value. What is no number is flagged."""
+    """A check by its p-value. A p-value that is not a number is flagged."""
     return Check(
         name=name,
         p_value=p,
@@ -330,23 +332,21 @@ def _number(total: int, *, trials: int, probability: float) -> Check:
     name, expected = "number drawn", trials * probability
     if not trials:
         return _blind(name, "nobody could be drawn", expected=0.0)
-    law = stats.binom
-    fewest = int(law.ppf(LEVEL / 2, trials, probability)) - 1  # P[X <= fewest] < LEVEL / 2
-    most = int(law.isf(LEVEL / 2, trials, probability)) + 1  # P[X >= most] <= LEVEL / 2
-    low = 0.0
-    if fewest >= 0:
-        low = bisect(
-            lambda q: bool(special.bdtr(fewest, trials, q) < _SURE), 0.0, probability, relative=1e-9
-        )
-    high = bisect(
-        lambda q: bool(special.bdtrc(most - 1, trials, q) >= _SURE), probability, 1.0, relative=1e-9
-    )
+    law = stats.binom(trials, probability)
+    fewest = int(law.ppf(LEVEL / 2)) - 1  # P[X <= fewest] < LEVEL / 2
+    most = int(law.isf(LEVEL / 2)) + 1  # P[X >= most] <= LEVEL / 2
+
+    def is_low(q: float) -> bool:
+        return fewest >= 0 and bool(special.bdtr(fewest, trials, q) >= _SURE)
+
+    def is_high(q: float) -> bool:
+        return bool(special.bdtrc(most - 1, trials, q) >= _SURE)
+
+    low = bisect(is_low, probability, 0.0, relative=1e-9, absolute=1e-12)
+    high = bisect(is_high, probability, 1.0, relative=1e-9)
     return _tested(
         name,
-        two_sided(
-            float(law.cdf(total, trials, probability)),
-            float(law.sf(total - 1, trials, probability)),
-        ),
+        two_sided(float(law.cdf(total)), float(law.sf(total - 1))),
         seen=float(total),
         expected=expected,
         power=f"a probability of {low:.4g} or less, or {high:.4g} or more, in 95% of runs",

@@ -19,10 +19,9 @@ from scipy import special, stats
 from userdp.accounting.roots import bisect, valley
 
 _MOST_CELLS = 1 << 12  # a direct convolution of so many takes some milliseconds
-_REACH = 60.0
-_OUTSIDE = 4e-39
-_LEAST_WEIGHT = 1e-300
-_ROUNDING = 1e-9
+_REACH, _OUTSIDE = 60.0, 4e-39  # the law ends there, and what lies beyond: `BinomialSpread._rest`
+_LEAST_WEIGHT = 1e-300  # below, a weight has lost digits to underflow
+_ROUNDING = 1e-9  # added to every tail; far above what convolutions lose
 
 
 def two_sided(lower: float, upper: float) -> float:

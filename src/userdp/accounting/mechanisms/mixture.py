@@ -29,8 +29,8 @@ class Mixture(NoisySteps):
     """T steps that are dominated by N(scale·K, σ²) against N(0, σ²), with K drawn from ``law``.
 
     Guarantee: ``epsilon`` and ``delta`` bracket, in the worse of both directions,
-    δ(ε) = H_{e^ε}(N(0, σ²)^T, N(scale·K, σ²)^T). That this pair dominates what runs under
-    ``adjacency`` is the part of whoever names the law (`userdp.sampling`). K = 1 with certainty
+    δ(ε) = H_{e^ε}(N(0, σ²)^T, N(scale·K, σ²)^T). The sampling that names the law must show that
+    this pair dominates what runs under ``adjacency`` (`userdp.sampling`). K = 1 with certainty
     is the plain Gaussian mechanism of sensitivity ``scale``, with
     δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), μ = scale·√T / σ (Balle & Wang 2018, Theorem 8).
 
