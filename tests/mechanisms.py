@@ -7,4 +7,4 @@ def truncated(uncapped: Mixture, *, cap: int, most_units: int) -> Capped:
     """A Poisson draw from at most N units that is cut to ``cap``."""
     assert isinstance(uncapped.law, Binomial)
     law = Binomial(trials=most_units, probability=uncapped.law.probability)
-    return Capped(uncapped=uncapped, cap=cap, drawn=law)
+    return Capped(mixture=uncapped, cap=cap, drawn=law)

@@ -32,6 +32,7 @@ from benchmarks.audit_study.setting import (
 )
 from benchmarks.broken_runs import BROKEN
 from benchmarks.private_runs import Row, append_row, name_of, read_rows
+from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.plan import Plan
 from userdp.training.config import PlainPlan
@@ -98,17 +99,16 @@ class Study:
         from userdp.auditing.audit_run import contradictions
         from userdp.auditing.extra_run import extra_run
 
-        work = self.work / f"extra-{os.getpid()}"
         claimed = right.guarantee().epsilon
         found = extra_run(
             self.store,
             right,
             config(self.base),
-            work=work,
+            place=self.work / f"extra-{os.getpid()}",
             canaries=CANARIES,
             sabotage=None if broken is None else BROKEN[broken],
         )
-        return {"claimed": claimed, **evidence(found.to_dict(), contradictions(found, claimed))}
+        return {"claimed": claimed, **evidence(encode(found), contradictions(found, claimed))}
 
     def _trained(
         self, name: str, chosen: Plan | PlainPlan, *, learning_rate: float = 2e-3

@@ -12,11 +12,11 @@ from hypothesis import Phase as Phase_
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from userdp.accounting import binomial_steps, calibrate
 from userdp.accounting.contour import (
     Direction,
     Phase,
     binomial_phase,
-    calibrate_noise,
     delta_bracket,
     delta_curve,
     epsilon_bracket,
@@ -25,7 +25,7 @@ from userdp.accounting.contour import (
 )
 from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.closed import gaussian_delta, single_step_delta
-from userdp.accounting.contour.compose import delta_at, delta_bounds
+from userdp.accounting.contour.compose import Curve, delta_at
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -227,8 +227,8 @@ def test_single_step_closed_form_meets_the_contour(remove: bool) -> None:
 @pytest.mark.parametrize("remove", [True, False])
 def test_composition_of_halves_is_the_whole(remove: bool) -> None:
     half, whole = examples(300, 0.02, 0.9, 4), examples(600, 0.02, 0.9, 4)
-    two = delta_bounds((half, half), 4.0, remove=remove)
-    one = delta_bounds((whole,), 4.0, remove=remove)
+    two = Curve((half, half), remove=remove).delta(4.0)
+    one = Curve((whole,), remove=remove).delta(4.0)
     assert two.lower <= one.upper
     assert one.lower <= two.upper
     assert two.upper - two.lower <= 1e-6 * two.upper
@@ -282,12 +282,13 @@ def test_a_curve_equals_its_points() -> None:
 
 
 def test_calibration_returns_the_side_within_budget() -> None:
-    def phases(sigma: float) -> list[Phase]:
-        return [examples(2000, 0.01, sigma, 8)]
-
-    sigma = calibrate_noise(phases, epsilon=10.0, delta=1e-6)
-    assert delta_bracket(phases(sigma), 10.0).upper <= 1e-6
-    assert delta_bracket(phases(sigma * (1 - 3e-6)), 10.0).lower > 1e-6
+    steps = binomial_steps(
+        sampling_probability=0.01, group_size=8, noise_multiplier=1.0, steps=2000
+    )
+    calibrated = calibrate(steps, target_epsilon=10.0, target_delta=1e-6)
+    assert calibrated.delta(10.0).upper <= 1e-6
+    less = calibrated.with_noise_multiplier(calibrated.noise_multiplier * (1 - 3e-6))
+    assert less.delta(10.0).lower > 1e-6
 
 
 @settings(

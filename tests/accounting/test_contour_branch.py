@@ -14,7 +14,7 @@ import pytest
 from benchmarks.accounting import lines
 from tests.accounting import oracle
 from userdp.accounting import rdp
-from userdp.accounting.contour import large, line, losses
+from userdp.accounting.contour import line, losses
 from userdp.accounting.contour.bounds import Bounds
 from userdp.accounting.contour.losses import Complexes, Floats
 from userdp.accounting.mechanisms import binomial_steps
@@ -51,7 +51,6 @@ def drop_the_check_of_the_branch(patch: pytest.MonkeyPatch) -> None:
 
 def drop_the_check_of_the_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(line, "sums_agree", lambda *_: True)
-    patch.setattr(large, "sums_agree", lambda *_: True)
 
 
 def test_the_oracle_finds_the_delta_of_the_case_that_lost_a_turn() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import erfc
 
-from userdp.accounting.contour import Phase, binomial_phase, large, line
-from userdp.accounting.contour.compose import delta_at, delta_bounds
+from userdp.accounting.contour import Phase, binomial_phase, line
+from userdp.accounting.contour.compose import Curve, delta_at
 from userdp.accounting.contour.line import Line, make_lines
 from userdp.accounting.contour.plan import plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_epsilon
 from userdp.accounting.contour.side import Side, Step, make_side
+from userdp.accounting.contour.split import split_at
 from userdp.accounting.contour.trapezoid import Nodes, compute_nodes, evaluate
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -28,11 +28,8 @@ def make_line(step: Step) -> Line:
     return line.make_line(step, 2.0)
 
 
-def make_split_line(step: Step) -> large.LargeLine:
-    domain = slice(0, step.x.size)
-    t = 0.8 * (step.x - 2.0)
-    split = large.Split(2.0, 0.8, domain, 0.5 * erfc(-t), 0.5 * erfc(t))
-    return large.make_large_line(step, split, 2.0)
+def make_split_line(step: Step) -> line.SplitLine:
+    return line.make_split_line(step, split_at(step, 2.0, 0.8, step.x.size), 2.0)
 
 
 def planned(phase: Phase, epsilon: float, mass_budget: float) -> tuple[Side, Saddle, Nodes]:
@@ -54,7 +51,7 @@ def with_step(nodes: Nodes, factor: float) -> Nodes:
 
 
 def test_a_dropped_tail_that_is_not_added_back_is_caught() -> None:
-    truth = delta_bounds((PHASE,), EPSILON, remove=True)
+    truth = Curve((PHASE,), remove=True).delta(EPSILON)
     side, _, nodes = planned(PHASE, EPSILON, 3e-3 * truth.lower)
     honest = delta_at(nodes, EPSILON)
     assert honest.lower <= truth.upper
@@ -64,7 +61,7 @@ def test_a_dropped_tail_that_is_not_added_back_is_caught() -> None:
 
 
 def test_a_coarse_step_widens_the_bracket_and_its_bare_sum_is_wrong() -> None:
-    truth = delta_bounds((PHASE,), EPSILON, remove=True)
+    truth = Curve((PHASE,), remove=True).delta(EPSILON)
     _, _, nodes = planned(PHASE, EPSILON, 2e-9 * truth.lower)
     coarse = with_step(nodes, 3.0)
     piece = evaluate(coarse, EPSILON)
@@ -76,7 +73,7 @@ def test_a_coarse_step_widens_the_bracket_and_its_bare_sum_is_wrong() -> None:
 
 
 def test_half_shifted_nodes_alone_fall_below_the_truth() -> None:
-    truth = delta_bounds((PHASE,), EPSILON, remove=True)
+    truth = Curve((PHASE,), remove=True).delta(EPSILON)
     _, _, nodes = planned(PHASE, EPSILON, 2e-9 * truth.lower)
     coarse, fine = with_step(nodes, 3.0), with_step(nodes, 1.5)
 
@@ -94,7 +91,7 @@ def test_a_step_chosen_against_the_saddle_estimate_is_not_trusted() -> None:
     phase = binomial_phase(
         group_size=15, sampling_probability=1.5e-6, noise_multiplier=1.0875, count=341
     )
-    truth = delta_bounds((phase,), 0.0021, remove=True)
+    truth = Curve((phase,), remove=True).delta(0.0021)
     assert truth.upper - truth.lower <= 1e-6 * truth.upper
     side = make_side((phase,), remove=True, mass_budget=2e-9 * truth.lower)
     saddle = saddle_at_epsilon(side, 0.0021)
@@ -117,8 +114,8 @@ def test_a_strip_that_holds_a_zero_is_rejected_on_every_kind_of_line(make: Any) 
 def test_half_the_noise_is_caught() -> None:
     half = binomial_phase(group_size=8, sampling_probability=0.01, noise_multiplier=0.5, count=2000)
     assert (
-        delta_bounds((half,), EPSILON, remove=True).lower
-        > delta_bounds((PHASE,), EPSILON, remove=True).upper
+        Curve((half,), remove=True).delta(EPSILON).lower
+        > Curve((PHASE,), remove=True).delta(EPSILON).upper
     )
 
 

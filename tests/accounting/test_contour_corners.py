@@ -12,11 +12,11 @@ from benchmarks.accounting import corners
 from userdp.accounting.contour import Phase, binomial_phase, compose, delta_bracket, epsilon_bracket
 from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.compose import delta_at
-from userdp.accounting.contour.large import choices, large_nodes
+from userdp.accounting.contour.large import large_nodes, small_nodes
 from userdp.accounting.contour.losses import Law, _relevant
 from userdp.accounting.contour.rounding import widened
 from userdp.accounting.contour.side import make_side
-from userdp.accounting.contour.small import small_nodes
+from userdp.accounting.contour.split import choices
 from userdp.accounting.contour.trapezoid import Nodes
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -54,7 +54,7 @@ def shifts_of(group: int, p: float) -> tuple[np.ndarray, np.ndarray]:
 
 def priced(group: int, steps: int, p: float, sigma: float) -> Exchanged:
     return Exchanged(
-        removed=binomial_steps(
+        mixture=binomial_steps(
             sampling_probability=p, group_size=group, noise_multiplier=sigma, steps=steps
         )
     )
@@ -113,7 +113,7 @@ def test_epsilon_and_delta_agree_and_name_their_adjacency():
     mechanism = priced(3, 100, 0.01, 1.0)
     found = mechanism.epsilon(1e-6)
     assert 1e-6 * (1 - 1e-4) < mechanism.delta(found.upper).upper <= 1e-6
-    zeroed = mechanism.removed.epsilon(1e-6)
+    zeroed = mechanism.mixture.epsilon(1e-6)
     assert found.lower == zeroed.lower < zeroed.upper < found.upper
     assert mechanism.adjacency is Adjacency.FIXED_GRAPH
     assert mechanism.with_steps(1).epsilon(1e-6).upper < found.upper
@@ -127,4 +127,4 @@ def test_epsilon_and_delta_agree_and_name_their_adjacency():
 def test_parameters_out_of_range_are_refused(bad):
     good = {"sampling_probability": 0.1, "group_size": 2, "noise_multiplier": 1.0, "steps": 3}
     with pytest.raises(UseError):
-        Exchanged(removed=binomial_steps(**{**good, **bad}))
+        Exchanged(mixture=binomial_steps(**{**good, **bad}))

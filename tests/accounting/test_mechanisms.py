@@ -282,7 +282,7 @@ def test_forgetting_the_factor_of_the_overflow_is_caught() -> None:
     after = (first + tau) - math.exp(epsilon) * (second - tau)
     assert after > before + tau + 1e-3  # the twin that adds τ alone
     assert after <= before + (1 + math.exp(epsilon)) * tau + 1e-15
-    added = TRUNCATED.delta(epsilon).upper - TRUNCATED.uncapped.delta(epsilon).upper
+    added = TRUNCATED.delta(epsilon).upper - TRUNCATED.mixture.delta(epsilon).upper
     assert added >= (1 + math.exp(epsilon)) * TRUNCATED.overflow * (1 - 1e-9)
 
 

@@ -141,24 +141,30 @@ def oracle_bracket(epsilon: float, *, sigma: float, group_size: int) -> Bracket:
 
 
 def test_conjecture_1_holds_for_one_step() -> None:
-    checks = check_conjecture_1(
-        lambda e: oracle_bracket(e, sigma=8.0, group_size=8),
-        lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
-        [0.01, 0.1, 1.0, 3.0],
-    )
+    checks = [
+        check_conjecture_1(
+            lambda e: oracle_bracket(e, sigma=8.0, group_size=8),
+            lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
+            epsilon,
+        )
+        for epsilon in [0.01, 0.1, 1.0, 3.0]
+    ]
     assert [c.verdict for c in checks] == [Verdict.HOLDS] * 4
 
 
 def test_conjecture_1_with_less_noise_than_k_sigma_is_seen_to_fail() -> None:
-    checks = check_conjecture_1(
-        lambda e: oracle_bracket(e, sigma=1.0, group_size=8),
-        lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
-        [0.1, 1.0],
-    )
+    checks = [
+        check_conjecture_1(
+            lambda e: oracle_bracket(e, sigma=1.0, group_size=8),
+            lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
+            epsilon,
+        )
+        for epsilon in [0.1, 1.0]
+    ]
     assert [c.verdict for c in checks] == [Verdict.FAILS] * 2
 
 
 def test_conjecture_1_is_undecided_where_brackets_overlap() -> None:
     wide = Bracket(lower=0.0, upper=1.0, accountant="none")
-    (check,) = check_conjecture_1(lambda e: wide, lambda e: wide, [1.0])
+    check = check_conjecture_1(lambda e: wide, lambda e: wide, 1.0)
     assert check.verdict is Verdict.UNDECIDED

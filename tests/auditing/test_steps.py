@@ -6,6 +6,7 @@ import pytest
 from tests.auditing.toy import audit_plan
 from userdp.auditing.observer import Observed
 from userdp.auditing.steps import LEVEL, audit_steps, participation_checks
+from userdp.codec import encode
 
 PLAN = audit_plan(steps=30)
 PARTS = [(64 * k, 64 * k + 64) for k in range(10)]
@@ -149,7 +150,7 @@ def test_the_false_alarms_of_all_checks_add_up():
     """Seven p-values and the bound by the noise; a blind check cannot raise an alarm."""
     found = audit_steps(right(0), PLAN, worst_move=0.99)
     assert found.false_alarm == pytest.approx(7 * LEVEL + 1e-3)
-    assert found.to_dict()["false_alarm"] == found.false_alarm
+    assert encode(found)["false_alarm"] == found.false_alarm
     seen = right(0)
     seen.parts, seen.cohorts, seen.noise = PARTS[:1], seen.cohorts[:1], [seen.noise[0][:64]]
     alone = audit_steps(seen, PLAN, worst_move=0.99)

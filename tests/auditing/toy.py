@@ -61,6 +61,6 @@ def audited(store: UserStore, folder: Path, plan: Plan | None = None, **options)
         store,
         plan or audit_plan(),
         CONFIG,
-        work=folder / "work",
+        place=folder / "work",
         **{"canaries": CANARIES, **options},
     )

@@ -17,6 +17,7 @@ from userdp.papers.charles import figure_1 as charles_figure_1
 from userdp.papers.charles import figure_2 as charles_figure_2
 from userdp.papers.charles import figure_3 as charles_figure_3
 from userdp.papers.charles import figure_9 as charles_figure_9
+from userdp.papers.charles.variances import SERIES
 from userdp.papers.ganesh import figure_1 as ganesh_figure_1
 from userdp.papers.ganesh import figure_2 as ganesh_figure_2
 from userdp.papers.table import Row, write_csv
@@ -52,7 +53,7 @@ def test_the_group_size_hardly_moves_the_variance_and_the_budget_does() -> None:
     a = [r["variance"] for r in rows if r["panel"] == "a"]
     assert a[1] == pytest.approx(a[0], rel=0.05)
     b = {(r["series"], r["x"]): r["variance"] for r in rows if r["panel"] == "b"}
-    els, same, diverse = charles_figure_2.SERIES
+    els, same, diverse = SERIES
     assert b[els, 512] < b[same, 512]  # Conjecture 1's point: the largest budget
     assert b[diverse, 512] < b[els, 512]
     assert b[same, 16] == pytest.approx(b[same, 512])

@@ -87,7 +87,7 @@ SomeSteps = TypeVar("SomeSteps", bound=NoisySteps)
 def calibrate_by(
     accountant: Accountant, mechanism: SomeSteps, *, target_epsilon: float, target_delta: float
 ) -> SomeSteps:
-    """The least noise for a budget, as one accountant computes it (to a relative 1e-3).
+    """The least noise for a budget, as one accountant computes it (to a relative 1e-4).
 
     Guarantee: `epsilon_by` of the result is at most ``target_epsilon``.
 
@@ -98,29 +98,28 @@ def calibrate_by(
         return calibrate(mechanism, target_epsilon=target_epsilon, target_delta=target_delta)
     require_positive("target_epsilon", target_epsilon)
 
-    def within(noise: float) -> bool:
+    def excess(noise: float) -> float:
         candidate = mechanism.with_noise_multiplier(noise)
-        return epsilon_by(accountant, candidate, target_delta).upper <= target_epsilon
+        return epsilon_by(accountant, candidate, target_delta).upper - target_epsilon
 
-    noise: float | None
+    start = mechanism.noise_multiplier
     if accountant.lifts:
-        # The least noise for the ε and δ that the lemma asks of one example (Algorithm 1, line 2).
+        # The least noise for the ε and δ that the lemma asks of one example (Algorithm 1, line 2):
+        # its search costs a δ of one example in place of an ε of the group.
         mixture = _mixture(accountant, mechanism)
         example = mixture.of(1)
-        noise = group_privacy.calibrate_noise(
+        start = group_privacy.calibrate_noise(
             lambda sigma, e: example.with_noise_multiplier(sigma).delta(e).upper,
             epsilon=target_epsilon,
             delta=target_delta,
             k=mixture.items,
             conversion=_LEMMAS[accountant],
         )
-        noise = None if math.isinf(noise) else noise
-        while noise is not None and not within(noise):  # ε has a rounding of its own
-            noise *= 1 + 1e-6
+        while math.isfinite(start) and excess(start) > 0:  # ε has a rounding of its own
+            start *= 1 + 1e-8
+        noise = start if math.isfinite(start) else None
     else:
-        noise = least(
-            within, start=mechanism.noise_multiplier, most=1e6, smallest=1e-3, relative=1e-3
-        )
+        noise = least(excess, start=start, most=1e6, smallest=1e-3, relative=1e-4)
     if noise is None:
         raise UseError(
             f"the accountant {accountant} finds no noise multiplier up to 1e6 within epsilon = "

@@ -40,50 +40,49 @@ def steps_of(mechanism: Mechanism) -> tuple[Steps, ...]:
     )
 
 
-def prove_epsilon(mechanism: Mechanism, delta: float, found: Bracket) -> dict[str, Any]:
-    """Try to prove "δ(ε) ≤ ``delta`` at ε = ``found.upper``", and that a smaller ε would not do.
+def prove_epsilon(mechanism: Mechanism, delta: float, bracket: Bracket) -> dict[str, Any]:
+    """Try to prove "δ(ε) ≤ ``delta`` at ε = ``bracket.upper``", and that a smaller ε would not do.
 
     Guarantee: ``proven`` is true only where the enclosure says so.
 
     Args:
         mechanism: what was priced.
         delta: the target.
-        found: the accountant's bracket of ε.
+        bracket: the accountant's bracket of ε.
 
     Raises:
         FailureError: the enclosure contradicts the bracket: one of the two is wrong.
         UseError: python-flint is missing.
     """
-    result: dict[str, Any] = {"claim": f"delta({found.upper!r}) <= {delta!r}", "proven": False}
-    if found.upper == float("inf"):
-        return {**result, "why": "the accountant gives no finite epsilon"}
+    claim = f"delta({bracket.upper!r}) <= {delta!r}"
     try:
+        if bracket.upper == float("inf"):
+            raise UseError("the accountant gives no finite epsilon")
         phases, added = _priced(mechanism)
     except UseError as error:
-        return {**result, "why": error.message}
-    at_upper = enclose_delta(phases, found.upper, size=delta)
-    upper = added(at_upper.upper, found.upper)
-    result |= {"proven": upper <= delta, **_numbers(at_upper, upper), "scope": SCOPE}
+        return {"claim": claim, "proven": False, "why": error.message}
+    at_upper = enclose_delta(phases, bracket.upper, size=delta)
+    upper = added(at_upper.upper, bracket.upper)
+    result = {"claim": claim, "proven": upper <= delta, **_numbers(at_upper, upper), "scope": SCOPE}
     exact = not isinstance(mechanism, Capped)
     if exact and at_upper.lower > delta:
-        raise _contradiction(f"delta({found.upper!r}) > {at_upper.lower!r}, over {delta!r}")
+        raise _contradiction(f"delta({bracket.upper!r}) > {at_upper.lower!r}, over {delta!r}")
     if not result["proven"]:
-        result["why"] = at_upper.why or (
-            f"delta is enclosed in [{at_upper.lower!r}, {upper!r}] only"
-        )
-    if exact and found.lower > 0:
-        at_lower = enclose_delta(phases, found.lower, size=delta)
+        enclosed = f"delta is enclosed in [{at_upper.lower!r}, {upper!r}] only"
+        result["why"] = at_upper.why or enclosed
+    if exact and bracket.lower > 0:
+        at_lower = enclose_delta(phases, bracket.lower, size=delta)
         if at_lower.upper < delta:
-            raise _contradiction(f"delta({found.lower!r}) < {at_lower.upper!r}, under {delta!r}")
+            raise _contradiction(f"delta({bracket.lower!r}) < {at_lower.upper!r}, under {delta!r}")
         result["epsilon_lower_bound"] = {
-            "claim": f"delta({found.lower!r}) >= {delta!r}",
+            "claim": f"delta({bracket.lower!r}) >= {delta!r}",
             "proven": at_lower.lower >= delta,
             **_numbers(at_lower, at_lower.upper),
         }
     return result
 
 
-def prove_delta(mechanism: Mechanism, epsilon: float, found: Bracket) -> dict[str, Any]:
+def prove_delta(mechanism: Mechanism, epsilon: float, bracket: Bracket) -> dict[str, Any]:
     """Enclose δ at a given ε, beside the accountant's bracket of it.
 
     Raises:
@@ -91,17 +90,17 @@ def prove_delta(mechanism: Mechanism, epsilon: float, found: Bracket) -> dict[st
         UseError: python-flint is missing, or the mechanism has no proof.
     """
     phases, added = _priced(mechanism)
-    enclosure = enclose_delta(phases, epsilon, size=found.upper)
+    enclosure = enclose_delta(phases, epsilon, size=bracket.upper)
     upper = added(enclosure.upper, epsilon)
     exact = not isinstance(mechanism, Capped)
-    if upper < found.lower or (exact and enclosure.lower > found.upper):
+    if upper < bracket.lower or (exact and enclosure.lower > bracket.upper):
         raise _contradiction(
             f"delta({epsilon!r}) lies in [{enclosure.lower!r}, {upper!r}], "
-            f"not in [{found.lower!r}, {found.upper!r}]"
+            f"not in [{bracket.lower!r}, {bracket.upper!r}]"
         )
     return {
-        "claim": f"delta({epsilon!r}) <= {found.upper!r}",
-        "proven": upper <= found.upper,
+        "claim": f"delta({epsilon!r}) <= {bracket.upper!r}",
+        "proven": upper <= bracket.upper,
         **_numbers(enclosure, upper),
         "scope": SCOPE,
         **({"why": enclosure.why} if enclosure.why else {}),
@@ -115,7 +114,7 @@ def _priced(mechanism: Mechanism) -> tuple[tuple[Steps, ...], Any]:
     from userdp.accounting.proof.closed import binomial_tail_added
 
     drawn, cap = mechanism.drawn, mechanism.cap
-    return steps_of(mechanism.uncapped), lambda delta, epsilon: binomial_tail_added(
+    return steps_of(mechanism.mixture), lambda delta, epsilon: binomial_tail_added(
         delta, epsilon, drawn, cap=cap, count=mechanism.steps
     )
 

@@ -46,25 +46,17 @@ def composed_event(events: Sequence[Any]) -> Any:
 
 
 def epsilon(event: Any, delta: float) -> Bracket:
-    """Upper bound of ε at δ; the lower bound is 0 (the library gives none)."""
-    return _bracket(_accountant(event).get_epsilon(delta))
+    """Upper bound of ε at δ; the lower bound is 0 (the library gives none).
 
-
-def delta(event: Any, epsilon: float) -> Bracket:
-    """Upper bound of δ at ε; the lower bound is 0 (the library gives none)."""
-    return _bracket(_accountant(event).get_delta(epsilon))
-
-
-def _bracket(upper: float) -> Bracket:
+    Raises:
+        FailureError: the library answered NaN, or is not installed.
+    """
+    accountant = _library().pld.PLDAccountant()
+    accountant.compose(event)
+    upper = accountant.get_epsilon(delta)
     if math.isnan(upper):
         raise FailureError("dp-accounting answered NaN: no bound can be claimed")
     return Bracket(lower=0.0, upper=max(0.0, float(upper)), accountant=NAME)
-
-
-def _accountant(event: Any) -> Any:
-    accountant = _library().pld.PLDAccountant()
-    accountant.compose(event)
-    return accountant
 
 
 def _library() -> Any:

@@ -125,15 +125,15 @@ def group_epsilon(
     k, log_delta = require_count("k", k), math.log(require_delta(delta))
     require_positive("max_epsilon", max_epsilon)
 
-    def within(epsilon: float) -> bool:
-        example_delta = max(_checked(delta_of_epsilon(epsilon)), 5e-324)
-        slack = 4e-15 * (1 + k * epsilon - math.log(example_delta))
-        return math.log(example_delta) + log_factor(conversion, epsilon, k) + slack <= log_delta
+    def excess(epsilon: float) -> float:
+        log_example = math.log(max(_checked(delta_of_epsilon(epsilon)), 5e-324))
+        slack = 4e-15 * (1 + k * epsilon - log_example)
+        return log_example + log_factor(conversion, epsilon, k) + slack - log_delta
 
-    if within(0.0):
+    if excess(0.0) <= 0:
         return 0.0
-    found = least(within, start=2.0**-10, most=max_epsilon, relative=1e-9)
-    return math.inf if found is None else math.nextafter(k * found, math.inf)
+    example = least(excess, start=2.0**-10, most=max_epsilon, smallest=1e-300, relative=1e-12)
+    return math.inf if example is None else math.nextafter(k * example, math.inf)
 
 
 def example_target(
@@ -201,11 +201,14 @@ def calibrate_noise(
     if target.delta == 0:
         return math.inf
 
-    def within(sigma: float) -> bool:
-        return _checked(delta_of_noise(sigma, target.epsilon)) <= target.delta
+    def excess(sigma: float) -> float:
+        example_delta = _checked(delta_of_noise(sigma, target.epsilon))
+        if example_delta <= target.delta:
+            return min(math.log(max(example_delta, 5e-324) / target.delta), 0.0)
+        return max(math.log(example_delta / target.delta), 5e-324)
 
-    found = least(within, start=1.0, most=max_noise_multiplier, smallest=1e-6, relative=1e-9)
-    return math.inf if found is None else found
+    sigma = least(excess, start=1.0, most=max_noise_multiplier, smallest=1e-6, relative=1e-9)
+    return math.inf if sigma is None else sigma
 
 
 def linear_reference(example_epsilon: float, k: int) -> float:

@@ -23,7 +23,7 @@ def epsilon_by_items(
     >>> from userdp.accounting.mechanisms import Binomial, Mixture
     >>> law = Binomial(trials=3, probability=0.01)
     >>> els = Mixture(law=law, noise_multiplier=1.0, steps=100)
-    >>> [f"{found.upper:.3f}" for found in epsilon_by_items(els, 1e-6).values()]
+    >>> [f"{bracket.upper:.3f}" for bracket in epsilon_by_items(els, 1e-6).values()]
     ['0.954', '1.971', '2.983']
     """
     require_delta(delta)

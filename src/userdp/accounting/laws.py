@@ -1,7 +1,7 @@
 """How many of one user's items a step draws: the parameters of that law, and nothing numeric.
 
 The accountant (`userdp.accounting.contour`) and the proof (`userdp.accounting.proof`) compute with
-these laws each in its own way; they share the parameters alone.
+these laws each in its own way; they share only the parameters.
 """
 
 from __future__ import annotations

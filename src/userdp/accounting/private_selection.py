@@ -77,11 +77,11 @@ def base_curve(
     """
     if not mechanisms:
         raise UseError("a selection needs at least one candidate, got none")
-    curve = {}
-    for order in orders:
-        training = max(_divergence(mechanism, order) for mechanism in mechanisms)
-        curve[order] = training + pure_divergence(order, score_epsilon)
-    return curve
+    curves = [_training_curve(mechanism, orders) for mechanism in mechanisms]
+    return {
+        order: max(curve[order] for curve in curves) + pure_divergence(order, score_epsilon)
+        for order in orders
+    }
 
 
 def has_curve(mechanism: NoisySteps) -> bool:
@@ -93,18 +93,17 @@ def has_curve(mechanism: NoisySteps) -> bool:
     )
 
 
-def _divergence(mechanism: NoisySteps, order: float) -> float:
+def _training_curve(mechanism: NoisySteps, orders: Sequence[float]) -> dict[float, float]:
     if not has_curve(mechanism):
         raise UseError(f"a choice among steps of kind {type(mechanism).__name__} has no claim here")
     assert isinstance(mechanism, Mixture)
     assert isinstance(mechanism.law, Binomial)
-    return mechanism.steps * max(
-        rdp.renyi_divergence(
-            order,
-            sampling_probability=mechanism.law.probability,
-            noise_multiplier=mechanism.noise_multiplier,
-            group_size=mechanism.law.trials,
-        )
+    return rdp.step_curve(
+        sampling_probability=mechanism.law.probability,
+        noise_multiplier=mechanism.noise_multiplier,
+        group_size=mechanism.law.trials,
+        steps=mechanism.steps,
+        orders=orders,
     )
 
 

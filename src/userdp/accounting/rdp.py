@@ -95,6 +95,44 @@ def renyi_divergence(
     ) / (order - 1)
 
 
+def step_curve(
+    *,
+    sampling_probability: float,
+    noise_multiplier: float,
+    group_size: int,
+    steps: int,
+    orders: Sequence[float] = ORDERS,
+) -> dict[float, float]:
+    """Upper bounds of the Rényi divergence of ``steps`` steps of DP-SGD-ELS, by order.
+
+    Guarantee: the larger of both directions, add and remove, at each order; ``inf`` for an order
+    without a bound. `epsilon_of_curve` and `delta_of_curve` turn it into a guarantee.
+
+    Args:
+        sampling_probability: p, in (0, 1].
+        noise_multiplier: σ, finite, > 0.
+        group_size: G >= 1.
+        steps: T >= 1.
+        orders: the orders tried, each above 1.
+
+    Raises:
+        ValueError: a parameter is out of range (NaN included).
+    """
+    require_count("steps", steps)
+    return {
+        order: steps
+        * max(
+            renyi_divergence(
+                order,
+                sampling_probability=sampling_probability,
+                noise_multiplier=noise_multiplier,
+                group_size=group_size,
+            )
+        )
+        for order in orders
+    }
+
+
 def epsilon(
     delta: float,
     *,
@@ -104,31 +142,20 @@ def epsilon(
     steps: int,
     orders: Sequence[float] = ORDERS,
 ) -> Bracket:
-    """ε of ``steps`` steps of DP-SGD-ELS at ``delta``, from above: lower is 0.
+    """ε of ``steps`` steps of DP-SGD-ELS at ``delta`` in (0, 1), from above: lower is 0.
 
     Guarantee: the mechanism is (``upper``, ``delta``)-DP per user, add or remove. Each order's
     bound is valid by itself; the least is returned, ``inf`` if no order has one.
 
-    Args:
-        delta: in (0, 1).
-        sampling_probability: p, in (0, 1].
-        noise_multiplier: σ, finite, > 0.
-        group_size: G >= 1.
-        steps: T >= 1.
-        orders: the orders tried, each above 1.
-
-    Raises:
-        ValueError: a parameter is out of range (NaN included).
-
-    Source: Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), Proposition 12; the same in
-    Balle et al. 2020 (arXiv:1905.09982), Theorem 21 and after.
+    Other arguments and errors are those of `step_curve`.
     """
-    require_delta(delta)
-    require_count("steps", steps)
-    curve = {
-        order: _composed(order, sampling_probability, noise_multiplier, group_size, steps)
-        for order in orders
-    }
+    curve = step_curve(
+        sampling_probability=sampling_probability,
+        noise_multiplier=noise_multiplier,
+        group_size=group_size,
+        steps=steps,
+        orders=orders,
+    )
     upper = epsilon_of_curve(curve, delta)
     return Bracket(lower=0.0, upper=upper, accountant=ACCOUNTANT, note=_NOTE)
 
@@ -140,35 +167,13 @@ def epsilon_of_curve(curve: Mapping[float, float], delta: float) -> float:
         curve: ρ by order α > 1; an infinite ρ says nothing.
         delta: in (0, 1).
 
-    Source: as `epsilon`.
+    Source: Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), Proposition 12; the same in
+    Balle et al. 2020 (arXiv:1905.09982), Theorem 21 and after.
     """
     log_delta = math.log(require_delta(delta))
     # δ = e^{(α-1)(ρ-ε)} (α-1)^{α-1} / α^α, solved for ε
     best = min(rho + (_log_kappa(order) - log_delta) / (order - 1) for order, rho in curve.items())
-    return _up(max(best, 0.0))
-
-
-def delta(
-    epsilon: float,
-    *,
-    sampling_probability: float,
-    noise_multiplier: float,
-    group_size: int,
-    steps: int,
-    orders: Sequence[float] = ORDERS,
-) -> Bracket:
-    """δ of ``steps`` steps of DP-SGD-ELS at ``epsilon``, from above: lower is 0.
-
-    Guarantee, arguments, errors and source as in `epsilon`; at most 1.
-    """
-    require_epsilon(epsilon)
-    require_count("steps", steps)
-    curve = {
-        order: _composed(order, sampling_probability, noise_multiplier, group_size, steps)
-        for order in orders
-    }
-    upper = delta_of_curve(curve, epsilon)
-    return Bracket(lower=0.0, upper=upper, accountant=ACCOUNTANT, note=_NOTE)
+    return max(best, 0.0) * (1 + 1e-14)
 
 
 def delta_of_curve(curve: Mapping[float, float], epsilon: float) -> float:
@@ -179,50 +184,12 @@ def delta_of_curve(curve: Mapping[float, float], epsilon: float) -> float:
     return max(min(math.exp(best) * (1 + 1e-13 * (1 - best)), 1.0), 5e-324)
 
 
-def lemma_1_sides(
-    order: float, *, sampling_probability: float, noise_multiplier: float, group_size: int
-) -> tuple[float, float]:
-    """(R_α(P_K(Kσ), Q(Kσ)), R_α(P_1(σ), Q(σ))): Lemma 1 says the first is at most the second.
-
-    One step of ELS with K = ``group_size`` examples and noise Kσ against one step of ULS with
-    noise σ. Both are upper bounds within the allowance of `renyi_divergence`.
-
-    Source: Charles et al. 2024, Lemma 1.
-    """
-    left, _ = renyi_divergence(
-        order,
-        sampling_probability=sampling_probability,
-        noise_multiplier=group_size * require_positive("noise_multiplier", noise_multiplier),
-        group_size=group_size,
-    )
-    right, _ = renyi_divergence(
-        order,
-        sampling_probability=sampling_probability,
-        noise_multiplier=noise_multiplier,
-        group_size=1,
-    )
-    return left, right
-
-
 _NOTE = "an upper bound only: the best Rényi order"
-
-
-def _up(value: float) -> float:
-    return value * (1 + 1e-14) if value > 0 else value
 
 
 def _log_kappa(order: float) -> float:
     """log((α-1)^{α-1} / α^α): the most by which the hockey stick lies under the moment."""
     return (order - 1) * math.log1p(-1 / order) - math.log(order)
-
-
-def _composed(order: float, p: float, sigma: float, group_size: int, steps: int) -> float:
-    """T·R_α, the larger direction."""
-    return steps * max(
-        renyi_divergence(
-            order, sampling_probability=p, noise_multiplier=sigma, group_size=group_size
-        )
-    )
 
 
 @lru_cache(maxsize=64)

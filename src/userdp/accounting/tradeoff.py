@@ -27,9 +27,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from userdp.accounting.roots import bisect, valley
 from userdp.vocabulary import require_count, require_delta, require_epsilon, require_positive
 
-_GOLDEN = (math.sqrt(5) - 1) / 2
+_Bound = Callable[["DeltaCurve", float], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,16 +165,13 @@ def curve_at(
     at(0.0)
     at(most_epsilon)
     for bound in (DeltaCurve._small_rates, DeltaCurve._large_rates):
-        low, high = 0.0, most_epsilon
-        for _ in range(turns):
-            left, right = low + (high - low) * _GOLDEN**2, low + (high - low) * _GOLDEN
-            if bound(at(left), false_positive_rate) <= bound(at(right), false_positive_rate):
-                high = right
-            else:
-                low = left
-    return DeltaCurve(
-        epsilons=tuple(sorted(known)), deltas=tuple(known[epsilon] for epsilon in sorted(known))
-    )
+
+        def rate(epsilon: float, bound: _Bound = bound) -> float:
+            return bound(at(epsilon), false_positive_rate)
+
+        valley(rate, 0.0, most_epsilon, turns=turns)
+    epsilons = tuple(sorted(known))
+    return DeltaCurve(epsilons=epsilons, deltas=tuple(known[epsilon] for epsilon in epsilons))
 
 
 def delta_curve(
@@ -212,9 +210,9 @@ def delta_curve(
     low, high = 0.0, 2.0**-10
     while at(high) > smallest_delta and high < 1e9:
         low, high = high, 2 * high
-    for _ in range(4):  # the last point need not be exact
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if at(middle) > smallest_delta else (low, middle)
+    high = bisect(
+        lambda e: at(e) <= smallest_delta, low, high, relative=1 / 16
+    )  # need not be exact
     for i in range(points):
         at(high * i / (points - 1))
     for epsilon in extra:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
-import shutil
 from pathlib import Path
 from typing import Any
 
 from userdp import files
+from userdp.auditing.copies import clean_folder
 from userdp.auditing.extra_run import ExtraRun, Sabotage, extra_run
 from userdp.auditing.inference import fresh_text, user_inference
 from userdp.auditing.references import (
@@ -18,6 +17,7 @@ from userdp.auditing.references import (
     reference_scores,
     require_references,
 )
+from userdp.codec import encode
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -104,30 +104,16 @@ def audit_run(
         if not inference:
             raise UseError("references serve the attack on the released model, which is left out")
     place = run / FOLDER
-    files.operator_folder(place)
-    for left in place.glob("work-*"):  # of a killed audit: it holds private text
-        shutil.rmtree(left, ignore_errors=True)
-    result: dict[str, Any] = {
-        "claimed_epsilon": claimed.epsilon,
-        "delta": claimed.delta,
-        "unit": str(claimed.unit),
-        "adjacency": str(claimed.adjacency),
-        "inference": None,
-        "references": None,
-        "extra_run": None,
-        "run_seconds": _seconds_of(folder.operator),
-        "epsilon_lower": None,
-        "flagged": [],
-        "false_alarm": 0.0,
-    }
+    clean_folder(place)
+    roc = against_references = again = None
     if inference:
         model = read_model(str(folder.model))
         require_fit(model, str(folder.model), store)
         fresh = fresh_text(store, most_examples=most_examples, most_users=most_users)
         base = load_model(config, store).float()
-        result["inference"] = user_inference(model, base, fresh).to_dict()
+        roc = encode(user_inference(model, base, fresh))
         if references:
-            found = reference_scores(
+            scores = reference_scores(
                 store,
                 fresh,
                 plan or PlainPlan(steps=public["steps"], batch_size=public["batch_size"]),
@@ -136,38 +122,51 @@ def audit_run(
                 count=references,
                 progress=progress,
             )
-            calibration = fresh.roc(calibrated(per_token(model, fresh), found))
-            result["references"] = {"runs": references, **calibration.to_dict()}
+            calibration = fresh.roc(calibrated(per_token(model, fresh), scores))
+            against_references = {"runs": references, **encode(calibration)}
     if repeat and plan is not None:
         again = extra_run(
             store,
             plan,
             config,
-            work=place / f"work-{secrets.token_hex(4)}",
+            place=place,
             canaries=canaries,
             confidence=confidence,
             progress=progress,
             sabotage=sabotage,
             unsafe_seed=unsafe_seed,
         )
-        result["extra_run"] = again.to_dict()
-        result["epsilon_lower"] = max(again.bound.epsilon_lower, again.steps.epsilon_lower)
-        result["flagged"] = contradictions(again, claimed.epsilon)
-        result["false_alarm"] = 0.0 if math.isinf(claimed.epsilon) else again.false_alarm
-    result["passed"] = not result["flagged"]
-    files.write_json(place / RESULT, _plain(result), mode=files.OPERATOR_FILE)
-    folder.log({"kind": "audit", **{k: _plain(result[k]) for k in ("flagged", "epsilon_lower")}})
+    proven = None if again is None else max(again.bound.epsilon_lower, again.steps.epsilon_lower)
+    flagged = [] if again is None else contradictions(again, claimed.epsilon)
+    result: dict[str, Any] = {
+        "claimed_epsilon": claimed.epsilon,
+        "delta": claimed.delta,
+        "unit": str(claimed.unit),
+        "adjacency": str(claimed.adjacency),
+        "inference": roc,
+        "references": against_references,
+        "extra_run": None if again is None else encode(again),
+        "run_seconds": _seconds_of(folder.operator),
+        "epsilon_lower": proven,
+        "flagged": flagged,
+        "false_alarm": 0.0 if again is None or math.isinf(claimed.epsilon) else again.false_alarm,
+        "passed": not flagged,
+    }
+    # JSON has no infinity, which a run without privacy claims
+    written = {k: str(v) if v == math.inf else v for k, v in result.items()}
+    files.write_json(place / RESULT, written, mode=files.OPERATOR_FILE)
+    folder.log({"kind": "audit", "flagged": flagged, "epsilon_lower": proven})
     return result
 
 
-def contradictions(found: ExtraRun, claimed: float) -> list[str]:
+def contradictions(again: ExtraRun, claimed: float) -> list[str]:
     """What of an extra run is not what ``claimed`` says; nothing can be, where that is infinite."""
     if math.isinf(claimed):
         return []
-    flagged = [f"steps: {name}" for name in found.steps.flagged]
-    if found.bound.epsilon_lower > claimed:
+    flagged = [f"steps: {name}" for name in again.steps.flagged]
+    if again.bound.epsilon_lower > claimed:
         flagged.append("canaries: lower bound above the claim")
-    if found.steps.epsilon_lower > claimed:
+    if again.steps.epsilon_lower > claimed:
         flagged.append("steps: lower bound above the claim")
     return flagged
 
@@ -177,16 +176,5 @@ def _seconds_of(operator: Path) -> float | None:
     if not operator.is_file():
         return None
     lines = map(json.loads, operator.read_text(encoding="utf-8").splitlines())
-    found = [float(line["seconds"]) for line in lines if line.get("kind") == "step"]
-    return sum(found) if found else None
-
-
-def _plain(value: Any) -> Any:
-    """For JSON, which has neither infinity nor NaN."""
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    seconds = [float(line["seconds"]) for line in lines if line.get("kind") == "step"]
+    return sum(seconds) if seconds else None

@@ -1,4 +1,4 @@
-r"""From guesses to a lower bound on ε that holds with a stated confidence; plain numbers alone.
+r"""From guesses to a lower bound on ε that holds with a stated confidence.
 
 With m users each in or out by a fair coin of their own, an (ε, δ)-DP mechanism lets nobody guess
 the coins too well (Steinke, Nasr & Jagielski 2023, Theorem 5.2). Of r guesses at least v are right
@@ -117,19 +117,19 @@ def gaussian_epsilon(
 
 def one_shot_epsilon(
     included: NDArray[np.float64], excluded: NDArray[np.float64], *, delta: float
-) -> float:
+) -> float | None:
     """An *estimate* of ε: Gaussians are fitted to the scores of canaries in and out.
 
     It has no confidence level: it takes the scores for independent and normal, and the canaries for
-    the worst case. nan with fewer than two canaries on a side.
+    the worst case. None with fewer than two canaries on a side, or scores that are all equal.
 
     Source: Andrew et al. 2024, Algorithm 3 (the null from canaries that did not take part).
     """
     if len(included) < 2 or len(excluded) < 2:
-        return math.nan
+        return None
     std, other_std = float(np.std(included, ddof=1)), float(np.std(excluded, ddof=1))
     if not (0 < std < math.inf and 0 < other_std < math.inf):
-        return math.nan
+        return None
     return gaussian_epsilon(
         mean=float(np.mean(included)),
         std=std,

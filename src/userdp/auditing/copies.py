@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,26 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
+from userdp.files import OPERATOR_FOLDER, operator_folder
+
+
+def clean_folder(place: Path) -> None:
+    """Make ``place`` for the operator only, and remove private text that a killed audit left."""
+    operator_folder(place)
+    for left in place.glob("work-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def scratch(place: Path) -> Iterator[Path]:
+    """A new folder in ``place`` for private text, which goes whatever happens."""
+    clean_folder(place)
+    work = place / f"work-{secrets.token_hex(4)}"
+    work.mkdir(mode=OPERATOR_FOLDER)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def writer_like(store: UserStore, out: Path) -> StoreWriter:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from userdp.auditing.canaries import copy_with, make_canaries
+from userdp.auditing.copies import scratch
 from userdp.auditing.guesses import CanaryBound, canary_bound
 from userdp.auditing.observer import Directions, clipped_gradients, watch
 from userdp.auditing.scores import white_box_scores
@@ -24,7 +22,6 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.files import OPERATOR_FOLDER
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plan import Plan
 from userdp.training.averaging import build_average
@@ -55,6 +52,9 @@ class ExtraRun:
         planned_gradients: what the plan's own run computes, in expectation.
         energy: the part of the canaries' gradients that the white-box score reads.
         seconds: of the extra run, copy and scores included.
+        false_alarm: at most the probability that a right run's claim is contradicted by any of
+            this: a union bound over the step checks, the bound that the steps prove, and the
+            canaries'.
     """
 
     bound: CanaryBound
@@ -67,30 +67,7 @@ class ExtraRun:
     planned_gradients: float
     energy: float
     seconds: float
-
-    @property
-    def false_alarm(self) -> float:
-        """At most the probability that a right run's claim is contradicted by any of this.
-
-        A union bound over the step checks, the bound that the steps prove, and the canaries'.
-        """
-        return min(1.0, self.steps.false_alarm + (1 - self.bound.confidence))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "bound": self.bound.to_dict(),
-            "steps": self.steps.to_dict(),
-            "canaries": self.canaries,
-            "included": self.included,
-            "natural": self.natural,
-            "users_left_out": self.users_left_out,
-            "gradients": self.gradients,
-            "planned_gradients": self.planned_gradients,
-            "energy": self.energy,
-            "seconds": self.seconds,
-            "false_alarm": self.false_alarm,
-        }
+    false_alarm: float
 
 
 def extra_run(
@@ -98,7 +75,7 @@ def extra_run(
     plan: Plan,
     config: TrainConfig,
     *,
-    work: Path,
+    place: Path,
     canaries: int = 128,
     confidence: float = 0.95,
     most_bytes: int = 1 << 28,
@@ -109,7 +86,7 @@ def extra_run(
     """Train once more by ``plan`` with canaries among the users, and judge what was seen.
 
     The run is a real one (`make_private`: ledger, sampler, engine, noise), on a copy of the store
-    in ``work``, which is removed at the end with the run's model. It is not charged to ``store``:
+    in ``place``, which is removed at the end with the run's model. It is not charged to ``store``:
     nothing of it is released, and what this returns is operator-only.
 
     Args:
@@ -117,7 +94,7 @@ def extra_run(
         plan: the run's.
         config: the run's; selections by perplexity are replaced by ``random``, since the scores are
             another store's.
-        work: a folder that does not exist yet.
+        place: a folder for the operator alone, in which the run has one of its own for a while.
         canaries: how many are made up.
         confidence: of the canaries' bound.
         most_bytes: memory for the canaries' directions.
@@ -131,9 +108,9 @@ def extra_run(
     Source: Steinke et al. 2023, Algorithm 1, with users in place of examples.
     """
     begin = time.monotonic()
-    told = progress or NoProgress()
+    shown = progress or NoProgress()
     made = make_canaries(store, plan, count=canaries, unsafe_seed=unsafe_seed)
-    with _scratch(work):
+    with scratch(place) as work:
         copy, left_out = copy_with(store, made, work / "store", plan, unsafe_seed=unsafe_seed)
         model = add_adapters(load_model(config, copy), config)
         if config.activation_checkpointing:
@@ -142,7 +119,7 @@ def extra_run(
         average = build_average(model, config)
         units = made.units()
         before = _losses(model, units)
-        told.stage("audit", plan.steps)
+        shown.stage("audit", plan.steps)
         with make_private(
             model,
             optimizer,
@@ -169,44 +146,47 @@ def extra_run(
                 optimizer.step()
                 if average is not None:
                     average.update()
-                told.at(step.number)
+                shown.at(step.number)
         if average is not None:
             average.apply()
         ratios, sums = white_box_scores(np.stack(seen.answers), directions.gram(), plan)
-        learned = _told(before - _losses(model, units))
-        ratios = _told(ratios)
-    drawn = sum(len(cohort) for cohort in seen.cohorts)
+        learned = _no_score_is_lowest(before - _losses(model, units))
+        ratios = _no_score_is_lowest(ratios)
+    natural, drawn = made.natural, sum(len(cohort) for cohort in seen.cohorts)
+    bound = canary_bound(
+        {
+            "white box": ratios,
+            "white box, gradient canaries": np.where(natural, np.nan, ratios),
+            "black box": learned,
+        },
+        made.included,
+        sums={
+            "white box": np.where(natural, np.nan, sums),
+            "black box": np.where(natural, np.nan, learned),
+        },
+        delta=plan.budget.target_delta,
+        confidence=confidence,
+    )
+    steps = audit_steps(seen, plan, worst_move=worst_move)
     return ExtraRun(
-        bound=canary_bound(
-            {
-                "white box": ratios,
-                "white box, gradient canaries": np.where(made.natural, np.nan, ratios),
-                "black box": learned,
-            },
-            made.included,
-            sums={
-                "white box": np.where(made.natural, np.nan, sums),
-                "black box": np.where(made.natural, np.nan, learned),
-            },
-            delta=plan.budget.target_delta,
-            confidence=confidence,
-        ),
-        steps=audit_steps(seen, plan, worst_move=worst_move),
+        bound=bound,
+        steps=steps,
         canaries=canaries,
         included=int(made.included.sum()),
-        natural=int(made.natural.sum()),
+        natural=int(natural.sum()),
         users_left_out=left_out,
-        gradients=drawn + canaries + 8 * len(seen.moves),
+        gradients=drawn + canaries + 8 * len(seen.moves),  # of a look: four units, then three
         planned_gradients=_planned_gradients(store, plan),
         energy=directions.energy,
         seconds=time.monotonic() - begin,
+        false_alarm=min(1.0, steps.false_alarm + (1 - confidence)),
     )
 
 
-def _told(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where a run diverged a score says nothing; that is guessed "out" like any low one.
+def _no_score_is_lowest(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace a score that is not a number (the run diverged) by the lowest one: guessed "out".
 
-    So the number of guesses stays what it was before the run.
+    The bound needs a number of guesses that was fixed before the run, so no canary is left out.
     """
     return np.nan_to_num(scores, nan=np.finfo(np.float64).min)
 
@@ -218,7 +198,7 @@ def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
     was_training = model.training
     model.eval()
     try:
-        found = [
+        parts = [
             causal_lm_loss(model, part.input_ids, part.lengths).double().cpu()
             for part in (
                 units.select(begin, min(begin + 32, len(units))).to(device)
@@ -227,7 +207,7 @@ def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
         ]
     finally:
         model.train(was_training)
-    losses: NDArray[np.float64] = torch.cat(found).numpy()
+    losses: NDArray[np.float64] = torch.cat(parts).numpy()
     return losses
 
 
@@ -235,13 +215,3 @@ def _planned_gradients(store: UserStore, plan: Plan) -> float:
     """Units that the plan's own run draws from this store, in expectation."""
     total = plan.sampling.total_units(store.split(Split.TRAIN).counts)
     return plan.steps * plan.sampling.chance(total) * total
-
-
-@contextmanager
-def _scratch(work: Path) -> Iterator[None]:
-    """A folder for the operator alone, which holds private text and goes whatever happens."""
-    work.mkdir(mode=OPERATOR_FOLDER)
-    try:
-        yield
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +32,6 @@ class Guessed:
     correct: int
     epsilon_lower: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CanaryBound:
@@ -48,23 +42,15 @@ class CanaryBound:
         most_detectable: the bound if every guess were right: the largest ε this could prove.
         confidence: of ``epsilon_lower``.
         ways: all ways of guessing that were tried.
-        estimates: Andrew et al.'s estimate, by score; no confidence level.
+        estimates: Andrew et al.'s estimate, by score; no confidence level. None where too few
+            canaries have a score.
     """
 
     epsilon_lower: float
     most_detectable: float
     confidence: float
     ways: tuple[Guessed, ...]
-    estimates: dict[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        estimates = {name: None if math.isnan(e) else e for name, e in self.estimates.items()}
-        return {
-            **asdict(self),
-            "ways": [way.to_dict() for way in self.ways],
-            "estimates": estimates,
-        }
+    estimates: dict[str, float | None]
 
 
 def canary_bound(
@@ -82,9 +68,9 @@ def canary_bound(
     have been made with the coins.
 
     Args:
-        scores: by name, float64 (canaries,); greater means rather in. Nothing is guessed
-            of a canary whose score is NaN, which must depend on neither coins nor outputs: the
-            theorem takes the number of guesses for fixed.
+        scores: by name, float64 (canaries,); a higher score means: more likely in. Nothing is
+            guessed of a canary whose score is NaN, which must depend on neither coins nor outputs:
+            the theorem takes the number of guesses for fixed.
         included: the coins.
         sums: scores that are sums over the steps, so that Gaussians fit them: for the estimates.
         delta: of the claim.
@@ -123,15 +109,9 @@ def canary_bound(
         confidence=confidence,
         ways=tuple(ways),
         estimates={
-            name: one_shot_epsilon(*_halves(values, included), delta=delta)
+            name: one_shot_epsilon(
+                *(values[np.isfinite(values) & side] for side in (included, ~included)), delta=delta
+            )
             for name, values in sums.items()
         },
     )
-
-
-def _halves(
-    values: NDArray[np.float64], included: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The finite values of canaries in, and of those out."""
-    known = np.isfinite(values)
-    return values[known & included], values[known & ~included]

@@ -23,14 +23,11 @@ from userdp.noise.gaussian import NoiseSampler
 from userdp.sampling.cohort import Cohort, Sampler
 from userdp.training.private import PrivateRun
 
-_PART = 64
-_MOST_PARTS = 64
-_APART = 1 << 17
-_MOST_VALUES = 1 << 24
-_FIRST = 8
-_PEEK_BYTES = 1 << 30
-_LOOKS = 3
-_LOOK_UNITS = 4
+# Noise is sampled at places of 64 numbers, in every tensor and far inside large ones, since a
+# repeated block would show as a repeated place. 2^24 float32 numbers of all steps are kept.
+_PART, _MOST_PARTS, _APART, _MOST_VALUES = 64, 64, 1 << 17, 1 << 24
+_FIRST, _PEEK_BYTES = 8, 1 << 30  # canaries that choose which coordinates are kept
+_LOOKS, _LOOK_UNITS = 3, 4  # steps at which a unit is left out, beside at most three others
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,18 +82,15 @@ class Directions:
         lengths = stacked.double().norm(dim=1).numpy()
         usable = np.maximum(self.norms, 1e-30)
         self.energy = float(np.mean((lengths / usable) ** 2))
-        self.share = lengths / usable
         self.units = stacked / torch.from_numpy(np.maximum(lengths, 1e-30)).float()[:, None]
 
     def gram(self) -> NDArray[np.float64]:
         """float64 (canaries, canaries): inner products of the directions."""
-        found: NDArray[np.float64] = (self.units @ self.units.T).double().numpy()
-        return found
+        return np.asarray((self.units @ self.units.T).double().numpy())
 
     def along(self, value: dict[str, Tensor]) -> NDArray[np.float64]:
         """float64 (canaries,): ``value`` along each direction."""
-        found: NDArray[np.float64] = (self.units @ self._on_kept(value).float()).double().numpy()
-        return found
+        return np.asarray((self.units @ self._on_kept(value).float()).double().numpy())
 
     def _on_kept(self, value: dict[str, Tensor]) -> Tensor:
         return torch.cat([value[name].reshape(-1)[at].cpu() for name, at in self._kept.items()])
@@ -211,11 +205,12 @@ class _WatchedNoise(NoiseSource):
 
     def _look(self, cohort: Cohort) -> None:
         """How far one drawn unit moves the sum, beside at most three others (invariant 3)."""
-        if not cohort.units or _draws_rows(self._run):
-            return
+        if not cohort.units or self._run._collator._selector is not None:
+            return  # a selector draws, so that gathering twice gives other rows
         units = self._run._collator(cohort.part(0, min(cohort.units, _LOOK_UNITS)))
-        if _draws_masks(self._run, units):  # the others would have other masks without the unit
-            return
+        device = next(iter(trainable_parameters(self._run._model).values())).device
+        if draws_of(self._run._model, self._run._loss, units.to(device)) is not Draws.NONE:
+            return  # the others would have other dropout masks without the unit
         everybody = self._run._clip(units)
         without = self._run._clip(units.select(1, len(units)))
         square = sum(
@@ -229,13 +224,3 @@ def clipped_gradients(run: PrivateRun, units: Units) -> Iterator[dict[str, Tenso
     """Each unit's clipped gradient by the run's own engine, at the weights of now."""
     for number in range(len(units)):
         yield run._clip(units.select(number, number + 1)).value
-
-
-def _draws_rows(run: PrivateRun) -> bool:
-    """Whether the collator itself draws, so that gathering twice gives other rows."""
-    return run._collator._selector is not None
-
-
-def _draws_masks(run: PrivateRun, units: Units) -> bool:
-    device = next(iter(trainable_parameters(run._model).values())).device
-    return draws_of(run._model, run._loss, units.to(device)) is not Draws.NONE

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import secrets
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from userdp import files
-from userdp.auditing.copies import copy_user, writer_like
+from userdp.auditing.copies import clean_folder, copy_user, scratch, writer_like
 from userdp.auditing.inference import FreshText, fresh_examples
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally
@@ -72,11 +70,11 @@ def calibrated(own: NDArray[np.float64], references: NDArray[np.float64]) -> NDA
 
 def per_token(model: nn.Module, fresh: FreshText, *, batch: int = 32) -> NDArray[np.float64]:
     """float64 (people,), members first: log-likelihood per target token of each one's text."""
-    found = []
+    means = []
     for side in fresh.sides:
         sums, targets = side.log_likelihoods(model, batch=batch)
-        found.append(side.sums(sums) / np.maximum(side.sums(targets), 1))
-    return np.concatenate(found)
+        means.append(side.sums(sums) / np.maximum(side.sums(targets), 1))
+    return np.concatenate(means)
 
 
 def reference_scores(
@@ -108,38 +106,30 @@ def reference_scores(
         UseError: ``count`` is odd, or training refuses.
     """
     require_references(count)
-    files.operator_folder(place)
-    for left in place.glob("work-*"):  # of a killed audit: it holds private text
-        shutil.rmtree(left, ignore_errors=True)
+    clean_folder(place)
     quiet = replace(config, evaluate_every=0, checkpoint_every=plan.steps)
     if config.selection.scored:
         quiet = replace(quiet, selection=Strategy.RANDOM)
-    found = []
+    scores = []
     for number in range(count):
         kept = place / f"{_key(store, fresh, plan, quiet)}-{number:03d}.npy"
         if not kept.exists():
-            work = place / f"work-{secrets.token_hex(4)}"
-            work.mkdir(mode=files.OPERATOR_FOLDER)
-            try:
-                half = copy_half(store, work / "store", number)
-                told = _Named(progress or NoProgress(), f"reference {number + 1}/{count}")
+            with scratch(place) as work:
                 train(
-                    half,
+                    copy_half(store, work / "store", number),
                     plan,
                     quiet,
                     out=work / "run",
-                    progress=told,
+                    progress=_Named(progress or NoProgress(), f"reference {number + 1}/{count}"),
                     tensorboard=False,
                     allow_large_delta=True,  # the audited run's own affair
                 )
-                scores = per_token(read_model(str(work / "run" / "model")), fresh)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+                own = per_token(read_model(str(work / "run" / "model")), fresh)
             data = io.BytesIO()
-            np.save(data, scores)
+            np.save(data, own)
             files.write_file(kept, data.getvalue(), mode=files.OPERATOR_FILE)
-        found.append(np.load(kept))
-    return np.stack(found)
+        scores.append(np.load(kept))
+    return np.stack(scores)
 
 
 def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
@@ -154,12 +144,9 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
     train_part, others = store.split(Split.TRAIN), store.split(Split.HELD_OUT_USERS)
     fresh = fresh_examples(store)[Split.HELD_OUT_USERS]
     people = [
-        (int(row), train_part, user, np.arange(train_part.counts[user]))
-        for user, row in enumerate(train_part.rows)
-    ]
-    people += [
-        (int(row), others, user, np.setdiff1d(np.arange(others.counts[user]), fresh[user]))
-        for user, row in enumerate(others.rows)
+        (int(row), part, user, np.setdiff1d(np.arange(part.counts[user]), left_out[user]))
+        for part, left_out in ((train_part, [[]] * len(train_part.rows)), (others, fresh))
+        for user, row in enumerate(part.rows)
     ]
     tally = Tally()
     with writer_like(store, out) as writer:
@@ -175,7 +162,7 @@ def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
 
 
 def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: TrainConfig) -> str:
-    """Of all that a reference's scores depend on."""
+    """Digest of everything that a reference's scores depend on: names the file that keeps them."""
     digest = hashlib.sha256(f"{store.meta.content_sha256} {plan} {config.digest}".encode())
     for side in fresh.sides:
         for values in (side.people, side.counts, side.examples):
@@ -184,7 +171,7 @@ def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: Tra
 
 
 class _Named(NoProgress):
-    """Passes progress on, each stage under one name."""
+    """Passes progress on under the name of the reference run, whatever stage it is in."""
 
     def __init__(self, to: Progress, name: str) -> None:
         self._to, self._name = to, name

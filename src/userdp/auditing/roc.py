@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ class Roc:
         tpr_at_low_fpr: members found where at most ``low_fpr`` of the others are.
         low_fpr: by default 1%.
         curve: (false positive rate, true positive rate), at most 200 points.
+        at_chance: whether 0.5 lies within the interval.
     """
 
     members: int
@@ -39,26 +39,7 @@ class Roc:
     tpr_at_low_fpr: float
     low_fpr: float
     curve: tuple[tuple[float, float], ...]
-
-    @property
-    def at_chance(self) -> bool:
-        """Whether 0.5 lies within the interval."""
-        return self.auc_low <= 0.5 <= self.auc_high
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "members": self.members,
-            "others": self.others,
-            "auc": self.auc,
-            "auc_low": self.auc_low,
-            "auc_high": self.auc_high,
-            "confidence": self.confidence,
-            "at_chance": self.at_chance,
-            "tpr_at_low_fpr": self.tpr_at_low_fpr,
-            "low_fpr": self.low_fpr,
-            "curve": [list(point) for point in self.curve],
-        }
+    at_chance: bool
 
 
 def area(members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
@@ -91,12 +72,12 @@ def roc(
     if min(len(members), len(others)) < 2:
         raise UseError("two members and two others at least are needed to tell them apart")
     draw = np.random.default_rng(seed)
-    found = [
+    areas = [
         area(draw.choice(members, len(members)), draw.choice(others, len(others)))
         for _ in range(resamples)
     ]
     tail = (1 - confidence) / 2
-    low, high = np.quantile(found, [tail, 1 - tail])
+    low, high = np.quantile(areas, [tail, 1 - tail])
     thresholds = np.unique(np.concatenate([members, others]))[::-1]
     fpr = np.concatenate([[0.0], _reaching(others, thresholds)])
     tpr = np.concatenate([[0.0], _reaching(members, thresholds)])
@@ -111,6 +92,7 @@ def roc(
         tpr_at_low_fpr=float(tpr[fpr <= low_fpr].max()),
         low_fpr=low_fpr,
         curve=tuple(zip(fpr[kept].tolist(), tpr[kept].tolist(), strict=True)),
+        at_chance=bool(low <= 0.5 <= high),
     )
 
 

@@ -1,4 +1,4 @@
-r"""White-box checks: what a run did at each step against what its plan says. Numbers alone.
+r"""White-box checks: what a run did at each step against what its plan says.
 
 Each check is a test of the hypothesis "the step is the plan's", with a p-value that holds at every
 number of steps and units (`userdp.auditing.tails`): a check flags a right run with probability at
@@ -32,9 +32,8 @@ deviations and kept here as float32, which moves a distance or a cosine by less 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +52,15 @@ from userdp.auditing.tails import (
 from userdp.plan import Plan
 
 LEVEL = 1e-4
-_BOUND_LEVEL = 1e-3
-_LEAST_NOISE = 0.1
+_BOUND_LEVEL = 1e-3  # of the bound on ε by the noise: one minus its confidence
+_LEAST_NOISE = (
+    0.1  # noise multiplier; with less the accountant's bracket is often only an upper bound
+)
 _MOST_RATIO = 1e3  # of noise seen and claimed; beyond it next to nothing is proved
 _ABSURD = 1e15  # stands for noise that is no number, which fails every check
-_MOST_STEPS = 2048
-_MOST_SHAPE = 100_000
-_MOVE_ROUNDING = 1e-6
+_MOST_STEPS = 2048  # whose noise is compared in pairs: two million pairs
+_MOST_SHAPE = 100_000  # numbers that are sorted
+_MOVE_ROUNDING = 1e-6  # of a difference of two float32 sums
 _SURE = 0.95  # of broken runs are flagged, where a check says what it would have caught
 
 
@@ -78,21 +79,17 @@ class Check:
     """
 
     name: str
-    p_value: float | None
-    flagged: bool
-    false_alarm: float
-    seen: float | None
+    p_value: float | None = None
+    flagged: bool = False
+    false_alarm: float = 0.0
+    seen: float | None = None
     expected: float
     power: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepAudit:
-    """What the white-box checks found. Operator-only.
+    """The results of the white-box checks. Operator-only.
 
     Args:
         checks: all of them.
@@ -104,6 +101,10 @@ class StepAudit:
         detectable_noise_ratio: noise of at most so much of the claimed would have been flagged in
             95% of runs.
         detectable_epsilon: the ε of a run with that much noise: the least excess that is caught.
+        flagged: the names of the checks that failed.
+        false_alarm: a right run fails a check, or proves more ε than its own, with at most this
+            probability. A union bound: the checks' own probabilities and that of
+            ``epsilon_lower``, whichever of them depend on one another.
     """
 
     checks: tuple[Check, ...]
@@ -113,29 +114,8 @@ class StepAudit:
     confidence: float
     detectable_noise_ratio: float
     detectable_epsilon: float
-
-    @property
-    def flagged(self) -> tuple[str, ...]:
-        """The names of the checks that failed."""
-        return tuple(check.name for check in self.checks if check.flagged)
-
-    @property
-    def false_alarm(self) -> float:
-        """A right run fails a check, or proves more ε than its own, with at most this probability.
-
-        A union bound: the checks' own probabilities and that of ``epsilon_lower``, whichever of
-        them depend on one another.
-        """
-        return math.fsum(check.false_alarm for check in self.checks) + (1 - self.confidence)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            **asdict(self),
-            "checks": [check.to_dict() for check in self.checks],
-            "flagged": list(self.flagged),
-            "false_alarm": self.false_alarm,
-        }
+    flagged: tuple[str, ...]
+    false_alarm: float
 
 
 def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
@@ -147,9 +127,10 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         worst_move: the greatest norm of a canary's clipped gradient over the clip norm.
     """
     noise = np.nan_to_num(np.stack(seen.noise), nan=_ABSURD, posinf=_ABSURD, neginf=-_ABSURD)
+    moves = np.nan_to_num(np.array(seen.moves, dtype=np.float64), nan=_ABSURD, posinf=_ABSURD)
     ratio, upper, scale = _scale(noise)
     detectable = _detectable_ratio(noise.size)
-    move = max([worst_move, *seen.moves])
+    move = max([worst_move, *moves[moves < _ABSURD].tolist()])  # what is no number proves no ε
 
     def epsilon_at(noise_ratio: float) -> float:
         if noise_ratio > _MOST_RATIO or not plan.sampling.covered:
@@ -159,31 +140,34 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
         mechanism = plan.mechanism.with_noise_multiplier(noise_multiplier)
         return float(mechanism.with_steps(len(noise)).epsilon(plan.budget.target_delta).lower)
 
-    return StepAudit(
-        checks=(
-            scale,
-            _shape(noise),
-            _between_steps(noise),
-            _within_steps(noise, seen.parts),
-            *participation_checks(
-                seen.cohorts,
-                population=seen.population,
-                probability=plan.sampling.chance(seen.population),
-                sizes=plan.sampling.sizes(seen.population),
-            ),
-            _sensitivity(seen.moves),
+    checks = (
+        scale,
+        _shape(noise),
+        _between_steps(noise),
+        _within_steps(noise, seen.parts),
+        *participation_checks(
+            seen.cohorts,
+            population=seen.population,
+            probability=plan.sampling.chance(seen.population),
+            sizes=plan.sampling.sizes(seen.population),
         ),
+        _sensitivity(moves),
+    )
+    return StepAudit(
+        checks=checks,
         noise_ratio=ratio,
         worst_move=move,
         epsilon_lower=epsilon_at(upper / move) if move > 0 else 0.0,
         confidence=1 - _BOUND_LEVEL,
         detectable_noise_ratio=detectable,
         detectable_epsilon=epsilon_at(detectable),
+        flagged=tuple(check.name for check in checks if check.flagged),
+        false_alarm=math.fsum(check.false_alarm for check in checks) + _BOUND_LEVEL,
     )
 
 
 def _tested(name: str, p: float, *, seen: float, expected: float, power: str) -> Check:
-    """A check by its p-value. What is no number is flagged."""
+    """A check by its p-value. A p-value that is not a number is flagged."""
     return Check(
         name=name,
         p_value=p,
@@ -197,15 +181,7 @@ def _tested(name: str, p: float, *, seen: float, expected: float, power: str) ->
 
 def _blind(name: str, why: str, *, expected: float) -> Check:
     """A check that nothing can fail."""
-    return Check(
-        name=name,
-        p_value=None,
-        flagged=False,
-        false_alarm=0.0,
-        seen=None,
-        expected=expected,
-        power="none: " + why,
-    )
+    return Check(name=name, expected=expected, power="none: " + why)
 
 
 def _scale(noise: NDArray[np.float32]) -> tuple[float, float, Check]:
@@ -242,26 +218,24 @@ def _shape(noise: NDArray[np.float32]) -> Check:
 
 
 def _between_steps(noise: NDArray[np.float32]) -> Check:
-    part = noise[:_MOST_STEPS].astype(np.float64)
+    part = noise[:_MOST_STEPS]
     return _greatest_cosine("noise repeated between steps", part, f"of the first {len(part)} steps")
 
 
 def _within_steps(noise: NDArray[np.float32], parts: list[tuple[int, int]]) -> Check:
     width = max((end - start for start, end in parts), default=0)
-    whole = [noise[:, start:end] for start, end in parts if end - start == width]
-    name = "noise repeated within a step"
-    if len(whole) < 2:
-        return _blind(name, "with a single place", expected=0.0)
-    flat = np.stack([part.reshape(-1) for part in whole]).astype(np.float64)
-    return _greatest_cosine(name, flat, f"of {len(whole)} places")
+    whole = [noise[:, start:end].reshape(-1) for start, end in parts if end - start == width]
+    places = np.stack(whole) if whole else np.zeros((0, 1), dtype=np.float32)
+    return _greatest_cosine("noise repeated within a step", places, f"of {len(whole)} places")
 
 
-def _greatest_cosine(name: str, rows: NDArray[np.float64], what: str) -> Check:
+def _greatest_cosine(name: str, noise: NDArray[np.float32], what: str) -> Check:
     """Are any two rows alike, or opposite? By the greatest cosine of a pair."""
-    count, dimension = rows.shape
+    count, dimension = noise.shape
     pairs = count * (count - 1) // 2
     if not pairs:
-        return _blind(name, what, expected=0.0)
+        return _blind(name, f"there is no pair {what}", expected=0.0)
+    rows = noise.astype(np.float64)
     units = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
     most = float(np.abs((units @ units.T)[np.triu_indices(count, 1)]).max())
     threshold = cosine_threshold(LEVEL, dimension=dimension, pairs=pairs)
@@ -321,9 +295,7 @@ def _bounded(sizes: NDArray[np.int64], fewest: int, most: int) -> Check:
     outside = np.maximum(fewest - sizes, sizes - most)
     return Check(
         name="bounds of draws",
-        p_value=None,
         flagged=bool((outside > 0).any()),
-        false_alarm=0.0,
         seen=float(max(outside.max(initial=0), 0)),
         expected=0.0,
         power=f"any of {len(sizes)} draws of fewer than {fewest} or more than {most} units",
@@ -360,23 +332,21 @@ def _number(total: int, *, trials: int, probability: float) -> Check:
     name, expected = "number drawn", trials * probability
     if not trials:
         return _blind(name, "nobody could be drawn", expected=0.0)
-    law = stats.binom
-    fewest = int(law.ppf(LEVEL / 2, trials, probability)) - 1  # P[X <= fewest] < LEVEL / 2
-    most = int(law.isf(LEVEL / 2, trials, probability)) + 1  # P[X >= most] <= LEVEL / 2
-    low = 0.0
-    if fewest >= 0:
-        low = bisect(
-            lambda q: bool(special.bdtr(fewest, trials, q) < _SURE), 0.0, probability, relative=1e-9
-        )
-    high = bisect(
-        lambda q: bool(special.bdtrc(most - 1, trials, q) >= _SURE), probability, 1.0, relative=1e-9
-    )
+    law = stats.binom(trials, probability)
+    fewest = int(law.ppf(LEVEL / 2)) - 1  # P[X <= fewest] < LEVEL / 2
+    most = int(law.isf(LEVEL / 2)) + 1  # P[X >= most] <= LEVEL / 2
+
+    def is_low(q: float) -> bool:
+        return fewest >= 0 and bool(special.bdtr(fewest, trials, q) >= _SURE)
+
+    def is_high(q: float) -> bool:
+        return bool(special.bdtrc(most - 1, trials, q) >= _SURE)
+
+    low = bisect(is_low, probability, 0.0, relative=1e-9, absolute=1e-12)
+    high = bisect(is_high, probability, 1.0, relative=1e-9)
     return _tested(
         name,
-        two_sided(
-            float(law.cdf(total, trials, probability)),
-            float(law.sf(total - 1, trials, probability)),
-        ),
+        two_sided(float(law.cdf(total)), float(law.sf(total - 1))),
         seen=float(total),
         expected=expected,
         power=f"a probability of {low:.4g} or less, or {high:.4g} or more, in 95% of runs",
@@ -399,15 +369,13 @@ def _dispersion(
     law = BinomialSpread(count=len(numbers), trials=trials, probability=probability)
     spread, expected = law.total(numbers), max(law.squares(law.mean), 1e-30)
     threshold = law.lower_threshold(LEVEL / 2)
-    lowest = law.squares(threshold) / expected if threshold >= 0 else 0.0
+    lowest = law.squares(threshold) / expected if threshold >= 0 else -1.0
     fixed = broken * len(numbers) / expected
-    seen_if_broken = f"fixed or shuffled batches have {fixed:.3f}"
-    if threshold < 0:
-        power = f"no small spread, in so few numbers; {seen_if_broken}, which it cannot tell"
-    else:
-        power = f"a spread of {lowest:.3f} of the claimed or less; {seen_if_broken}" + (
-            "" if fixed <= lowest else ", which it cannot tell"
-        )
+    caught = f"a spread of {lowest:.3f} of the claimed or less"
+    power = (
+        f"{caught if threshold >= 0 else 'no small spread, in so few numbers'}; fixed or shuffled "
+        f"batches have {fixed:.3f}" + ("" if fixed <= lowest else ", which it cannot tell")
+    )
     return _tested(
         name,
         law.p_value(spread),
@@ -417,13 +385,11 @@ def _dispersion(
     )
 
 
-def _sensitivity(moves: list[float]) -> Check:
+def _sensitivity(moves: NDArray[np.float64]) -> Check:
     return Check(
         name="sensitivity",
-        p_value=None,
-        flagged=any(not move <= 1 + _MOVE_ROUNDING for move in moves),
-        false_alarm=0.0,
-        seen=max(moves, default=None),
+        flagged=bool((moves > 1 + _MOVE_ROUNDING).any()),
+        seen=float(moves.max()) if len(moves) else None,
         expected=1.0,
         power=f"any of {len(moves)} drawn units that moves a sum by more than the clip norm",
     )

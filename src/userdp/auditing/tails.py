@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from userdp.accounting.roots import bisect, valley
+
 _MOST_CELLS = 1 << 12  # a direct convolution of so many takes some milliseconds
-_REACH = 60.0
-_OUTSIDE = 4e-39
-_LEAST_WEIGHT = 1e-300
-_ROUNDING = 1e-9
+_REACH, _OUTSIDE = 60.0, 4e-39  # the law ends there, and what lies beyond: `BinomialSpread._rest`
+_LEAST_WEIGHT = 1e-300  # below, a weight has lost digits to underflow
+_ROUNDING = 1e-9  # added to every tail; far above what convolutions lose
 
 
 def two_sided(lower: float, upper: float) -> float:
@@ -66,8 +67,7 @@ def cosine_threshold(level: float, *, dimension: int, pairs: int) -> float:
     """The cosine at which `cosine_p_value` is ``level``, about; for words."""
     if dimension < 2:
         return math.inf
-    found = special.betaincinv((dimension - 1) / 2, 0.5, level / pairs)
-    return math.sqrt(1 - float(found))
+    return math.sqrt(1 - float(special.betaincinv((dimension - 1) / 2, 0.5, level / pairs)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +100,8 @@ class BinomialSpread:
         """x(n) of each number."""
         twice = self._twice
         scale = 8 if twice % 2 else 4
-        found: NDArray[np.int64] = ((2 * numbers - twice) ** 2 - twice % 2) // scale
-        return found
+        cells: NDArray[np.int64] = ((2 * numbers - twice) ** 2 - twice % 2) // scale
+        return cells
 
     def squares(self, spread: float) -> float:
         """Σ (n - c)², of which ``spread`` is S."""
@@ -140,11 +140,10 @@ class BinomialSpread:
         """The largest S with ``lower_tail(S) <= level``; -1 if there is none."""
         if self.lower_tail(0) > level:
             return -1
-        low, high = 0, math.ceil(self.mean) + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.lower_tail(middle) <= level else (low, middle)
-        return low
+        high = math.ceil(self.mean) + 1
+        return math.floor(
+            bisect(lambda s: self.lower_tail(math.floor(s)) <= level, high, 0.0, absolute=0.5)
+        )
 
     @property
     def _rest(self) -> float:
@@ -192,13 +191,7 @@ class BinomialSpread:
         grid = np.linspace(middle - 20, middle + 8, 57)
         at = int(np.argmin([bound(float(e)) for e in grid]))
         low, high = float(grid[max(0, at - 1)]), float(grid[min(len(grid) - 1, at + 1)])
-        best = bound(float(grid[at]))
-        for _ in range(20):
-            left, right = low + (high - low) * 0.382, low + (high - low) * 0.618
-            first, second = bound(left), bound(right)
-            best = min(best, first, second)
-            low, high = (low, right) if first <= second else (left, high)
-        return math.exp(min(0.0, best))
+        return math.exp(min(0.0, bound(float(grid[at])), bound(valley(bound, low, high, turns=20))))
 
 
 @lru_cache(maxsize=8)
@@ -212,11 +205,11 @@ def _table(law: BinomialSpread) -> NDArray[np.float64]:
     values, weights = law.law()
     kept = values < _MOST_CELLS
     power = np.bincount(values[kept], weights=weights[kept], minlength=_MOST_CELLS)
-    found, count = np.array([1.0]), law.count
+    weights_of_sum, count = np.array([1.0]), law.count
     while True:
         if count & 1:
-            found = np.convolve(found, power)[:_MOST_CELLS]
+            weights_of_sum = np.convolve(weights_of_sum, power)[:_MOST_CELLS]
         count >>= 1
         if not count:
-            return np.asarray(np.cumsum(found), dtype=np.float64)
+            return np.asarray(np.cumsum(weights_of_sum), dtype=np.float64)
         power = np.convolve(power, power)[:_MOST_CELLS]

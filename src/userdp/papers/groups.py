@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
-from userdp.accounting.bracket import Bracket
 from userdp.accounting.group_privacy import Conversion, group_epsilon, linear_reference
+from userdp.accounting.mechanisms import Mixture
 from userdp.papers.table import Row
 from userdp.reporting.drawing import panels, save
 
-GROUP_LINES = (
+_LINES = (
     ("epsilon", "mixture of Gaussians (ours)", "o-", "tab:blue"),
     ("epsilon_best_from_curve", "best from one (ε, δ)", "^--", "tab:green"),
     ("epsilon_vadhan", "Vadhan's lemma", "s--", "tab:orange"),
@@ -19,40 +20,45 @@ GROUP_LINES = (
 )
 
 
-def group_rows(
-    group_epsilon_of: Callable[[int], Bracket],
-    example_delta_of: Callable[[float], Bracket],
+def rows_by_noise(
+    mechanism_of: Callable[[float, int], Mixture],
+    *,
+    noise_multipliers: Sequence[float],
     group_sizes: Sequence[int],
     delta: float,
 ) -> list[Row]:
-    """ε of each group size: by the mixture of Gaussians, and from the example-level curve alone.
+    """A row for each noise multiplier and group size, by our accountant and by the lemmas.
 
     ``epsilon`` and ``epsilon_lower`` are certified. ``epsilon_vadhan`` and
     ``epsilon_best_from_curve`` are upper bounds by group privacy, ``inf`` where the example-level
     δ they need lies below the smallest double. ``epsilon_linear`` is k·ε₁, which bounds nothing.
+
+    Args:
+        mechanism_of: (noise multiplier, group size) -> what is priced.
+        noise_multipliers: σ of each panel.
+        group_sizes: k of each row.
+        delta: of every row.
     """
-    known: dict[float, float] = {}
-
-    def curve(epsilon: float) -> float:
-        if epsilon not in known:
-            known[epsilon] = example_delta_of(epsilon).upper
-        return known[epsilon]
-
-    first = group_epsilon_of(1)
     rows = []
-    for k in group_sizes:
-        bracket = group_epsilon_of(k)
-        rows.append(
-            {
-                "group_size": k,
-                "epsilon": bracket.upper,
-                "epsilon_lower": bracket.lower,
-                "epsilon_vadhan": group_epsilon(curve, k, delta, Conversion.VADHAN),
-                "epsilon_best_from_curve": group_epsilon(curve, k, delta, Conversion.BEST),
-                "epsilon_linear": linear_reference(first.upper, k),
-                "accountant": bracket.accountant,
-            }
-        )
+    for noise in noise_multipliers:
+        example = mechanism_of(noise, 1)
+        # both lemmas ask the curve at the same ε
+        curve = cache(lambda epsilon, example=example: example.delta(epsilon).upper)
+        first = example.epsilon(delta).upper
+        for k in group_sizes:
+            bracket = mechanism_of(noise, k).epsilon(delta)
+            rows.append(
+                {
+                    "noise_multiplier": noise,
+                    "group_size": k,
+                    "epsilon": bracket.upper,
+                    "epsilon_lower": bracket.lower,
+                    "epsilon_vadhan": group_epsilon(curve, k, delta, Conversion.VADHAN),
+                    "epsilon_best_from_curve": group_epsilon(curve, k, delta, Conversion.BEST),
+                    "epsilon_linear": linear_reference(first, k),
+                    "accountant": bracket.accountant,
+                }
+            )
     return rows
 
 
@@ -64,7 +70,7 @@ def draw_groups(rows: Sequence[Row], path: Path, *, title: str, noise_label: str
         part = sorted(
             (r for r in rows if r["noise_multiplier"] == noise), key=lambda r: r["group_size"]
         )
-        for key, label, style, color in GROUP_LINES:
+        for key, label, style, color in _LINES:
             finite = [(r["group_size"], r[key]) for r in part if math.isfinite(r[key])]
             axis.plot(*zip(*finite, strict=True), style, color=color, label=label, markersize=4)
             if len(finite) < len(part):

@@ -304,7 +304,7 @@ def _sampling(plans: tuple[Plan, ...]) -> str:
 def _least_noise(plan: Plan, within: Callable[[list[Plan]], bool]) -> float:
     """About the least noise of ``plan`` for which ``within`` holds of it alone."""
     noise = least(
-        lambda value: within([with_noise(plan, value)]),
+        lambda value: not within([with_noise(plan, value)]),
         start=plan.noise.multiplier,
         most=_LARGEST_NOISE,
         smallest=1e-3,

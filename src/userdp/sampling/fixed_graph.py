@@ -60,5 +60,5 @@ class FixedGraph(PoissonExamples):
 
         removed = self._mixture(noise_multiplier, steps)
         return Exchanged(
-            removed=replace(removed, adjacency=Adjacency.ZERO_OUT), adjacency=self.adjacency
+            mixture=replace(removed, adjacency=Adjacency.ZERO_OUT), adjacency=self.adjacency
         )

@@ -93,7 +93,7 @@ class Truncated(Poisson):
         from userdp.accounting.mechanisms import Binomial, Capped
 
         return Capped(
-            uncapped=self._mixture(noise_multiplier, steps),
+            mixture=self._mixture(noise_multiplier, steps),
             cap=self.cap,
             drawn=Binomial(trials=self.most_population, probability=self.sampling_probability),
         )

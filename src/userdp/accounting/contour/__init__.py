@@ -3,7 +3,6 @@
 Derivation and proofs: docs/accounting.md.
 """
 
-from userdp.accounting.contour.calibrate import calibrate_noise
 from userdp.accounting.contour.certify import (
     ACCOUNTANT,
     Direction,
@@ -25,7 +24,6 @@ __all__ = [
     "OneWay",
     "Phase",
     "binomial_phase",
-    "calibrate_noise",
     "delta_bracket",
     "delta_curve",
     "epsilon_bracket",

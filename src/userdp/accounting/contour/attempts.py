@@ -15,18 +15,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from userdp.accounting.contour.large import choices, large_nodes
+from userdp.accounting.contour.large import large_nodes, small_nodes
 from userdp.accounting.contour.line import UnsoundStrip
 from userdp.accounting.contour.phases import Phase
 from userdp.accounting.contour.plan import MOST_NODES, plan_nodes
 from userdp.accounting.contour.saddle import Saddle, saddle_at_delta, saddle_at_epsilon
-from userdp.accounting.contour.side import GridTooLarge, Side, make_side
-from userdp.accounting.contour.small import small_nodes
+from userdp.accounting.contour.side import LOG_SQRT_2PI, GridTooLarge, Side, make_side
+from userdp.accounting.contour.split import choices
 from userdp.accounting.contour.trapezoid import Nodes, estimate, evaluate
+from userdp.accounting.roots import bisect
 
-_FEW, _SOME = 20_000, 200_000  # nodes; ways that need more are tried last
+# Nodes. A way that needs more than a few is tried after the others, since one of them may do with
+# less; *far*, whose saddle point lies low, is granted some more before *cut* is granted many.
+_FEW, _SOME = 20_000, 200_000
 TINY = 1e-290  # below this, delta is only said to be below this
-_FIRST_SHARE, _SHARE = 2e-9, 2e-8  # numerator mass that may be dropped, relative to delta
+# Numerator mass that may be dropped, relative to delta: both far below the width of 1e-6 that is
+# aimed at. The later ways may drop more, since they answer where less would cost too much.
+_FIRST_SHARE, _SHARE = 2e-9, 2e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,8 @@ def _place(nodes: Nodes, target: Target, epsilon: float) -> tuple[float, float] 
             return None
         return target.epsilon, math.log(piece.middle) + piece.log_scale
     assert target.log_delta is not None
-    found = centre(nodes, target.log_delta, epsilon)
-    return None if found is None else (found, target.log_delta)
+    crossing = centre(nodes, target.log_delta, epsilon)
+    return None if crossing is None else (crossing, target.log_delta)
 
 
 def centre(nodes: Nodes, log_delta: float, epsilon: float) -> float | None:
@@ -78,7 +83,7 @@ def centre(nodes: Nodes, log_delta: float, epsilon: float) -> float | None:
     return epsilon
 
 
-def single_steps(side: Side, target: Target) -> tuple[float, float] | None:
+def _single_steps(side: Side, target: Target) -> tuple[float, float] | None:
     """(epsilon, log delta) if one step alone mattered: delta = sum T delta_1(epsilon)."""
 
     def log_delta(epsilon: float) -> float:
@@ -87,19 +92,17 @@ def single_steps(side: Side, target: Target) -> tuple[float, float] | None:
             ell, x = step.ell[step.inner], step.x[step.inner]
             over = ell > epsilon
             gain = np.exp(ell[over] - 0.5 * x[over] ** 2) * -np.expm1(epsilon - ell[over])
-            total += step.count * step.h * 0.3989 * float(gain.sum())
+            total += step.count * step.h * math.exp(-LOG_SQRT_2PI) * float(gain.sum())
         return math.log(total) if total > 0 else -math.inf
 
     if target.epsilon is not None:
         return target.epsilon, log_delta(target.epsilon)
     assert target.log_delta is not None
-    low, high = 1e-12, 1e6
-    if log_delta(low) <= target.log_delta:
+    wanted, low, high = target.log_delta, math.log(1e-12), math.log(1e6)
+    if log_delta(math.exp(low)) <= wanted:
         return None
-    for _ in range(60):
-        mid = math.sqrt(low * high)
-        low, high = (mid, high) if log_delta(mid) > target.log_delta else (low, mid)
-    return low, target.log_delta
+    log_epsilon = bisect(lambda t: log_delta(math.exp(t)) > wanted, high, low, absolute=1e-15)
+    return math.exp(log_epsilon), wanted
 
 
 def _cut(
@@ -124,7 +127,7 @@ def _gentle(side: Side, saddle: Saddle) -> Saddle:
             g = side.b(c) * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2
             edge = g[-1] if side.remove else g[0]
             worst = max(worst, float(edge - g.max()) + math.log(step.count))
-        if worst < -30.0:
+        if worst < -30.0:  # e^-30 of the integrand at the cut: below the rounding of the sum
             break
         c *= 0.8
     return saddle if c == saddle.c else Saddle(c, saddle.epsilon, saddle.log_delta, 2 / (c * c))
@@ -162,7 +165,7 @@ def _planned(
 
 def _large(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
     side = make_side(phases, remove=True, mass_budget=_SHARE * target.reference)
-    place = single_steps(side, target)
+    place = _single_steps(side, target)
     for _ in range(5):
         if place is None or not place[0] > 0 or place[1] < math.log(TINY):
             return
@@ -222,19 +225,25 @@ def attempts(phases: tuple[Phase, ...], target: Target, *, remove: bool) -> Iter
 
 
 def reference_delta(phases: tuple[Phase, ...], *, remove: bool, epsilon: float) -> float | None:
-    """A rough delta(epsilon), for choosing what to drop; None where it is below ``TINY``."""
+    """A rough delta(epsilon), for choosing what to drop; None where it is below ``TINY``.
+
+    What may be dropped depends on delta and delta on what was dropped, so the reference comes down
+    from 1e-9 until the estimate is not below it.
+    """
     reference = 1e-9
     for _ in range(12):
-        side = make_side(phases, remove=remove, mass_budget=2e-9 * reference)
+        side = make_side(phases, remove=remove, mass_budget=_FIRST_SHARE * reference)
         saddle = saddle_at_epsilon(side, epsilon)
-        found = -math.inf if saddle is None else saddle.log_delta
-        if remove:
-            one = single_steps(side, Target(epsilon, None, reference))
-            found = max(found, one[1] if one is not None else -math.inf)
-        if found >= math.log(reference) - 1:
+        estimates = [-math.inf if saddle is None else saddle.log_delta]
+        if remove and (one := _single_steps(side, Target(epsilon, None, reference))) is not None:
+            estimates.append(one[1])
+        log_delta = max(estimates)
+        if log_delta >= math.log(reference) - 1:
             return reference
         if reference <= TINY:
             return None
-        step_down = reference**2.5 if found == -math.inf else 0.5 * math.exp(max(found, -690.0))
-        reference = max(step_down, TINY)
+        next_one = (
+            reference**2.5 if log_delta == -math.inf else 0.5 * math.exp(max(log_delta, -690.0))
+        )
+        reference = max(next_one, TINY)
     return reference

@@ -8,17 +8,13 @@ from enum import StrEnum
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour.bounds import Bounds
-from userdp.accounting.contour.compose import (
-    Curve,
-    delta_bounds,
-    epsilon_bounds,
-    gaussian_mu,
-)
+from userdp.accounting.contour.compose import Curve, epsilon_bounds, gaussian_mu
 from userdp.accounting.contour.phases import Phase
 from userdp.vocabulary import require_delta, require_epsilon
 
 ACCOUNTANT = "contour"
-_WIDTH = 1e-6
+_WIDTH = 1e-6  # relative; a wider bracket says so
+_LEAST_EPSILON = 1e-3  # below it, the width of epsilon is measured absolutely
 
 
 class Direction(StrEnum):
@@ -33,31 +29,33 @@ class Direction(StrEnum):
     BOTH = "both"
 
 
-def _checked(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+def _pooled(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """The phases, those of zero effect left out; equal ones are pooled."""
-    if not phases:
-        raise ValueError("a composition needs at least one phase, got none")
-    pooled: dict[tuple[tuple[float, ...], tuple[float, ...], float], int] = {}
+    counts: dict[tuple[tuple[float, ...], tuple[float, ...], float], int] = {}
     for ph in phases:
-        if ph.shifts == (0.0,):
-            continue
-        key = (ph.shifts, ph.log_probabilities, ph.noise_multiplier)
-        pooled[key] = pooled.get(key, 0) + ph.count
+        if ph.shifts != (0.0,):
+            key = (ph.shifts, ph.log_probabilities, ph.noise_multiplier)
+            counts[key] = counts.get(key, 0) + ph.count
     return tuple(
         Phase(shifts=s, log_probabilities=w, noise_multiplier=sigma, count=n)
-        for (s, w, sigma), n in pooled.items()
+        for (s, w, sigma), n in counts.items()
     )
 
 
-def _bracket(found: Bounds, floor: float, what: str) -> Bracket:
-    wide = found.upper - found.lower > _WIDTH * max(found.upper, floor)
+def _at_least_one(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    if not phases:
+        raise ValueError("a composition needs at least one phase, got none")
+    return _pooled(phases)
+
+
+def _bracket(bounds: Bounds, floor: float, what: str) -> Bracket:
     note = ""
-    if wide:
+    if bounds.upper - bounds.lower > _WIDTH * max(bounds.upper, floor):
         note = (
             f"certified, but wider than {_WIDTH:g} relative: no method narrowed {what} further "
             "for these parameters"
         )
-    return Bracket(lower=found.lower, upper=found.upper, accountant=ACCOUNTANT, note=note)
+    return Bracket(lower=bounds.lower, upper=bounds.upper, accountant=ACCOUNTANT, note=note)
 
 
 def delta_bracket(
@@ -83,24 +81,39 @@ def delta_bracket(
     >>> step = binomial_phase(
     ...     group_size=8, sampling_probability=0.01, noise_multiplier=1.0, count=2000
     ... )
-    >>> found = delta_bracket([step], 34.8906956)
-    >>> print(f"{found.lower:.7g} {found.upper:.7g}")
+    >>> bracket = delta_bracket([step], 34.8906956)
+    >>> print(f"{bracket.lower:.7g} {bracket.upper:.7g}")
     1e-06 1e-06
     """
-    require_epsilon(epsilon)
-    kept = _checked(phases)
+    return delta_curve(phases, [epsilon], direction=direction)[0]
+
+
+def delta_curve(
+    phases: Sequence[Phase], epsilons: Sequence[float], *, direction: Direction = Direction.BOTH
+) -> list[Bracket]:
+    """Certified delta at each of ``epsilons``, in their order.
+
+    Guarantee: each bracket is one of `delta_bracket`. Nodes are shared between neighbouring
+    epsilons as long as they stay within 1e-6.
+
+    Raises:
+        ValueError: as `delta_bracket`.
+    """
+    for epsilon in epsilons:
+        require_epsilon(epsilon)
+    kept = _at_least_one(phases)
     if not kept:
-        return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
-    found = delta_bounds(kept, epsilon, remove=direction != Direction.ADD)
-    if direction == Direction.BOTH and gaussian_mu(kept) is None:
-        found = _join_add_delta(kept, epsilon, found)
-    return _bracket(found, 0.0, "delta")
-
-
-def _join_add_delta(phases: tuple[Phase, ...], epsilon: float, remove: Bounds) -> Bounds:
-    """The larger of both; add may be skipped only below remove's lower bound."""
-    add = delta_bounds(phases, epsilon, remove=False, enough=remove.lower)
-    return remove.join(add)
+        return [Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT) for _ in epsilons]
+    # both directions of a Gaussian are equal
+    both = direction == Direction.BOTH and gaussian_mu(kept) is None
+    main, add = Curve(kept, remove=direction != Direction.ADD), Curve(kept, remove=False)
+    brackets = []
+    for epsilon in epsilons:
+        bounds = main.delta(epsilon)
+        if both:  # add need not be known better than that it lies below remove's lower bound
+            bounds = bounds.join(add.delta(epsilon, enough=bounds.lower))
+        brackets.append(_bracket(bounds, 0.0, "delta"))
+    return brackets
 
 
 def epsilon_bracket(
@@ -123,15 +136,16 @@ def epsilon_bracket(
     Source: Charles et al. 2024, Thm 1 and 3; the method is in docs/accounting.md.
     """
     require_delta(delta)
-    kept = _checked(phases)
+    kept = _at_least_one(phases)
     if not kept:
         return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
-    found = epsilon_bounds(kept, delta, remove=direction != Direction.ADD)
-    if direction == Direction.BOTH and gaussian_mu(kept) is None and math.isfinite(found.upper):
-        add = delta_bounds(kept, found.upper, remove=False, enough=delta)
+    bounds = epsilon_bounds(kept, delta, remove=direction != Direction.ADD)
+    if direction == Direction.BOTH and gaussian_mu(kept) is None and math.isfinite(bounds.upper):
+        # delta falls in epsilon: where add is at most delta at remove's upper end, it asks for less
+        add = Curve(kept, remove=False).delta(bounds.upper, enough=delta)
         if add.upper > delta:
-            found = found.join(epsilon_bounds(kept, delta, remove=False))
-    return _bracket(found, 1e-3, "epsilon")
+            bounds = bounds.join(epsilon_bounds(kept, delta, remove=False))
+    return _bracket(bounds, _LEAST_EPSILON, "epsilon")
 
 
 class OneWay:
@@ -151,51 +165,20 @@ class OneWay:
     def __init__(self, phases: Sequence[Phase], direction: Direction) -> None:
         if direction is Direction.BOTH:
             raise ValueError("one direction at a time: remove or add")
-        kept = _checked(phases) if phases else ()
+        kept = _pooled(phases)
         remove = direction is Direction.REMOVE
-        self._forth = Curve(kept, remove=remove) if kept else None
-        self._back = Curve(kept, remove=not remove) if kept else None
-
-    @property
-    def is_trivial(self) -> bool:
+        self.is_trivial = not kept
         """Whether nothing is composed: A = B, delta = max(0, 1 - e^eps)."""
-        return self._forth is None
+        self._forth, self._back = Curve(kept, remove=remove), Curve(kept, remove=not remove)
 
     def at(self, epsilon: float) -> tuple[float, float]:
         """Certified (lower, upper) of delta at a finite ``epsilon`` of either sign."""
-        if self._forth is None or self._back is None:
+        if self.is_trivial:
             value = max(0.0, -math.expm1(epsilon))
             return value, value
         if epsilon >= 0:
-            found = self._forth.delta(epsilon)
-            return found.lower, found.upper
-        found = self._back.delta(-epsilon)
+            bounds = self._forth.delta(epsilon)
+            return bounds.lower, bounds.upper
+        bounds = self._back.delta(-epsilon)
         base, factor = -math.expm1(epsilon), math.exp(epsilon)
-        return base + factor * found.lower, min(base + factor * found.upper, 1.0)
-
-
-def delta_curve(
-    phases: Sequence[Phase], epsilons: Sequence[float], *, direction: Direction = Direction.BOTH
-) -> list[Bracket]:
-    """Certified delta at each of ``epsilons``, in their order.
-
-    Guarantee: each bracket is one of `delta_bracket`. Nodes are shared between neighbouring
-    epsilons as long as they stay within 1e-6.
-
-    Raises:
-        ValueError: as `delta_bracket`.
-    """
-    for epsilon in epsilons:
-        require_epsilon(epsilon)
-    kept = _checked(phases)
-    if not kept:
-        return [Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT) for _ in epsilons]
-    both = direction == Direction.BOTH and gaussian_mu(kept) is None
-    main, other = Curve(kept, remove=direction != Direction.ADD), Curve(kept, remove=False)
-    answers = []
-    for epsilon in epsilons:
-        found = main.delta(epsilon)
-        if both:
-            found = found.join(other.delta(epsilon, enough=found.lower))
-        answers.append(_bracket(found, 0.0, "delta"))
-    return answers
+        return base + factor * bounds.lower, min(base + factor * bounds.upper, 1.0)

@@ -7,7 +7,6 @@ phi and Phi_c are the standard normal density and upper tail.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from scipy.special import erfcx, log_ndtr
@@ -15,17 +14,24 @@ from scipy.special import erfcx, log_ndtr
 from userdp.accounting.contour.bounds import Bounds
 from userdp.accounting.contour.losses import Floats, Law, losses
 from userdp.accounting.contour.phases import Phase
+from userdp.accounting.contour.side import LOG_SQRT_2PI
+from userdp.accounting.roots import bisect, outwards
 
 _SPECIAL = 4e-15  # stated relative error of erfcx and of exp(log_ndtr) in the ranges used
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 LEAST_DELTA = 1e-289  # below, delta(eps) is only said to be below it (docs, Section 8)
+# A difference that cancels to worse than this (relative) is left to the contour (docs, Section 7).
+_MOST_CANCELLED = 4e-7
+
+
+class _Cancelled(Exception):
+    """The closed form cancels too much at one of the epsilons asked."""
 
 
 def _log_mills(z: float) -> float:
     """log R(z)."""
     if z > -25:
         return math.log(math.sqrt(math.pi / 2) * float(erfcx(z / math.sqrt(2))))
-    return 0.5 * z * z + _LOG_SQRT_2PI  # R(z) = sqrt(2 pi) e^{z^2/2} (1 - tiny)
+    return 0.5 * z * z + LOG_SQRT_2PI  # R(z) = sqrt(2 pi) e^{z^2/2} (1 - tiny)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> Bounds:
@@ -35,7 +41,7 @@ def gaussian_delta(mu: float, epsilon: float) -> Bounds:
     e^eps phi(z + mu) = phi(z) (Balle & Wang 2018, Thm 8). docs, eq. 16.
     """
     z = epsilon / mu - 0.5 * mu
-    if z > -20:
+    if z > -20:  # below, Phi(z) < 1e-88 and delta is 1 to rounding
         first, second = math.exp(_log_mills(z)), math.exp(_log_mills(z + mu))
         gap = first - second
         error = _SPECIAL * (first + second)
@@ -46,14 +52,13 @@ def gaussian_delta(mu: float, epsilon: float) -> Bounds:
             gap_low, gap_high = _mills_gap(z, mu)
         else:
             gap_low, gap_high = gap - error - shift * first, gap + error + shift * first
-        log_phi = -0.5 * z * z - _LOG_SQRT_2PI
+        log_phi = -0.5 * z * z - LOG_SQRT_2PI
         relative += 2.0**-51 * z * z
         if log_phi < -740:
             return Bounds(0.0, 1e-300)
         phi = math.exp(log_phi)
         low, high = phi * gap_low * (1 - relative), phi * gap_high * (1 + relative)
     else:
-        # delta is within e^-200 of 1
         low, high = 1 - 1e-15, 1.0
     high = min(high, 1.0)
     return Bounds(min(max(low, 0.0), high), high)
@@ -80,29 +85,14 @@ def gaussian_epsilon(mu: float, delta: float) -> Bounds:
     """The epsilon of N(mu, 1) against N(0, 1) at ``delta``: bisection on certified bounds."""
     if gaussian_delta(mu, 0.0).upper <= delta:
         return Bounds(0.0, 0.0)
-    if delta < LEAST_DELTA:  # delta(eps) <= Phi_c(z) <= e^{-z^2/2}/2, z = eps/mu - mu/2 >= 0
-        return Bounds(0.0, (0.5 * mu * mu + mu * math.sqrt(-2 * math.log(delta))) * (1 + 1e-12))
-    high = 0.5 * mu * mu + mu * math.sqrt(2 * math.log(1 / delta)) + mu
-    return Bounds(
-        _crossing(lambda e: gaussian_delta(mu, e).lower >= delta, high)[0],
-        _crossing(lambda e: gaussian_delta(mu, e).upper > delta, high)[1],
-    )
-
-
-def _crossing(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
-    """(last epsilon known to hold, first known not to) for a property that holds below."""
-    low = 0.0
-    while holds(high):
-        low, high = high, 2 * high
-    for _ in range(200):
-        mid = 0.5 * (low + high)
-        if not low < mid < high or high - low < 1e-15 * high:
-            break
-        if holds(mid):
-            low = mid
-        else:
-            high = mid
-    return low, high
+    # delta(eps) <= Phi_c(z) <= e^{-z^2/2}/2, z = eps/mu - mu/2 >= 0, solved for eps: an upper end
+    high = 0.5 * mu * mu + mu * math.sqrt(-2 * math.log(delta))
+    if delta < LEAST_DELTA:
+        return Bounds(0.0, high * (1 + 1e-12))
+    high += mu  # so far that the certified upper bound is below delta too
+    lower = bisect(lambda e: gaussian_delta(mu, e).lower >= delta, high, 0.0, relative=1e-15)
+    upper = bisect(lambda e: gaussian_delta(mu, e).upper <= delta, 0.0, high, relative=1e-15)
+    return Bounds(lower, upper)
 
 
 def _law(phase: Phase) -> Law:
@@ -191,36 +181,32 @@ def single_step_epsilon(phase: Phase, delta: float, *, remove: bool) -> Bounds |
     reach = 2 + math.sqrt(2 * math.log(1 / delta))
     near, _ = _root(law, 0.0)
     far = float(law.a[-1]) + reach if remove else -reach
-    for _ in range(100):  # bisection in r; delta falls as r moves away from the root of l = 0
-        r = 0.5 * (near + far)
-        epsilon = sign * _loss_at(law, r)[0]
-        found = _tail_gap(law, r, 0.0, max(epsilon, 0.0), remove)
-        if found is None or found.upper < delta:
-            far = r
-        else:
-            near = r
-        if abs(far - near) < 1e-13 * max(abs(far), 1.0):
-            break
-    epsilon = max(sign * _loss_at(law, near)[0], 0.0)
-    here = single_step_delta(phase, epsilon, remove=remove)
-    if here is None:
+
+    def is_near(r: float) -> bool:
+        """delta falls as r moves away from the root of l = 0."""
+        epsilon = max(sign * _loss_at(law, r)[0], 0.0)
+        gap = _tail_gap(law, r, 0.0, epsilon, remove)
+        return gap is not None and gap.upper >= delta
+
+    r = bisect(is_near, far, near, relative=1e-13, absolute=1e-13)
+    epsilon = max(sign * _loss_at(law, r)[0], 0.0)
+
+    def has(at: float, *, above: bool) -> bool:
+        """Whether the certified delta at ``at`` is on the asked side of ``delta``."""
+        bounds = single_step_delta(phase, max(at, 0.0), remove=remove)
+        if bounds is None:
+            raise _Cancelled
+        return at <= 0 or (bounds.upper <= delta if above else bounds.lower >= delta)
+
+    move = 1e-14 * max(epsilon, 1e-6)
+    try:
+        lower = outwards(lambda at: has(at, above=False), epsilon, -move, growth=3.0)
+        upper = outwards(lambda at: has(at, above=True), epsilon, move, growth=3.0)
+    except _Cancelled:
         return None
-    step = 1e-14 * max(epsilon, 1e-6)
-    ends = []
-    for way in (-1, 1):
-        move = step
-        for _ in range(70):
-            at = max(epsilon + way * move, 0.0)
-            found = single_step_delta(phase, at, remove=remove)
-            if found is None:
-                return None
-            if at == 0 or (found.upper <= delta if way > 0 else found.lower >= delta):
-                ends.append(at)
-                break
-            move *= 3.0
-        else:
-            return None
-    return Bounds(min(ends), max(ends))
+    if lower is None or upper is None:
+        return None
+    return Bounds(max(lower, 0.0), upper)
 
 
 def _tail_gap_small(
@@ -242,7 +228,7 @@ def _tail_gap_small(
     error = size * (math.fsum(p * (shifted + near)) + minus)
     miss = math.expm1(residue) * max(whole + plus, whole) * 1.01
     value = plus - minus
-    if not value > 1e-290 or error + miss > 4e-7 * value:
+    if not value > 1e-290 or error + miss > _MOST_CANCELLED * value:
         return None
     return Bounds(value - error, min(value + error + miss, 1.0))
 
@@ -264,6 +250,6 @@ def _tail_gap(law: Law, r: float, residue: float, epsilon: float, remove: bool) 
     gap, error = plus - minus, size * (plus + minus)
     # between r and the true root |e^{l - eps} - 1| <= e^residue - 1, and the set holds all of it
     miss = math.expm1(residue) * max(plus, minus)
-    if not gap > 0 or error + miss > 4e-7 * gap:
+    if not gap > 0 or error + miss > _MOST_CANCELLED * gap:
         return None
     return Bounds(max(gap - error, 0.0), min(gap + error + miss, 1.0))

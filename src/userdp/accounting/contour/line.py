@@ -1,7 +1,9 @@
-r"""The moment function M(c + iu) for all u >= 0 from one grid on a shifted line.
+r"""One step's moment function M(c + iu) for all u >= 0, from one grid on a shifted line.
 
 Legend: z = x + iy; f_u(z) = exp((b + iu) l(z) - z^2/2)/sqrt(2 pi); its integral over any line of
 the strip 0 <= Im z <= Y equals F(b + iu). On the strip |f_u| <= |f_0| as soon as Im l >= 0 there.
+The trapezoidal rule runs on the middle line Im z = Y/2, which sees the strip on both sides (docs,
+eq. 10); ten further lines bound the tail in u (docs, eq. 12).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import erfc, log_ndtr
 
 from userdp.accounting.contour.losses import (
     Complexes,
@@ -19,10 +22,22 @@ from userdp.accounting.contour.losses import (
     losses,
     turns_upwards,
 )
-from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
+from userdp.accounting.contour.rounding import EPS
+from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step, strip_height
+from userdp.accounting.contour.split import TURN, Split
 
+# Heights of the lines that bound the tail, in parts of Y. The real axis and Im z = Y are among
+# them: eq. 10 needs both. A whole line bounds far u best at low heights, where f_0 has hardly
+# grown; a split one has hardly anything to bound there.
 _FRACTIONS = np.array([0.0, 0.008, 0.016, 0.03, 0.06, 0.12, 0.25, 0.5, 0.75, 1.0])
-EPS = 2.0**-53
+_SPLIT_FRACTIONS = np.array([0.0, 0.03, 0.06, 0.12, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0])
+_MOST_POINTS = 20_000  # of a line; beyond, one line costs most of a second
+_ALIAS_MARGIN = 4.0  # on sums of |f| that stand for integrals, where only their size matters
+_LEAST_HEIGHT = 1e-3
+# h is chosen such that e^{-2 pi y/h} times the growth on the strip is e^-40 < 1e-17 (docs, eq. 10);
+# e^-42.5 for a split line, whose parts may be small beside the whole that the error refers to.
+_DECAY, _SPLIT_DECAY = 40.0, 42.5
+_DEAD = 41.0  # a line ends where f_0 has fallen by e^-41 < 2^-59 of its top
 
 
 class UnsoundStrip(Exception):
@@ -30,65 +45,82 @@ class UnsoundStrip(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One step's M(c + iu): nodes l(z_m), weights, and what is certified about them.
+class Part:
+    """M(c + iu) of one step, or of the small or the large part of it; relative to e^log_m.
 
-    ``log_m`` is K(c) of one step; weights are relative to it. ``defect`` bounds
-    |M_computed(u) - M(u)| / M(c) for every u >= 0, quadrature and domain cuts included.
+    ``defect`` bounds |M_computed(u) - M(u)| for every u >= 0, quadrature and domain cuts included.
+    ``value`` is M_computed at u = 0.
     """
+
+    weights: Complexes  # of the nodes, so that M_computed(u) = sum weights e^{iul}
+    value: float
+    defect: float
+    log_size: Floats  # (lines, n): log |f_0| + log h on the bounding lines
+    imag: Floats  # (lines, n): Im l there
+    # For rounding of the sums in `log_bound`: absolute for the whole and the small part, since a
+    # factor would be raised to the power T; a factor for the large part, which may be tiny.
+    spare: float
+    margin: float = 1.0
+
+    def log_bound(self, u: float) -> float:
+        """log of an upper bound of |M(c + iu')| for all u' >= u (docs, eq. 12).
+
+        The even and the odd half of the grid are two rules with twice the step: their difference
+        stands for what the rule itself may miss.
+        """
+        e = np.exp(self.log_size - u * self.imag)
+        halves = np.abs(e[:, ::2].sum(axis=1) - e[:, 1::2].sum(axis=1))
+        value = float((e.sum(axis=1) + 2 * halves).min()) * self.margin
+        return math.log(value + self.spare + self.defect)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One step's nodes l(z_m) and what is summed over them. ``log_m`` is K(c) of one step."""
 
     count: int
     ell: Complexes
-    weights: Complexes
+    whole: Part
     log_m: float
-    defect: float
-    noise: float  # mean of |l| under the tilt: float rounding grows with it
     domain: slice  # of the step's coarse grid
-    log_size: Floats  # (m, n): log |f_0| + log h on those lines, relative to M(c)
-    imag: Floats  # (m, n): Im l on those lines
-
-    def log_bound(self, u: float) -> float:
-        """log of an upper bound of |M(c + iu')| / M(c) for all u' >= u (docs, eq. 12)."""
-        e = np.exp(self.log_size - u * self.imag)
-        fine = e.sum(axis=1)
-        coarse = 2 * e[:, ::2].sum(axis=1)
-        other = 2 * e[:, 1::2].sum(axis=1)
-        value = float((fine + np.abs(coarse - other) + 1e-15).min()) + self.defect
-        return min(math.log(value), 0.0)
 
 
-def domain_of(step: Step, b: float) -> slice:
-    """The part of the step's x-range that carries the tilted mass; at least ``step.inner``."""
+@dataclass(frozen=True, slots=True)
+class SplitLine:
+    """M_0 (``small``) and M_1 (``large``) of one step from the same nodes (docs, Section 5)."""
+
+    count: int
+    ell: Complexes
+    small: Part
+    large: Part
+    log_m: float
+
+
+def _domain(step: Step, b: float) -> slice:
+    """The part of the step's x-range that carries the tilted mass; at least ``step.inner``.
+
+    On the side where mass was dropped the tilted integrand may rise again (docs, Section 4), so
+    the domain ends at its first fall there, or where it is lowest.
+    """
     g = b * step.ell - 0.5 * step.x * step.x
     inner = g[step.inner]
     top = float(inner.max())
-    good = np.flatnonzero(inner > top - 41.0) + step.inner.start
+    good = np.flatnonzero(inner > top - _DEAD) + step.inner.start
     if step.inner.start > 0:  # add: the dangerous side is the left
         right = min(int(good[-1]) + 1, step.x.size - 1)
         outer = g[: step.inner.start + 1]
-        low = np.flatnonzero(outer < top - 41.0)
+        low = np.flatnonzero(outer < top - _DEAD)
         left = int(low[-1]) if low.size else int(outer.argmin())
         if good[0] > step.inner.start:
             left = int(good[0]) - 1
     else:
         left = max(int(good[0]) - 1, 0)
         outer = g[step.inner.stop - 1 :]
-        low = np.flatnonzero(outer < top - 41.0)
+        low = np.flatnonzero(outer < top - _DEAD)
         right = step.inner.stop - 1 + (int(low[0]) if low.size else int(outer.argmin()))
         if good[-1] < step.inner.stop - 1:
             right = int(good[-1]) + 1
     return slice(left, right + 1)
-
-
-def strip_height(step: Step, domain: slice) -> float:
-    """A height Y with Y^2 l'' <= 1.7 < 2 on the domain: l is analytic up to it (docs, eq. 9)."""
-    bend = float(step.curvature[domain].max())
-    return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
-
-
-MOST_POINTS = 20_000  # of a line; beyond, one line costs most of a second
-ALIAS_MARGIN = 4.0  # on sums of |f| that stand for integrals, where only their size matters
-_LEAST_HEIGHT = 1e-3
 
 
 def is_sound(
@@ -138,85 +170,164 @@ def sums_agree(shifted: Complexes, real: Complexes, exponent: float, defect: flo
     return apart <= 2 * defect + 8 * EPS * (1 + exponent) * size
 
 
-def make_line(step: Step, b: float, height: float | None = None) -> Line:
-    """The line for the exponent ``b`` (1 + c for remove, -c for add)."""
-    inside = domain_of(step, b)
-    low, high = float(step.x[inside][0]), float(step.x[inside][-1])
-    height = strip_height(step, inside) if height is None else height
-    for _ in range(60):
-        y = 0.5 * height
-        growth = 0.5 * height * height if b > 0 else 0.0
-        if b < 0:
-            # Re l(x + iY) >= l(x) + log(1 - l'' Y^2 / 2)
-            growth += (
-                float(
-                    _log_sum(
-                        b
-                        * (
-                            step.ell
-                            + np.log1p(
-                                -0.5 * np.minimum(step.curvature, 1.9 / height**2) * height**2
-                            )
-                        )
-                        - 0.5 * step.x**2,
-                        inside,
-                    )
-                    - _log_sum(b * step.ell - 0.5 * step.x**2, inside)
-                )
-                + 0.5 * height * height
-            )
-        if growth < 6.0:
-            break
-        height *= 0.75
-    h = 2 * math.pi * y / (40.0 + growth)
-    n = math.ceil((high - low) / h) + 1
-    if n > MOST_POINTS:
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Points on the middle line (row 0) and the bounding lines: x + iy and l there."""
+
+    x: Floats
+    h: float
+    heights: Floats
+    ell: Complexes
+
+    @property
+    def z(self) -> Complexes:
+        out: Complexes = self.x[None, :] + 1j * self.heights[:, None]
+        return out
+
+    def largest_exponent(self, b: float) -> float:
+        """The largest modulus of log f_0 on the middle line, about."""
+        return abs(b) * float(np.abs(self.ell[0]).max()) + 0.5 * float((self.x**2).max())
+
+
+def _grid(
+    step: Step, domain: slice, height: float, growth: float, fractions: Floats
+) -> _Grid | None:
+    """Lines up to ``height`` over the domain; None where they are not sound.
+
+    ``growth``: e^-growth is the error of the rule that h is chosen for, before B(0) + B(Y).
+    """
+    low, high = float(step.x[domain][0]), float(step.x[domain][-1])
+    y = 0.5 * height
+    n = math.ceil((high - low) / (2 * math.pi * y / growth)) + 1
+    if n > _MOST_POINTS:
         raise UnsoundStrip
     h = (high - low) / (n - 1)
     x: Floats = low + h * np.arange(n, dtype=np.float64)
-    heights = np.concatenate([[y], height * _FRACTIONS])
+    heights = np.concatenate([[y], height * fractions])
     ell, slope, bend = losses(step.law, x, heights, 0.5 * h)
-    if not is_sound(step.law, x, heights, ell, slope, bend, height):
+    sound = is_sound(step.law, x, heights, ell, slope, bend, height)
+    return _Grid(x, h, heights, ell) if sound else None
+
+
+def _defect(log_size: Floats, grid: _Grid, *, split: bool) -> float:
+    """(10) and the two ends of the x-axis, from log |f_0| + log h on all lines.
+
+    The rule on Im z = Y/2 sees the strip 0 <= Im z <= Y, so its error has e^{-2 pi (Y/2)/h}. An end
+    costs at most (Y + h) times the largest |f_0| on its vertical segment. Between the lines it may
+    be larger, for which the change to the next point is added; of a part of a ``split`` only a
+    rise outwards, since such a part ends steeply where its weight does.
+    """
+    y, height = float(grid.heights[0]), float(grid.heights[-1])
+    size = np.exp(log_size[[1, -1]]).sum()
+    strip = float(size) * math.exp(-2 * math.pi * y / grid.h) * _ALIAS_MARGIN
+    rise = log_size[:, [0, -1]] - log_size[:, [1, -2]]
+    outward = log_size[:, [0, -1]] + (np.maximum(rise, 0.0) if split else np.abs(rise))
+    return strip + float(np.exp(outward).max(axis=0).sum()) / grid.h * (height + grid.h)
+
+
+def _growth(step: Step, inside: slice, b: float, height: float) -> float:
+    """log of how much the integral of |f_0| grows up to Im z = ``height``, about.
+
+    By the Gaussian, and for b < 0 also because |e^l| falls: Re l(x+iY) >= l + log(1 - l''Y^2/2).
+    """
+    growth = 0.5 * height * height
+    if b > 0:
+        return growth
+    bend = np.minimum(step.curvature, 1.9 / height**2) * height**2
+    grown = b * (step.ell + np.log1p(-0.5 * bend)) - 0.5 * step.x**2
+    return _log_sum(grown[inside]) - _log_sum((b * step.ell - 0.5 * step.x**2)[inside]) + growth
+
+
+def make_line(step: Step, b: float, height: float | None = None) -> Line:
+    """The line for the exponent ``b`` (1 + c for remove, -c for add).
+
+    Raises:
+        UnsoundStrip: no strip was found on which the bounds hold.
+    """
+    inside = _domain(step, b)
+    height = strip_height(step, inside) if height is None else height
+    for _ in range(60):
+        # a growth beyond e^6 would cost more points than the lower strip that avoids it
+        growth = _growth(step, inside, b, height)
+        if growth < 6.0:
+            break
+        height *= 0.75
+    grid = _grid(step, inside, height, _DECAY + growth, _FRACTIONS)
+    if grid is None:
         if height < _LEAST_HEIGHT:
             raise UnsoundStrip
         return make_line(step, b, 0.8 * height)
-    log_size = (b * ell.real - 0.5 * (x * x)[None, :] + 0.5 * (heights**2)[:, None]) + (
-        math.log(h) - LOG_SQRT_2PI
-    )
+    x, y = grid.x, grid.heights[0]
+    log_scale = math.log(grid.h) - LOG_SQRT_2PI
+    log_size = b * grid.ell.real - 0.5 * (x * x)[None, :] + 0.5 * (grid.heights**2)[:, None]
+    log_size += log_scale
     top = float(log_size[0].max())
-    weights = np.exp(b * ell[0] - 0.5 * (x + 1j * y) ** 2 + (math.log(h) - LOG_SQRT_2PI) - top)
+    weights = np.exp(b * grid.ell[0] - 0.5 * (x + 1j * y) ** 2 + log_scale - top)
     total = float(weights.sum().real)
     log_m = top + math.log(total)
     weights = weights / total
     log_size = log_size - log_m
-    # docs, eq. 10: the rule on Im z = y sees the strip 0 <= Im z <= 2y
-    size = np.exp(log_size).sum(axis=1)
-    strip = float(size[1] + size[-1]) * math.exp(-2 * math.pi * y / h) * ALIAS_MARGIN
-    outward = log_size[:, [0, -1]] + np.abs(log_size[:, [0, -1]] - log_size[:, [1, -2]])
-    edge = float(np.exp(outward).max(axis=0).sum()) / h * (height + h)
+    # what was kept of the numerator beyond the ends of the line, and the sums' own rounding
     kept = b * step.ell[step.inner] - 0.5 * step.x[step.inner] ** 2 - log_m
-    beyond = (step.x[step.inner] < low) | (step.x[step.inner] > high)
-    edge += float(np.exp(kept[beyond]).sum()) * step.h + 1e-18
-    exponent = abs(b) * float(np.abs(ell[0]).max()) + 0.5 * float((x * x).max())
+    beyond = (step.x[step.inner] < x[0]) | (step.x[step.inner] > x[-1])
+    defect = (
+        _defect(log_size, grid, split=False) + float(np.exp(kept[beyond]).sum()) * step.h + 1e-18
+    )
     on_axis = np.exp(log_size[1]).astype(np.complex128)
-    if not sums_agree(weights, on_axis, exponent, strip + edge):
+    if not sums_agree(weights, on_axis, grid.largest_exponent(b), defect):
         raise UnsoundStrip
-    noise = float(np.abs(weights) @ np.abs(ell[0]))
-    imag = np.maximum(ell.imag[1:], 0.0)
-    made = Line(step.count, ell[0], weights, log_m, strip + edge, noise, inside, log_size[1:], imag)
-    if made.defect > 1e-15 and height > 0.5:
+    imag = np.maximum(grid.ell.imag[1:], 0.0)
+    whole = Part(weights, 1.0, defect, log_size[1:], imag, 1e-15)
+    made = Line(step.count, grid.ell[0], whole, log_m, inside)
+    if defect > 1e-15 and height > 0.5:
         # the ends may stand out higher up: where cos(a_k Y) < 0 the far parts of l change sign
         lower = make_line(step, b, 0.75 * height)
-        return lower if lower.defect < made.defect else made
+        return lower if lower.whole.defect < defect else made
     return made
-
-
-def _log_sum(g: Floats, inside: slice) -> float:
-    part = g[inside]
-    top = float(part.max())
-    return top + math.log(float(np.exp(part - top).sum()))
 
 
 def make_lines(side: Side, c: float) -> tuple[Line, ...]:
     """A line per mixed phase at the abscissa ``c``."""
     return tuple(make_line(step, side.b(c)) for step in side.steps)
+
+
+def make_split_line(step: Step, split: Split, b: float, *, of_small: bool = False) -> SplitLine:
+    """The line for the exponent b = 1 + c, relative to M(c) or (``of_small``) to M_0(c).
+
+    Raises:
+        UnsoundStrip: no strip was found on which the bounds hold.
+    """
+    height = min(TURN / split.rate, strip_height(step, split.domain))
+    while True:
+        # |chi| grows by e^{(kappa y)^2} (docs, Section 5.2)
+        growth = 0.5 * height**2 + (height * split.rate) ** 2
+        grid = _grid(step, split.domain, height, _SPLIT_DECAY + growth, _SPLIT_FRACTIONS)
+        if grid is not None:
+            break
+        height *= 0.8
+    z = grid.z
+    log_f = b * grid.ell - 0.5 * z * z + (math.log(grid.h) - LOG_SQRT_2PI)
+    real = log_f[1].real
+    if of_small:
+        real = real + log_ndtr(-math.sqrt(2) * split.rate * (grid.x - split.place))
+    log_m = _log_sum(real)
+    f = np.exp(log_f - log_m)
+    imag = np.maximum(grid.ell.imag[1:], 0.0)
+
+    def part(sign: float, spare: float, margin: float) -> Part:
+        """The terms with the weight 1 - chi (``sign`` 1) or chi (-1)."""
+        terms = f * (0.5 * erfc(sign * split.rate * (z - split.place)))
+        log_size = np.log(np.maximum(np.abs(terms), 1e-300))
+        defect = _defect(log_size, grid, split=True) + 1e-3 * spare
+        if not sums_agree(terms[0], terms[1], grid.largest_exponent(b), defect):
+            raise UnsoundStrip
+        value = float(terms[0].sum().real)
+        return Part(terms[0], value, defect, log_size[1:], imag, spare, margin)
+
+    small, large = part(1.0, 1e-15, 1.0), part(-1.0, 0.0, 1.01)
+    return SplitLine(step.count, grid.ell[0], small, large, log_m)
+
+
+def _log_sum(g: Floats) -> float:
+    top = float(g.max())
+    return top + math.log(float(np.exp(g - top).sum()))

@@ -20,7 +20,7 @@ Complexes = NDArray[np.complex128]
 _TURN = 2 * np.pi
 
 _DROP = 46.0  # terms below e^-46 < 2^-66 of the sum; rounding level even for thousands of them
-_CHUNK = 256
+_CHUNK = 256  # points at a time: their relevant components are few, and tables stay in cache
 
 
 def on_branch(value: Complexes, y: Floats, slope: Floats) -> Complexes:
@@ -149,10 +149,12 @@ def losses(law: Law, x: Floats, y: Floats, reach: float = 0.0) -> tuple[Complexe
         second[part] = spread.sum(axis=1) / total
         turn = np.exp(1j * np.outer(a, y))  # (K, m)
         big = np.log(q @ turn).T + top[None, :]
+        # near l = 0 log(1 + d) with d = sum p_k (e^t - 1) keeps the digits that log(sum) loses;
+        # 0.3 on the axis, and |d| < 1/2 on the line, since log1p serves no other place
         small = np.abs(top + np.log(total)) < 0.3
         if small.any():
             ts = t[small]
-            large = ts > 30.0
+            large = ts > 30.0  # there p_k e^t overflows apart, and -1 is below its rounding
             growth = np.where(large, np.exp(np.where(large, e[small], 0.0)), 0.0) + np.where(
                 large, 0.0, np.exp(w)[None, :] * np.expm1(np.where(large, 0.0, ts))
             )

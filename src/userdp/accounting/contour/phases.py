@@ -16,7 +16,7 @@ from userdp.vocabulary import require_count, require_positive, require_probabili
 
 Floats = NDArray[np.float64]
 
-LEAST_LOG = 5000.0  # components of probability below e^-5000 are not kept
+_LEAST_LOG = 5000.0  # components of probability below e^-5000 are not kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,16 +66,26 @@ class Phase:
         return len(self.shifts) == 1
 
 
-def _from_log_ratios(log_ratios: Floats, offset: int, scale: float) -> tuple[Floats, Floats]:
-    """(shifts, log p) from log(p_{k+1}/p_k); anchored at the mode, so rounding is ~1e-16 there."""
+def _from_log_ratios(
+    log_ratios: Floats, *, scale: float, noise_multiplier: float, count: int
+) -> Phase:
+    """The phase of shift ``scale``·k, k = 0, 1, ..., from log(p_{k+1}/p_k), which must fall.
+
+    They are added up from the mode, so that rounding is near 1e-16 where most of the mass is.
+    """
     mode = int(np.searchsorted(-log_ratios, 0.0))  # ratios fall: first one below 0 follows the mode
     up = _cumulated(log_ratios[mode:])
     down = -_cumulated(log_ratios[:mode][::-1])[::-1]
     log_p = np.concatenate([down, [0.0], up])
     log_p -= math.log(math.fsum(np.exp(log_p)))
-    keep = log_p > -LEAST_LOG  # the rest, < 1e7 e^-5000 in all, is accounted for by `Side`
-    k = np.arange(offset, offset + log_p.size, dtype=np.float64)
-    return k[keep] * scale, log_p[keep]
+    keep = log_p > -_LEAST_LOG  # the rest, < 1e7 e^-5000 in all, is accounted for by `Side`
+    shifts = np.arange(log_p.size, dtype=np.float64)[keep] * scale
+    return Phase(
+        shifts=tuple(shifts.tolist()),
+        log_probabilities=tuple(log_p[keep].tolist()),
+        noise_multiplier=noise_multiplier,
+        count=count,
+    )
 
 
 def _cumulated(terms: Floats) -> Floats:
@@ -120,13 +130,7 @@ def binomial_phase(
         )
     k = np.arange(group_size, dtype=np.float64)
     log_ratios = np.log((group_size - k) / (k + 1)) + (math.log(p) - math.log1p(-p))
-    shifts, log_p = _from_log_ratios(log_ratios, 0, scale)
-    return Phase(
-        shifts=tuple(shifts.tolist()),
-        log_probabilities=tuple(log_p.tolist()),
-        noise_multiplier=noise_multiplier,
-        count=count,
-    )
+    return _from_log_ratios(log_ratios, scale=scale, noise_multiplier=noise_multiplier, count=count)
 
 
 def hypergeometric_phase(
@@ -155,10 +159,4 @@ def hypergeometric_phase(
     j = np.arange(top, dtype=np.float64)  # population >= batch_size, so 0 draws are possible
     numerator = (group_size - j) * (batch_size - j)
     log_ratios = np.log(numerator / ((j + 1) * (population - batch_size + j + 1)))
-    shifts, log_p = _from_log_ratios(log_ratios, 0, scale)
-    return Phase(
-        shifts=tuple(shifts.tolist()),
-        log_probabilities=tuple(log_p.tolist()),
-        noise_multiplier=noise_multiplier,
-        count=count,
-    )
+    return _from_log_ratios(log_ratios, scale=scale, noise_multiplier=noise_multiplier, count=count)

@@ -18,7 +18,11 @@ from userdp.accounting.contour.losses import Floats, Law, losses
 from userdp.accounting.contour.phases import Phase
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_LEFT = 9.2  # Phi(-9.2) < 2e-20
+# On the side where nothing is dropped on purpose, x ends where a normal tail is below 2e-20 of all
+# mass; it is the light side of the tilted integrand too, since l falls there.
+_LEFT = 9.2
+# Beyond the cut the grid goes on for 9 deviations: a line's domain may have to end there (`line`).
+_BEYOND = 9.0
 # Mass below what a double holds: components under e^-5000 (phases.py; T 1e7 e^-5000 < 1e-2100),
 # and whatever else underflows. No upper bound goes below it.
 UNDERFLOW = 1e-300
@@ -77,7 +81,18 @@ class Side:
         return k0, k1, k2
 
 
+def strip_height(step: Step, domain: slice) -> float:
+    """A height Y with Y^2 l'' <= 1.7 < 2 on the domain: l is analytic up to it (docs, eq. 9).
+
+    1.7 leaves room for l'' between the grid points, which `is_sound` asks on the finer grid. Beyond
+    3 the Gaussian's own growth e^{Y^2/2} costs more than a higher strip gains.
+    """
+    bend = float(step.curvature[domain].max())
+    return min(3.0, math.sqrt(1.7 / bend)) if bend > 0 else 3.0
+
+
 def _grid_step(a: Floats) -> float:
+    """h_1 of eq. 8: fine enough for a unit Gaussian and for the strip of height pi/gap."""
     gap = float(np.diff(a).max()) if a.size > 1 else 0.0
     return min(0.3, 0.9 / gap) if gap > 0 else 0.3
 
@@ -96,21 +111,24 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
         missing = float(tail[keep]) if keep < a.size else 0.0
         law = Law(a[:keep], w[:keep], missing)
         head = np.cumsum(p[:keep])
+        # nothing of Q lies left of the first component that is not negligible, less a normal tail
         low = float(law.a[int(np.searchsorted(head, 1e-20))]) - _LEFT
         high = float(law.a[-1]) + reach
+        # the first of 24 places beyond which Q has less than the budget
         candidates = np.linspace(max(low + 1, high - reach - float(law.a[-1])), high, 24)
         ok = law.log_upper_tail(candidates) <= math.log(budget)
         must = float(candidates[int(ok.argmax())]) if ok.any() else high
         dropped = missing + budget
-        ends = (low, must + 9.0)
+        ends = (low, must + _BEYOND)
         if reach_c is not None:
+            # e^{(1+c)l - x^2/2} has its last peak near (1+c) a_max, and has fallen 9.5 beyond it
             ends = (low, max(must, (1.0 + reach_c) * float(law.a[-1]) + 9.5))
             must = ends[1] + 1.0
     else:
         law = Law(a, w, 0.0)
         must = -reach
         dropped = budget
-        ends = (must - 9.0, _LEFT)
+        ends = (must - _BEYOND, _LEFT)
     h = _grid_step(law.a)
     points = (ends[1] - ends[0]) / h
     if points > _MOST_POINTS or points * law.a.size > _MOST_TERMS:

@@ -7,119 +7,17 @@ S = sum_m delta(eps + m Lambda) e^{c m Lambda} >= delta(eps) (docs, eq. 6).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from userdp.accounting.contour.line import EPS, Line
+from userdp.accounting.contour.chernoff import Chernoff
+from userdp.accounting.contour.line import Line, Part
 from userdp.accounting.contour.losses import Complexes, Floats
 from userdp.accounting.contour.precise import departures, log1p
-from userdp.accounting.contour.rounding import rounding, widened
-from userdp.accounting.contour.side import LOG_SQRT_2PI, Side, Step
-
-RATIOS = np.concatenate([np.linspace(0.02, 0.98, 33), 1 + np.geomspace(0.01, 60.0, 40)])
-
-
-@dataclass(frozen=True, slots=True)
-class Chernoff:
-    """log kappa(a) + K(a) at several a: delta(eps) <= exp(value - a eps) for each (docs, eq. 7).
-
-    K is that of the measure on certain domains of x. What was kept may reach further: ``beyond`` is
-    the numerator's mass there, all steps together, so that delta(eps) of all that was kept is at
-    most exp(value - a eps) + ``beyond`` (docs, eq. 4).
-    """
-
-    a: Floats
-    value: Floats
-    log_mass: float = 0.0  # of the numerator measure: delta <= exp(log_mass)
-    beyond: float = 0.0
-
-    def log_delta(self, epsilon: float) -> float:
-        """log of an upper bound of delta(epsilon) on the domains, also for negative epsilon."""
-        return min(self.log_mass, float((self.value - self.a * epsilon).min()))
-
-    def most_delta(self, epsilon: float) -> float:
-        """An upper bound of delta(epsilon) of all that was kept; may exceed 1."""
-        return math.exp(min(self.log_delta(epsilon), 1.0)) * (1 + 1e-12) + self.beyond
-
-    def log_excess(self, c: float, epsilon: float, period: Floats) -> Floats:
-        """log of sum_{m != 0} delta(eps + m period) e^{c m period}, bounded; elementwise."""
-        gap = np.abs(self.a - c)[None, :] * period[:, None]
-        e = (self.value - self.a * epsilon)[None, :] - gap - np.log1p(-np.exp(-gap) * (1 - 1e-12))
-        left = e[:, self.a < c].min(axis=1)
-        zero = self.log_mass - c * period - np.log1p(-np.exp(-c * period) * (1 - 1e-12))
-        right = e[:, self.a > c].min(axis=1)
-        out: Floats = np.logaddexp(np.minimum(left, zero), right)
-        return out
-
-
-def log_kappa(a: Floats) -> Floats:
-    """log of kappa(a) = a^a / (1+a)^(1+a) = max over y > 0 of (1 - e^-y) e^{-ay}."""
-    out: Floats = a * np.log(a) - (1 + a) * np.log1p(a)
-    # a log a - a log(1+a) cancels for large a: -a log1p(1/a) - log1p(a)
-    return np.where(a > 1, -a * np.log1p(1 / np.maximum(a, 1)) - np.log1p(a), out)
-
-
-def quadrature_slack(step: Step, domain: slice, b: Floats, e: Floats) -> Floats:
-    """log of what the coarse rule may miss inside the domain, for sums of ``e`` (docs, eq. 8).
-
-    The error is at most 2 growth / (e^{2 pi Y/h} - 1) of the integral for every Y of the strip,
-    growth = e^{Y^2/2}, and for b < 0 also the weighted mean of (1 - Y^2 l''/2)^b.
-    """
-    bend = step.bend[domain]
-    most = float(bend.max())
-    height = min(2 * math.pi / step.h, math.sqrt(1.7 / most)) if most > 0 else 2 * math.pi / step.h
-    best = np.full(b.size, np.inf)
-    for y in (height, 0.6 * height, 0.35 * height):
-        log_error = 0.5 * y * y - 2 * math.pi * y / step.h + math.log(2.01)
-        grown = np.full(b.size, log_error)
-        if b[0] < 0:
-            steep = b[:, None] * np.log1p(-0.5 * y * y * bend)[None, :]
-            grown += np.log((e * np.exp(np.minimum(steep, 600.0))).sum(axis=1) / e.sum(axis=1))
-        best = np.minimum(best, grown)
-    out: Floats = np.where(best < -0.1, -np.log1p(-np.exp(np.minimum(best, -0.1))), np.inf)
-    return out
-
-
-def chernoff(side: Side, domains: tuple[slice, ...], a: Floats, smoothing: float = 0.0) -> Chernoff:
-    """Chernoff bounds at the orders ``a`` for the measure kept on ``domains`` (one per step).
-
-    K(a) is a coarse upper sum, rounded up by at least 1e-6 per step (docs, eq. 8); where nothing
-    is proven about an order, its bound is infinite.
-    """
-    k = 0.5 * (side.mu2 + smoothing) * a * (a + 1)
-    b = 1.0 + a if side.remove else -a
-    beyond = math.fsum(
-        step.count * _mass_beyond(step, domain, remove=side.remove)
-        for step, domain in zip(side.steps, domains, strict=True)
-    )
-    for step, domain in zip(side.steps, domains, strict=True):
-        ell, x = step.ell[domain], step.x[domain]
-        g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
-        top = g.max(axis=1)
-        e = np.exp(g - top[:, None])
-        total = (e.sum(axis=1) + e[:, 0] + e[:, -1]) * step.h
-        slack = np.maximum(quadrature_slack(step, domain, b, e), 1e-6)
-        k = k + step.count * (top + np.log(total) - LOG_SQRT_2PI + slack)
-    return Chernoff(a, k + 1e-9 * np.abs(k) + log_kappa(a), beyond=beyond)
-
-
-def _mass_beyond(step: Step, domain: slice, *, remove: bool) -> float:
-    """An upper sum of the numerator's mass on ``step.inner`` outside ``domain``, one step.
-
-    A tilted integrand may end long before the mass does: f_0 e^-41 below its top still is a mass of
-    e^-41 e^{-c l}, which can be more than all of a tiny delta. Each end counts as a whole point.
-    """
-    total = 0.0
-    for part in (
-        slice(step.inner.start, domain.start + 1),
-        slice(domain.stop - 1, step.inner.stop),
-    ):
-        if part.stop - part.start > 1:
-            x = step.x[part]
-            level = -0.5 * x * x + (step.ell[part] if remove else 0.0)
-            total += float(np.exp(level).sum())
-    return total * step.h * math.exp(-LOG_SQRT_2PI) * 1.01
+from userdp.accounting.contour.rounding import EPS, rounding, widened
+from userdp.accounting.contour.side import Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +34,7 @@ class Nodes:
     value: Complexes
     slop: Floats
     log_m: float
-    noise: float
-    bounds: Chernoff
+    bounds: Chernoff  # of the excess
     log_tail: float  # log of a bound on |M(s)/M(c)|^T beyond the last node
     smoothing: float  # v: variance of the extra Gaussian, 0 for none
     rest: Chernoff | Nodes | None = None  # bounds what the nodes leave out (docs, Section 5)
@@ -158,6 +55,52 @@ class Nodes:
         object.__setattr__(self, "error", 2 * float((ends * self.slop) @ (1 / np.abs(s * (s + 1)))))
 
 
+@dataclass(frozen=True, slots=True)
+class NodeValues:
+    """One step's M(s_j), relative to e^log_m: values, bounds of their errors, logarithms."""
+
+    value: Complexes
+    error: Floats
+    log: Complexes
+
+
+def at_nodes(part: Part, ell: Complexes, c: float, h: float, n: int) -> NodeValues:
+    """One step at s_j = c + ijh, j < n.
+
+    M is M(c) + sum w (e^{iul} - 1), so that M/M(c) - 1 keeps its relative accuracy where it is
+    small, and T log M loses nothing for large T (docs, Section 3.4).
+    """
+    u: Floats = h * np.arange(n, dtype=np.float64)
+    away = departures(part.weights, ell, h, n) / part.value
+    error = part.defect + rounding(part.weights, ell, c, u)
+    return NodeValues(part.value * (1 + away), error, math.log(part.value) + log1p(away))
+
+
+def product(
+    side: Side,
+    factors: Sequence[tuple[int, NodeValues]],
+    c: float,
+    h: float,
+    n: int,
+    smoothing: float = 0.0,
+) -> tuple[Complexes, Floats]:
+    """(log of prod M(s_j)^T relative to prod M(c)^T, its growth) for (T, M(s_j)) of each step.
+
+    The error of the product is at most |product| (e^growth - 1): see `widened`.
+    """
+    u: Floats = h * np.arange(n, dtype=np.float64)
+    log_value = np.zeros(n, dtype=np.complex128)
+    growth = np.zeros(n)
+    for count, at in factors:
+        log_value += count * at.log
+        growth += count * np.log1p(at.error / np.maximum(np.abs(at.value), 1e-300))
+    if not side.remove:
+        log_value = np.conj(log_value)  # lines are made for F(b + iu), u >= 0; add asks F(-c - iu)
+    log_value += (side.mu2 + smoothing) * (-0.5 * u * u + 1j * u * (c + 0.5))
+    growth += EPS * (64.0 + 8 * np.abs(log_value))
+    return log_value, growth
+
+
 def compute_nodes(
     side: Side,
     lines: tuple[Line, ...],
@@ -170,34 +113,21 @@ def compute_nodes(
     epsilon: float,
 ) -> Nodes:
     """The nodes s_j = c + ijh, j = 0 .. n-1."""
-    u: Floats = h * np.arange(n, dtype=np.float64)
-    mu2 = side.mu2 + smoothing
-    log_value = np.zeros(n, dtype=np.complex128)
-    growth = np.zeros(n)
-    log_m = 0.5 * mu2 * c * (c + 1)
-    noise = 0.0
+    factors = [(line.count, at_nodes(line.whole, line.ell, c, h, n)) for line in lines]
+    log_value, growth = product(side, factors, c, h, n, smoothing)
+    log_m = 0.5 * (side.mu2 + smoothing) * c * (c + 1)
     for line in lines:
-        away = departures(line.weights, line.ell, h, n)
-        size = np.maximum(np.abs(1 + away), 1e-300)
-        log_value += line.count * log1p(np.where(away == -1, away + 1e-300, away))
-        per_step = line.defect + rounding(line.weights, line.ell, c, u)
-        growth += line.count * np.log1p(per_step / size)
         log_m += line.count * line.log_m
-        noise += line.count * line.noise
-    if not side.remove:
-        log_value = np.conj(log_value)
-    log_value += mu2 * (-0.5 * u * u + 1j * u * (c + 0.5))
-    noise += mu2 * (c + 1)
-    growth += EPS * (64.0 + 8 * np.abs(log_value))
     value, slop = np.exp(log_value), widened(log_value.real, growth)
-    return Nodes(
-        side, c, h, value, slop, log_m, noise, bounds, log_tail, smoothing, epsilon=epsilon
-    )
+    return Nodes(side, c, h, value, slop, log_m, bounds, log_tail, smoothing, epsilon=epsilon)
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """delta(epsilon) in pieces. ``lower`` <= delta <= ``upper``, both already with dropped mass."""
+    """delta(epsilon) of what the nodes sum, in units of exp(log_scale): lower <= delta <= upper.
+
+    The mass that was dropped, and what `Nodes.rest` bounds without a sum, are not in it.
+    """
 
     lower: float
     upper: float
@@ -218,18 +148,21 @@ def _turns(h: float, n: int, epsilon: float) -> Complexes:
 
 def estimate(nodes: Nodes, epsilon: float) -> tuple[float, float, float]:
     """(sum, its slope in epsilon, log of their scale), uncertified: for root finding."""
-    scale = nodes.h / math.pi
-    log_scale = nodes.log_m - nodes.c * epsilon
-    turn = _turns(nodes.h, nodes.value.size, epsilon)
-    total, slope = (
-        scale * float((nodes.payoff @ turn).real),
-        -scale * float((nodes.density @ turn).real),
-    )
+    total, slope, log_scale, _ = _bare_sum(nodes, epsilon)
     if isinstance(nodes.rest, Nodes):
         other, other_slope, other_scale = estimate(nodes.rest, epsilon)
         factor = math.exp(min(other_scale - log_scale, 600.0))
         return total + other * factor, slope + other_slope * factor, log_scale
     return total, slope, log_scale
+
+
+def _bare_sum(nodes: Nodes, epsilon: float) -> tuple[float, float, float, Complexes]:
+    """(S, dS/d epsilon, log of their scale, e^{-iu epsilon}): the nodes' own sum, no bounds."""
+    turn = _turns(nodes.h, nodes.value.size, epsilon)
+    scale = nodes.h / math.pi
+    total = scale * float((nodes.payoff @ turn).real)
+    slope = -scale * float((nodes.density @ turn).real)
+    return total, slope, nodes.log_m - nodes.c * epsilon, turn
 
 
 def _grown(exponent: float) -> float:
@@ -241,11 +174,9 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     """The certified sum at ``epsilon`` (docs, eq. 14), scaled by exp(log_scale)."""
     c, h = nodes.c, nodes.h
     n = nodes.value.size
-    turn = _turns(h, n, epsilon)
+    total, slope, log_scale, turn = _bare_sum(nodes, epsilon)
     scale = h / (2 * math.pi)
-    log_scale = nodes.log_m - c * epsilon
-    total = 2 * scale * float((nodes.payoff @ turn).real)
-    slope = -2 * scale * float((nodes.density @ turn).real)
+    # the phase u epsilon of each term is rounded; 24 ulps for the two tables and their products
     size = np.abs(nodes.payoff)
     phase = abs(epsilon) * h * float(size @ np.arange(n, dtype=np.float64))
     error = scale * (nodes.error + 2 * EPS * (8 * phase + 24 * float(size.sum())))
@@ -253,29 +184,24 @@ def evaluate(nodes: Nodes, epsilon: float) -> Sum:
     count = 32.0 * sum(step.count for step in nodes.side.steps)
     error += abs(total) * EPS * (8 * (abs(nodes.log_m) + c * abs(epsilon) + 8) + count)
     last = n * h
-    # docs, eq. 13
-    error += _grown(nodes.log_tail) * (1 / last + h / last**2) / math.pi
+    error += _grown(nodes.log_tail) * (1 / last + h / last**2) / math.pi  # docs, eq. 13
     log_excess = nodes.bounds.log_excess(c, epsilon, np.array([2 * math.pi / h]))
     excess = _grown(float(log_excess[0]) - log_scale)
+    # aliasing only adds to the sum (docs, eq. 6): its bound is taken off the lower end alone
     lower, upper = total - error - excess, total + error
-    if nodes.smoothing > 0:
+    if nodes.smoothing > 0:  # docs, eq. 18: what the extra Gaussian may have added
         v = nodes.smoothing
         u = h * np.arange(n)
         kernel = nodes.value * turn
         density = scale * (2 * float(kernel.real.sum()) - float(kernel[0].real))
         slop = nodes.slop + np.abs(kernel) * (EPS * (8 * u * abs(epsilon) + 16))
-        density_error = (
-            2 * scale * float(slop.sum()) + _grown(nodes.log_tail) * (1 / (v * last) + h) / math.pi
-        )
+        tail = _grown(nodes.log_tail) * (1 / (v * last) + h) / math.pi
+        density_error = 2 * scale * float(slop.sum()) + tail
         lower -= v * _grown(v / 8) * (max(density, 0.0) + density_error)
     if isinstance(nodes.rest, Nodes):
         other = evaluate(nodes.rest, epsilon)
         factor = math.exp(min(other.log_scale - log_scale, 600.0))
-        return Sum(
-            lower + max(other.lower, 0.0) * factor,
-            upper + other.upper * factor,
-            total + other.middle * factor,
-            slope + other.slope * factor,
-            log_scale,
-        )
+        lower += max(other.lower, 0.0) * factor
+        upper += other.upper * factor
+        total, slope = total + other.middle * factor, slope + other.slope * factor
     return Sum(lower, upper, total, slope, log_scale)

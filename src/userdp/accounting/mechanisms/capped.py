@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
 
 from scipy.special import betainc
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.closeness import addition, close_delta, close_epsilon
 from userdp.accounting.laws import Binomial
-from userdp.accounting.mechanisms.base import NoisySteps
-from userdp.accounting.mechanisms.mixture import Mixture
+from userdp.accounting.mechanisms.mixture import ByMixture
 from userdp.errors import UseError
 from userdp.vocabulary import Adjacency, delta_up, require_count, require_delta, require_epsilon
 
@@ -27,7 +25,7 @@ _SHARES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Capped(NoisySteps):
+class Capped(ByMixture):
     """Steps in which a draw of more than ``cap`` units is cut to ``cap``.
 
     Guarantee: the capped run differs from the one without a cap with probability at most
@@ -37,7 +35,7 @@ class Capped(NoisySteps):
     therefore 0.
 
     Args:
-        uncapped: the steps without the cap.
+        mixture: the steps without the cap.
         cap: most units (users or examples) of a step; at least 1.
         drawn: the law of the units drawn at a step from the largest data set allowed: its
             ``trials`` are a *public upper bound* on the units of the larger data set.
@@ -46,7 +44,6 @@ class Capped(NoisySteps):
         UseError: a parameter is out of its range.
     """
 
-    uncapped: Mixture
     cap: int
     drawn: Binomial
 
@@ -55,28 +52,7 @@ class Capped(NoisySteps):
 
     @property
     def adjacency(self) -> Adjacency:
-        return self.uncapped.adjacency
-
-    @property
-    def steps(self) -> int:
-        return self.uncapped.steps
-
-    @property
-    def noise_multiplier(self) -> float:
-        return self.uncapped.noise_multiplier
-
-    @property
-    def items(self) -> int:
-        return self.uncapped.items
-
-    def with_steps(self, steps: int) -> Self:
-        return replace(self, uncapped=self.uncapped.with_steps(steps))
-
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
-        return replace(self, uncapped=self.uncapped.with_noise_multiplier(noise_multiplier))
-
-    def of(self, items: int) -> Self:
-        return replace(self, uncapped=self.uncapped.of(items))
+        return self.mixture.adjacency
 
     @property
     def overflow(self) -> float:
@@ -90,7 +66,7 @@ class Capped(NoisySteps):
 
     def delta(self, epsilon: float) -> Bracket:
         """Bounds of the least δ at this ε, >= 0."""
-        bracket = self.uncapped.delta(require_epsilon(epsilon))
+        bracket = self.mixture.delta(require_epsilon(epsilon))
         upper = close_delta(bracket.upper, epsilon, distance=self.overflow)
         return replace(bracket, lower=0.0, upper=upper)
 
@@ -102,7 +78,7 @@ class Capped(NoisySteps):
         """
         require_delta(delta)
         bracket = close_epsilon(
-            self.uncapped.epsilon, delta, distance=self.overflow, shares=_SHARES, usable=0.999
+            self.mixture.epsilon, delta, distance=self.overflow, shares=_SHARES, usable=0.999
         )
         if bracket is None:
             raise UseError(

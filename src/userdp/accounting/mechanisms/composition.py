@@ -31,11 +31,12 @@ from userdp.accounting.contour import (
 from userdp.accounting.mechanisms.base import Mechanism
 from userdp.accounting.mechanisms.mixture import Mixture
 from userdp.accounting.mechanisms.pure import PureQuery
+from userdp.accounting.roots import narrow
 from userdp.errors import UseError
 from userdp.vocabulary import Adjacency, require_delta, require_epsilon
 
 _MOST_ATOMS, _FINE_ATOMS = 1024, 1 << 14  # beside Gaussian parts; while outcomes are combined
-_TOLERANCE = 1e-7
+_TOLERANCE = 2e-8
 _UP, _DOWN = 1 + 1e-12, 1 - 1e-12  # sums of non-negative terms, rounded outwards
 
 Part = Mixture | PureQuery
@@ -91,12 +92,11 @@ class Composition(Mechanism):
         if product.delta(0.0).upper <= delta:
             return Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
         # Basic composition bounds the answer from above, the Gaussian parts alone from below.
-        gauss = (
-            epsilon_bracket(phases, delta)
-            if phases
-            else Bracket(lower=0.0, upper=0.0, accountant=ACCOUNTANT)
-        )
-        return _invert(product.delta, delta, gauss.lower, gauss.upper + math.fsum(pure))
+        lower, upper = 0.0, math.fsum(pure)
+        if phases:
+            gauss = epsilon_bracket(phases, delta)
+            lower, upper = gauss.lower, gauss.upper + upper
+        return _invert(product.delta, delta, lower, upper)
 
     def dp_event(self) -> Any:
         from userdp.accounting import dp_accounting_backend
@@ -119,44 +119,25 @@ def _invert(
 ) -> Bracket:
     """Certified bounds of the ε in [lower, upper] at which a falling ``delta_at`` passes ``delta``.
 
-    log δ is nearly straight in ε: interpolation in it lands within the tolerance after a few turns
-    (false position with the Illinois weights), and each end of the bracket is certified by itself.
+    Each end is certified by itself: at the upper one δ was seen to be at most ``delta``, at the
+    lower one to be above it. The search ends where the bracket of δ holds ``delta``.
     """
-    ends = [lower, upper]
-    heights = [_log_ratio(delta_at(end), delta) for end in ends]
-    weights = [1.0, 1.0]
-    for _ in range(100):
-        low, high = ends
-        tolerance = _TOLERANCE * max(high, 1e-3)
-        if high - low <= tolerance:
-            break
-        rise, fall = heights[0] * weights[0], heights[1] * weights[1]
-        straight = low + (high - low) * rise / (rise - fall) if rise > 0 > fall else -1.0
-        middle = straight if low < straight < high else 0.5 * (low + high)
-        side = 1 if middle - low > high - middle else -1
-        middle = min(max(middle + side * 0.4 * tolerance, low), high)
-        found = delta_at(middle)
-        if found.lower <= delta < found.upper:
-            break
-        end = 1 if found.upper <= delta else 0
-        ends[end], heights[end] = middle, _log_ratio(found, delta)
-        weights[end], weights[1 - end] = 1.0, weights[1 - end] * 0.5
+
+    def excess(epsilon: float) -> float | None:
+        bracket = delta_at(epsilon)
+        if bracket.lower <= delta < bracket.upper:
+            return None
+        return math.log(max(bracket.upper, 1e-300) / delta)
+
+    ends = narrow(excess, lower, upper, relative=_TOLERANCE, absolute=_TOLERANCE * 1e-3)
     return Bracket(lower=ends[0], upper=ends[1], accountant=ACCOUNTANT)
 
 
-def _log_ratio(found: Bracket, delta: float) -> float:
-    return math.log(max(found.upper, 1e-300) / delta)
+_Losses = tuple[Floats, Floats]
+"""Outcomes of all pure queries: their losses, and their probabilities R₁ on the first data set."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Losses:
-    """Outcomes of all pure queries: each loss, and its probability R₁ on the first data set."""
-
-    loss: Floats
-    weight: Floats
-
-
-def _coarser(loss: Floats, weight: Floats, most: int, *, upwards: bool) -> tuple[Floats, Floats]:
+def _coarser(loss: Floats, weight: Floats, most: int, *, upwards: bool) -> _Losses:
     """At most about ``most`` outcomes, each loss rounded one way."""
     if len(loss) <= most:
         return loss, weight
@@ -179,10 +160,10 @@ def _atoms(pure: Sequence[float], *, upwards: bool, most: int) -> _Losses:
         loss, weight = _coarser(loss, weight, _FINE_ATOMS, upwards=upwards)
     loss, weight = _coarser(loss, weight, most, upwards=upwards)
     nudge = 1e-11 * len(pure)  # np.round moved each loss by at most 5e-13 per query
-    return _Losses(loss + (nudge if upwards else -nudge), weight)
+    return loss + (nudge if upwards else -nudge), weight
 
 
-def _pooled(loss: Floats, weight: Floats) -> tuple[Floats, Floats]:
+def _pooled(loss: Floats, weight: Floats) -> _Losses:
     """Equal losses once, with their weights added."""
     distinct, index = np.unique(loss, return_inverse=True)
     pooled = np.zeros(len(distinct))
@@ -210,11 +191,9 @@ class _Product:
 
 def _mean(way: OneWay, losses: _Losses, epsilon: float) -> tuple[float, float]:
     """Lower and upper bound of Σ_o R₁(o) δ(ε - L_o)."""
-    if way.is_trivial:
-        value = float(losses.weight @ np.maximum(-np.expm1(epsilon - losses.loss), 0.0))
+    loss, weight = losses
+    if way.is_trivial:  # at once: there may be thousands of outcomes
+        value = float(weight @ np.maximum(-np.expm1(epsilon - loss), 0.0))
         return value, value
-    pairs = [way.at(epsilon - loss) for loss in losses.loss]
-    return (
-        math.fsum(w * pair[0] for w, pair in zip(losses.weight, pairs, strict=True)),
-        math.fsum(w * pair[1] for w, pair in zip(losses.weight, pairs, strict=True)),
-    )
+    bounds = np.array([way.at(epsilon - one) for one in loss])
+    return math.fsum(weight * bounds[:, 0]), math.fsum(weight * bounds[:, 1])

@@ -24,78 +24,54 @@ Source: the lemma of Vadhan 2017, 2.2, for two steps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.group_privacy import example_target, group_guarantee
-from userdp.accounting.mechanisms.base import NoisySteps
-from userdp.accounting.mechanisms.mixture import Mixture, gaussian_steps
+from userdp.accounting.mechanisms.mixture import ByMixture, Mixture, gaussian_steps
 from userdp.vocabulary import Adjacency, require_delta, require_epsilon
 
 ACCOUNTANT = "contour (remove, then add)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exchanged(NoisySteps):
+class Exchanged(ByMixture):
     """Steps in which one user's items are exchanged for others; see the module.
 
     Guarantee: ``upper`` of `epsilon` and `delta` bounds every pair of neighbours. ``lower`` is the
     price of zero-out adjacency, which is a special case; the truth lies between.
 
     Args:
-        removed: the same steps where the user's items vanish: half of the way.
+        mixture: the same steps where the user's items vanish: half of the way.
         adjacency: what the exchange is called.
     """
 
-    removed: Mixture
     adjacency: Adjacency = Adjacency.FIXED_GRAPH
-
-    @property
-    def steps(self) -> int:
-        return self.removed.steps
-
-    @property
-    def noise_multiplier(self) -> float:
-        return self.removed.noise_multiplier
-
-    @property
-    def items(self) -> int:
-        return self.removed.items
 
     @property
     def in_full(self) -> Mixture:
         """The Gaussian mechanism in which all of the user's items join each step."""
         return gaussian_steps(
-            shift=2.0 * self.removed.scale * self.items,
+            shift=2.0 * self.mixture.scale * self.items,
             noise_multiplier=self.noise_multiplier,
             steps=self.steps,
             adjacency=self.adjacency,
         )
 
-    def with_steps(self, steps: int) -> Self:
-        return replace(self, removed=self.removed.with_steps(steps))
-
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
-        return replace(self, removed=self.removed.with_noise_multiplier(noise_multiplier))
-
-    def of(self, items: int) -> Self:
-        return replace(self, removed=self.removed.of(items))
-
     def epsilon(self, delta: float) -> Bracket:
         """Bounds of the least ε at this δ, in (0, 1)."""
         return Bracket(
-            lower=self.removed.epsilon(require_delta(delta)).lower,
-            upper=min(_twice(self.removed, delta), self.in_full.epsilon(delta).upper),
+            lower=self.mixture.epsilon(require_delta(delta)).lower,
+            upper=min(_twice(self.mixture, delta), self.in_full.epsilon(delta).upper),
             accountant=ACCOUNTANT,
         )
 
     def delta(self, epsilon: float) -> Bracket:
         """Bounds of the least δ at this ε, >= 0."""
         half = require_epsilon(epsilon) / 2
-        twice = group_guarantee(half, min(self.removed.delta(half).upper, 1 - 2**-53), 2).delta
+        twice = group_guarantee(half, min(self.mixture.delta(half).upper, 1 - 2**-53), 2).delta
         return Bracket(
-            lower=self.removed.delta(epsilon).lower,
+            lower=self.mixture.delta(epsilon).lower,
             upper=min(1.0, twice, self.in_full.delta(epsilon).upper),
             accountant=ACCOUNTANT,
         )

@@ -29,8 +29,8 @@ class Mixture(NoisySteps):
     """T steps that are dominated by N(scale·K, σ²) against N(0, σ²), with K drawn from ``law``.
 
     Guarantee: ``epsilon`` and ``delta`` bracket, in the worse of both directions,
-    δ(ε) = H_{e^ε}(N(0, σ²)^T, N(scale·K, σ²)^T). That this pair dominates what runs under
-    ``adjacency`` is the part of whoever names the law (`userdp.sampling`). K = 1 with certainty
+    δ(ε) = H_{e^ε}(N(0, σ²)^T, N(scale·K, σ²)^T). The sampling that names the law must show that
+    this pair dominates what runs under ``adjacency`` (`userdp.sampling`). K = 1 with certainty
     is the plain Gaussian mechanism of sensitivity ``scale``, with
     δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), μ = scale·√T / σ (Balle & Wang 2018, Theorem 8).
 
@@ -73,24 +73,25 @@ class Mixture(NoisySteps):
     def phases(self) -> tuple[Phase, ...]:
         """The dominating pair, as phases of identical steps."""
         law = self.law
+        noise = {"noise_multiplier": self.noise_multiplier, "scale": self.scale}
         if isinstance(law, Binomial):
-            phase = binomial_phase(
-                group_size=law.trials,
-                sampling_probability=law.probability,
-                noise_multiplier=self.noise_multiplier,
-                count=self.steps,
-                scale=self.scale,
+            return (
+                binomial_phase(
+                    group_size=law.trials,
+                    sampling_probability=law.probability,
+                    count=self.steps,
+                    **noise,
+                ),
             )
-        else:
-            phase = hypergeometric_phase(
+        return (
+            hypergeometric_phase(
                 batch_size=law.draws,
                 population=law.population - law.marked,
                 group_size=law.marked,
-                noise_multiplier=self.noise_multiplier,
                 count=self.steps,
-                scale=self.scale,
-            )
-        return (phase,)
+                **noise,
+            ),
+        )
 
     def epsilon(self, delta: float) -> Bracket:
         """Certified bounds of the least ε at this δ, in (0, 1)."""
@@ -105,6 +106,34 @@ class Mixture(NoisySteps):
         from userdp.accounting import dp_accounting_backend
 
         return dp_accounting_backend.mixture_event(self.phases())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ByMixture(NoisySteps):
+    """Steps that are priced by way of a `Mixture`, whose parameters are theirs."""
+
+    mixture: Mixture
+
+    @property
+    def steps(self) -> int:
+        return self.mixture.steps
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.mixture.noise_multiplier
+
+    @property
+    def items(self) -> int:
+        return self.mixture.items
+
+    def with_steps(self, steps: int) -> Self:
+        return replace(self, mixture=self.mixture.with_steps(steps))
+
+    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
+        return replace(self, mixture=self.mixture.with_noise_multiplier(noise_multiplier))
+
+    def of(self, items: int) -> Self:
+        return replace(self, mixture=self.mixture.of(items))
 
 
 def binomial_steps(

@@ -3,13 +3,14 @@ r"""Closed forms in balls: one step, pure Gaussians, and bounds that need no sum
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from userdp.accounting.laws import Binomial
 from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
-from userdp.accounting.proof.law import Ratio, Steps, chance, growth
+from userdp.accounting.proof.law import Ratio, Steps, chance, expectation, growth
 from userdp.accounting.proof.planning import FloatLaw
 from userdp.accounting.proof.sums import OneWay
 
@@ -22,9 +23,16 @@ def _tail(x: Ball) -> Ball:
     return (x / flint_library().arb(2).sqrt()).erfc() / 2
 
 
-def _as_result(value: Ball, how: str, bits: int) -> OneWay:
-    upper = min(float_above(value), 1.0)
-    return OneWay(max(min(float_below(value), upper), 0.0), max(upper, 0.0), how, bits)
+def _refined(value: Callable[[int], Ball], how: str, bits: int) -> OneWay:
+    """``value`` at ``bits`` of precision, doubled until the ball is narrow."""
+    while True:
+        with flint_library().ctx.workprec(bits):
+            ball = value(bits)
+            lower, upper = float_below(ball), min(float_above(ball), 1.0)
+        enclosure = OneWay(max(min(lower, upper), 0.0), max(upper, 0.0), how, bits)
+        if enclosure.relative_width < _SMALL_ENOUGH or bits >= _MOST_BITS:
+            return enclosure
+        bits *= 2
 
 
 def gaussian_delta(variance: Ball, epsilon: float) -> OneWay:
@@ -32,16 +40,12 @@ def gaussian_delta(variance: Ball, epsilon: float) -> OneWay:
 
     Source: Balle and Wang 2018, Theorem 8: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ).
     """
-    flint = flint_library()
-    bits = 128
-    while True:
-        with flint.ctx.workprec(bits):
-            mu, at = variance.sqrt(), flint.arb(epsilon)
-            value = _tail(at / mu - mu / 2) - at.exp() * _tail(at / mu + mu / 2)
-            found = _as_result(value, "closed form", bits)
-        if found.relative_width < _SMALL_ENOUGH or bits >= _MOST_BITS:
-            return found
-        bits *= 2
+
+    def value(_: int) -> Ball:
+        mu, at = variance.sqrt(), flint_library().arb(epsilon)
+        return _tail(at / mu - mu / 2) - at.exp() * _tail(at / mu + mu / 2)
+
+    return _refined(value, "closed form", 128)
 
 
 def dominating_variance(phases: tuple[Steps, ...]) -> Ball:
@@ -87,38 +91,13 @@ def single_step_delta(steps: Steps, epsilon: float, *, remove: bool) -> OneWay:
     Raises:
         ArithmeticError: the root was not enclosed.
     """
-    flint = flint_library()
     law = FloatLaw(steps)
-    start = _float_root(law, epsilon if remove else -epsilon)
-    bits = 256
-    while True:
-        with flint.ctx.workprec(bits):
-            value = _one_step(steps, law, start, epsilon, remove, bits)
-            found = _as_result(value, "one step, closed form", bits)
-        if found.relative_width < _SMALL_ENOUGH or bits >= _MOST_BITS:
-            return found
-        bits *= 2
-
-
-def _float_root(law: FloatLaw, target: float) -> float:
-    low, high = -1.0, 1.0
-    while float(law.at(np.array([low]))[0][0]) > target:
-        low *= 2
-        if low < -1e9:
-            raise ArithmeticError("the loss nowhere comes down to epsilon")
-    while float(law.at(np.array([high]))[0][0]) < target:
-        high *= 2
-        if high > 1e12:
-            raise ArithmeticError("the loss nowhere comes up to epsilon")
-    while high - low > 1e-12 * max(abs(high), 1.0):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if float(law.at(np.array([middle]))[0][0]) > target:
-            high = middle
-        else:
-            low = middle
-    return 0.5 * (low + high)
+    start = law.root(epsilon if remove else -epsilon)
+    return _refined(
+        lambda bits: _one_step(steps, law, start, epsilon, remove, bits),
+        "one step, closed form",
+        256,
+    )
 
 
 def _one_step(
@@ -150,44 +129,12 @@ def _one_step(
 
 
 def _mixture_tail(steps: Steps, law: FloatLaw, root: Ball, bits: int, *, above: bool) -> Ball:
-    """Q(x > root), or Q(x < root).
-
-    The terms q_k Pr[N(ka, 1) beyond root] are log-concave in k, as q_k and the normal tail are:
-    what lies outside the window of k is at most a geometric series from its edge.
-    """
-    arb = flint_library().arb
+    """Q(x > root), or Q(x < root): the normal tail is log-concave, as `expectation` asks."""
     least, sign = steps.law.least, 1 if above else -1
     size = law.log_q + log_ndtr(sign * (law.a * law.k - float(root.mid())))
     keep = np.flatnonzero(size > size.max() - (bits * math.log(2) + 20))
-    low, high = int(keep[0]) + least, int(keep[-1]) + least
-
-    def beyond(k: int) -> Ball:
-        return _tail(sign * (root - steps.unit * k))
-
-    weight = chance(steps.law, low)
-    value = arb(0)
-    if low > least:
-        rho = beyond(low - 1) / beyond(low) / growth(steps.law, low - 1)
-        value += _upto(weight * beyond(low) * _geometric(rho))
-    for k in range(low, high + 1):
-        value += weight * beyond(k)
-        if k < high:
-            weight = weight * growth(steps.law, k)
-    if high < steps.law.most:
-        rho = beyond(high + 1) / beyond(high) * growth(steps.law, high)
-        value += _upto(weight * beyond(high) * _geometric(rho))
-    return value
-
-
-def _geometric(rho: Ball) -> Ball:
-    if not rho < 1:
-        raise ArithmeticError("the window of k is too narrow for this tail")
-    return rho / (1 - rho)
-
-
-def _upto(bound: Ball) -> Ball:
-    """The ball [0, bound] (as one around 0, which holds it)."""
-    return flint_library().arb(0, bound.upper())
+    window = (int(keep[0]) + least, int(keep[-1]) + least)
+    return expectation(steps.law, window, lambda k: _tail(sign * (root - steps.unit * k)))
 
 
 def binomial_tail_added(
@@ -200,20 +147,20 @@ def binomial_tail_added(
     """
     if cap >= units.trials:
         return delta
+    if units.probability == 1:
+        return 1.0
     flint = flint_library()
     with flint.ctx.workprec(256):
-        weight, tail, k = chance(units, cap + 1), flint.arb(0), cap + 1
-        if units.probability == 1:
-            return 1.0
-        while k < units.trials:
-            ratio = growth(units, k)  # falls with k
-            rest = weight / (1 - ratio) if ratio < 1 else None
-            if rest is not None and weight <= tail * flint.arb(2) ** -60:
-                break
+        weight, tail = chance(units, cap + 1), flint.arb(0)
+        for k in range(cap + 1, units.trials + 1):
             tail += weight
+            if k == units.trials:
+                break
+            ratio = growth(units, k)  # falls with k: what is left is at most a geometric series
             weight *= ratio
-            k += 1
-            rest = None
-        tail += weight if k == units.trials else rest
-        overflow = count * tail
-        return min(1.0, float_above(flint.arb(delta) + (1 + flint.arb(epsilon).exp()) * overflow))
+            if ratio < 1 and weight <= tail * flint.arb(2) ** -60:
+                tail += weight / (1 - ratio)
+                break
+        return min(
+            1.0, float_above(flint.arb(delta) + (1 + flint.arb(epsilon).exp()) * count * tail)
+        )

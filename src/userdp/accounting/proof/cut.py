@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from userdp.accounting.proof.balls import Ball, flint_library
-from userdp.accounting.proof.law import Steps, chance, growth
+from userdp.accounting.proof.law import Steps, expectation
 from userdp.accounting.proof.planning import Cut, View
 
 
@@ -24,25 +24,11 @@ def dropped_mass(steps: Steps, view: View, bits: int) -> Ball:
     if cut is None:
         return arb(0)
     with flint.ctx.workprec(bits):
-        law = view.law
-        keep = np.flatnonzero(law.log_q > law.log_q.max() - 1500.0)
-        low, high = int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least
+        keep = np.flatnonzero(view.law.log_q > view.law.log_q.max() - 1500.0)
+        window = (int(keep[0]) + steps.law.least, int(keep[-1]) + steps.law.least)
         width = (2 + 1 / arb(cut.sharpness) ** 2).sqrt()
-        weight, lost = chance(steps.law, low), arb(0)
-        if low > steps.law.least:
-            # the terms fall geometrically downwards, and lower k has less mass beyond the cut
-            rho = 1 / growth(steps.law, low - 1)
-            if not rho < 1:
-                raise ArithmeticError("the window of k is too narrow for the dropped mass")
-            start = (arb(cut.place) - steps.unit * low) / width
-            lost += weight * rho / (1 - rho) * start.erfc() / 2
-        for k in range(low, high + 1):
-            lost += weight * ((arb(cut.place) - steps.unit * k) / width).erfc() / 2
-            if k < high:
-                weight *= growth(steps.law, k)
-        if high < steps.law.most:
-            rho = growth(steps.law, high)
-            if not rho < 1:
-                raise ArithmeticError("the window of k is too narrow for the dropped mass")
-            lost += weight * rho / (1 - rho)
-        return lost.upper()
+
+        def beyond(k: int) -> Ball:
+            return ((arb(cut.place) - steps.unit * k) / width).erfc() / 2
+
+        return expectation(steps.law, window, beyond).upper()

@@ -92,15 +92,14 @@ def enclose_delta(
             continue
         try:
             if len(phases) == 1 and phases[0].count == 1:
-                found = single_step_delta(phases[0], epsilon, remove=remove)
+                way = single_step_delta(phases[0], epsilon, remove=remove)
             else:
-                found = sum_delta(mixed, variance, epsilon, remove=remove, wanted=wanted, size=size)
+                way = sum_delta(mixed, variance, epsilon, remove=remove, wanted=wanted, size=size)
         except ArithmeticError as error:
-            reasons.append(f"{'remove' if remove else 'add'}: {error}")
-            found = OneWay(0.0, 1.0, "none")
-        if found.why:
-            reasons.append(f"{'remove' if remove else 'add'}: {found.why}")
-        if capped < found.upper:
-            found = replace(found, upper=capped, how=f"{found.how}, dominating bound")
-        ways.append(found)
+            way = OneWay(0.0, 1.0, "none", why=str(error))
+        if way.why:
+            reasons.append(f"{'remove' if remove else 'add'}: {way.why}")
+        if capped < way.upper:
+            way = replace(way, upper=capped, how=f"{way.how}, dominating bound")
+        ways.append(way)
     return Enclosure(epsilon, ways[0], ways[1], time.process_time() - started, "; ".join(reasons))

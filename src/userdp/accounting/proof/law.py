@@ -13,7 +13,7 @@ knows of Z in the complex plane comes from that.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from userdp.accounting.laws import Binomial, Law
@@ -157,6 +157,31 @@ def _geometric(rho: Ball) -> Ball:
     return rho / (1 - rho)
 
 
+def expectation(law: Law, window: tuple[int, int], value: Callable[[int], Ball]) -> Ball:
+    """Σ q_k value(k) over all k, from the k in ``window`` (both ends included).
+
+    q_k is log-concave in k. Where value(k) > 0 is so too, what lies outside the window is at most a
+    geometric series from its edge; it is enclosed between 0 and that.
+
+    Raises:
+        ArithmeticError: the terms do not fall outside the window.
+    """
+    arb = flint_library().arb
+    low, high = window
+    weight, result = chance(law, low), arb(0)
+    if low > law.least:
+        rho = value(low - 1) / value(low) / growth(law, low - 1)
+        result += arb(0, (weight * value(low) * _geometric(rho)).upper())
+    for k in range(low, high + 1):
+        result += weight * value(k)
+        if k < high:
+            weight = weight * growth(law, k)
+    if high < law.most:
+        rho = value(high + 1) / value(high) * growth(law, high)
+        result += arb(0, (weight * value(high) * _geometric(rho)).upper())
+    return result
+
+
 def continuous_log(ratio: Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
     r"""ℓ(x + iy) on its continuous branch (ℓ real on the real axis), and W(x).
 
@@ -188,11 +213,3 @@ def continuous_log(ratio: Ratio, x: float, y: Ball) -> tuple[Ball, Ball]:
     if not abs(shifted.imag - centre) + slack < 2 * arb.pi():
         raise ArithmeticError("the branch of the logarithm is not determined on this line")
     return shifted, variance
-
-
-def total(terms: Sequence[Ball]) -> Ball:
-    """The sum of balls."""
-    result = flint_library().arb(0)
-    for term in terms:
-        result += term
-    return result

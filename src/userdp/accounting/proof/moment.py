@@ -9,6 +9,7 @@ sums over cells of the real axis: Lemma 4.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +66,13 @@ class TailLine:
     error: Ball
     log_beta: np.ndarray
     float_theta: np.ndarray
+
+    def log_bound(self, u: float) -> float:
+        """log of the bound at U = ``u`` in floats, to choose among lines."""
+        exponents = self.log_beta - u * self.float_theta
+        error = float(self.error.log()) if self.error > 0 else -math.inf
+        top = max(float(exponents.max()), error)
+        return top + math.log(float(np.exp(exponents - top).sum()) + math.exp(error - top))
 
     def bound(self, least: Ball) -> Ball:
         """The bound at U = ``least``, as a ball whose upper end counts."""
@@ -133,37 +141,37 @@ class Moment:
         return self.steps.law.most - self.steps.law.least
 
     def _left_end(self, goal: float) -> float:
-        law, b = self.view.law, self._float_b
-        x, step = min(self.inner[0] - 0.5, -1.0), 0.5
-        for _ in range(400):
-            loss = float(law.at(np.array([x]))[0][0])
-            if b * loss - 0.5 * x * x < goal:
-                return x
-            x, step = x - step, step * 1.05
-        raise ArithmeticError("no left end was found")
+        def is_dead(x: float, loss: float) -> bool:
+            return self._float_b * loss - 0.5 * x * x < goal
+
+        return self._march(min(self.inner[0] - 0.5, -1.0), -0.5, is_dead)
 
     def _right_end(self, goal: float) -> float:
-        law, b, cut = self.view.law, self._float_b, self.view.cut
-        x, step = max(self.inner[1] + 0.5, 1.0), 0.5
-        if cut is not None:
-            x = max(x, cut.place + 0.5)
+        b, law, cut = self._float_b, self.view.law, self.view.cut
+        start = max(self.inner[1] + 0.5, 1.0)
+        if cut is None:
+            return self._march(start, 0.5, lambda x, loss: b * loss - 0.5 * x * x < goal)
+
+        def is_dead(x: float, loss: float) -> bool:
+            """By one of the two bounds of `_right_bound`, which must fall there."""
+            square, beyond = cut.sharpness**2, x - cut.place
+            fall = square * beyond**2
+            quadratic = 0.5 * (b - 1) * x * x - fall + 4
+            tangent = b * loss - 0.5 * x * x - fall + 4
+            steepest = law.a * float(law.k[-1])
+            return (quadratic < goal and (b - 1) * x < 2 * square * beyond - 0.5) or (
+                tangent < goal and b * steepest < x + 2 * square * beyond - 0.5
+            )
+
+        return self._march(max(start, cut.place + 0.5), 0.5, is_dead)
+
+    def _march(self, x: float, step: float, is_dead: Callable[[float, float], bool]) -> float:
+        """From ``x`` outwards to where the integrand is dead, given x and ℓ(x)."""
         for _ in range(400):
-            loss = float(law.at(np.array([x]))[0][0])
-            if cut is None:
-                if b * loss - 0.5 * x * x < goal:
-                    return x
-            else:
-                square = cut.sharpness**2
-                fall = square * (x - cut.place) ** 2
-                quadratic = 0.5 * (b - 1) * x * x - fall + 4
-                tangent = b * loss - 0.5 * x * x - fall + 4
-                top = law.a * float(law.k[-1])
-                if quadratic < goal and (b - 1) * x < 2 * square * (x - cut.place) - 0.5:
-                    return x
-                if tangent < goal and b * top < x + 2 * square * (x - cut.place) - 0.5:
-                    return x
+            if is_dead(x, float(self.view.law.at(np.array([x]))[0][0])):
+                return x
             x, step = x + step, step * 1.05
-        raise ArithmeticError("no right end was found")
+        raise ArithmeticError("no end of the integrand was found")
 
     # ---------------------------------------------------------------- cells (balls)
 
@@ -265,10 +273,10 @@ class Moment:
             )
         tangent = fall * (self.b * loss - x**2 / 2).exp()  # ℓ' ≤ a·most
         ways.append((tangent, x + 2 * square * beyond - self.b * self.a * self.steps.law.most))
-        found = [((value / rate).upper(), value.upper()) for value, rate in ways if rate > 0]
-        if not found or not beyond > 0:
+        bounds = [((value / rate).upper(), value.upper()) for value, rate in ways if rate > 0]
+        if not bounds or not beyond > 0:
             raise ArithmeticError("the right end lies on the wrong side of the integrand")
-        integral, value = min(found, key=lambda way: log_float(way[0]))
+        integral, value = min(bounds, key=lambda bound: log_float(bound[0]))
         return integral, value, few
 
     def _lean(self, y: Ball, spread: Ball) -> Ball:
@@ -279,8 +287,7 @@ class Moment:
 
     def _base(self, y: Ball) -> Ball:
         """Bound of ∫ φ A |Z(x + iη)|^b for every 0 ≤ η ≤ y, without the Gaussians' growth."""
-        arb = flint_library().arb
-        value = arb(0)
+        value = flint_library().arb(0)
         for top, length, spread, _ in self._cells:
             value += top * length * self._lean(y, spread)
         for integral, _, spread in self._ends:
@@ -289,13 +296,12 @@ class Moment:
 
     def _omitted(self, y: Ball) -> Ball:
         """The same for the nodes that are not summed: mesh times values there."""
-        arb = flint_library().arb
-        value, mesh = arb(0), arb(self.mesh)
+        value = flint_library().arb(0)
         for top, length, spread, inside in self._cells:
             if not inside:
-                value += top * (length + mesh) * self._lean(y, spread)
+                value += top * (length + self.mesh) * self._lean(y, spread)
         for integral, most, spread in self._ends:
-            value += (integral + mesh * most) * self._lean(y, spread)
+            value += (integral + self.mesh * most) * self._lean(y, spread)
         return value.upper()
 
     # ---------------------------------------------------------------- the strip
@@ -304,7 +310,7 @@ class Moment:
         """Y and the mesh with the fewest nodes (floats); the errors follow in balls."""
         law, cut = self.view.law, self.view.cut
         growth = 0.5 + (cut.sharpness**2 if cut else 0.0)
-        best: tuple[float, float, float] | None = None
+        best: tuple[float, float] | None = None
         widest = float(self._spreads[self._inside].max())
         ends = [(log_float(end[0] + end[1]), float_above(end[2])) for end in self._ends]
         limit = 0.98 * math.pi / law.a
@@ -327,17 +333,15 @@ class Moment:
             need = max(growth * y * y + log_bound - self._log_target + 2.0, 3.0)
             mesh = (2 if self._real else 1) * math.pi * y / need
             if best is None or mesh > best[0]:
-                best = (mesh, float(y), need)
+                best = (mesh, float(y))
         if best is None:
             raise ArithmeticError("no strip above the axis gives a usable rule")
-        mesh, y, _ = best
+        mesh, self.strip = best
         mantissa, exponent = math.frexp(mesh)
         self.mesh = math.ldexp(math.floor(mantissa * 4096), exponent - 12)
-        self.strip = y
-        if (self.inner[1] - self.inner[0]) / self.mesh > MOST_NODES:
-            raise ArithmeticError(
-                f"the trapezoid rule needs {(self.inner[1] - self.inner[0]) / self.mesh:.0f} nodes"
-            )
+        nodes = (self.inner[1] - self.inner[0]) / self.mesh
+        if nodes > MOST_NODES:
+            raise ArithmeticError(f"the trapezoid rule needs {nodes:.0f} nodes")
 
     def _place_nodes(self) -> None:
         flint = flint_library()
@@ -368,17 +372,15 @@ class Moment:
         scale = mesh / (2 * arb.pi()).sqrt()
         self.losses: list[Ball] = []
         self.weights: list[Ball] = []
-        cut = self.view.cut
         for x in self.points:
             if self._real:
-                loss = self.ratio.at(x)[0]
-                z = arb(x)
+                loss, z = self.ratio.at(x)[0], arb(x)
             else:
-                loss, _ = continuous_log(self.ratio, x, line)
-                z = acb(arb(x), line)
-            weight = scale * (-(z * z) / 2 + self.b * loss).exp() * cut_weight(cut, z)
+                loss, z = continuous_log(self.ratio, x, line)[0], acb(arb(x), line)
             self.losses.append(loss)
-            self.weights.append(weight)
+            self.weights.append(
+                scale * (-(z * z) / 2 + self.b * loss).exp() * cut_weight(self.view.cut, z)
+            )
 
     # ---------------------------------------------------------------- values
 

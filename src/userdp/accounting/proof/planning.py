@@ -16,6 +16,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp, ndtri_exp
 
 from userdp.accounting.laws import Binomial
 from userdp.accounting.proof.law import Steps
+from userdp.accounting.roots import bisect
 
 Floats = NDArray[np.float64]
 
@@ -70,6 +71,23 @@ class FloatLaw:
             losses.append(top + np.log(mass))
         return np.concatenate(losses), np.concatenate(means), np.concatenate(variances)
 
+    def root(self, target: float) -> float:
+        """About the x with ℓ(x) = ``target``; ℓ rises.
+
+        Raises:
+            ArithmeticError: there is none within 1e12.
+        """
+
+        def above(x: float) -> bool:
+            return float(self.at(np.array([x]))[0][0]) >= target
+
+        low, high = -1.0, 1.0
+        while above(low) or not above(high):
+            low, high = 2 * low, 2 * high
+            if high > 1e12:
+                raise ArithmeticError("the loss nowhere comes to epsilon")
+        return bisect(above, low, high, relative=1e-12, absolute=1e-12)
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -91,8 +109,8 @@ class View:
 
     def log_moments(self, b: Floats) -> Floats:
         """log ∫ e^{bℓ} φ (1-χ) dx for each b."""
-        found: Floats = logsumexp(b[:, None] * self.loss + self.log_weight, axis=1)
-        return found
+        log_moments: Floats = logsumexp(b[:, None] * self.loss + self.log_weight, axis=1)
+        return log_moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +166,13 @@ def _place(law: FloatLaw, sharpness: float, log_mass: float) -> float:
     """The place of the cut beyond which Q has about the mass e^log_mass."""
     width = math.sqrt(1 + 0.5 / sharpness**2)
 
-    def beyond(place: float) -> float:
-        return float(logsumexp(law.log_q + log_ndtr((law.a * law.k - place) / width)))
+    def holds_it(place: float) -> bool:
+        beyond = logsumexp(law.log_q + log_ndtr((law.a * law.k - place) / width))
+        return float(beyond) <= log_mass
 
     keep = law.log_q > log_mass - 5
-    low = -40.0
     high = law.a * float(law.k[keep][-1]) + width * float(-ndtri_exp(min(log_mass, -1.0))) + 5
-    while high - low > 0.01:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if beyond(middle) > log_mass else (low, middle)
-    return _dyadic(high + 0.02)
+    return _dyadic(bisect(holds_it, -40.0, high, absolute=0.01) + 0.02)
 
 
 def _furthest(law: FloatLaw, cut: Cut, a: float) -> float:
@@ -191,14 +206,12 @@ def make_plan(
         variance: μ² of a Gaussian mechanism that is composed with the phases.
         log_delta: a guess at log δ, when there is one.
     """
-    laws = [FloatLaw(steps) for steps in phases]
-    steps_in_all = sum(steps.count for steps in phases)
+    request = _Request(phases, [FloatLaw(one) for one in phases], epsilon, log_tolerance, variance)
     guess = -5.0 if log_delta is None else log_delta
-    best: Plan | None = None
-    for turn in range(16):
-        best = None
+    for _ in range(16):
+        best: Plan | None = None
         for square in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0) if remove else (0.0,):
-            plan = _try(phases, laws, epsilon, square, guess, log_tolerance, steps_in_all, variance)
+            plan = _try(request, square, guess)
             if plan is None:
                 continue
             # a sharper cut costs nodes: it must gain something
@@ -207,81 +220,79 @@ def make_plan(
             best = plan
         if best is None:
             raise ArithmeticError("no line was found along which this sum can be taken")
-        found = best.log_at_c - 1.0
-        if log_delta is not None or found > guess - 3.0 or turn == 15:
+        log_sum = best.log_at_c - 1.0
+        if log_delta is not None or log_sum > guess - 3.0:
             break
         # the cut took about e^(guess + log_tolerance): a smaller sum than that tells nothing
-        guess = max(found - 3.0, 1.5 * guess + log_tolerance)
+        guess = max(log_sum - 3.0, 1.5 * guess + log_tolerance)
     assert best is not None
     return best
 
 
-def _try(
-    phases: tuple[Steps, ...],
-    laws: list[FloatLaw],
-    epsilon: float,
-    square: float,
-    guess: float,
-    log_tolerance: float,
-    steps_in_all: int,
-    variance: float,
-    most: float = 1e4,
-) -> Plan | None:
-    ordinary = most
-    remove = square > 0
-    views = []
-    for law in laws:
-        cut = None
-        if remove:
-            sharpness = math.sqrt(square)
-            place = _place(law, sharpness, guess + log_tolerance - math.log(2 * steps_in_all))
-            cut = Cut(place, sharpness)
-            most = min(most, 1.9 * square) if law.a * law.k[-1] > 30 else most
-            furthest = max(_furthest(law, cut, most), place + 10.0)
-            views.append(_view(law, cut, furthest, most))
-        else:
-            views.append(_view(law, None, 0.0, most))
-    orders = _LINES[most >= _LINES]
-    log_moments = 0.5 * variance * orders * (1 + orders)
-    for steps, view in zip(phases, views, strict=True):
-        b = 1 + orders if remove else -orders
-        log_moments += steps.count * view.log_moments(b)
-    chern = log_moments - orders * epsilon
-    kappa = orders * np.log(orders) - (1 + orders) * np.log1p(orders)
-    saddle = int(np.argmin(chern - np.log(orders) - np.log1p(orders)))
-    if saddle >= orders.size - 4 and most >= ordinary and most < 1e7:
-        # tiny losses want large orders, and these a wide and coarse view: only where needed
-        return _try(
-            phases, laws, epsilon, square, guess, log_tolerance, steps_in_all, variance, 30 * most
-        )
-    log_delta = min(float((chern + kappa).min()), 0.0) - 1.0
-    want = min(guess, log_delta) + log_tolerance
-    best: tuple[float, int, int, int] | None = None
+@dataclass(frozen=True, slots=True)
+class _Request:
+    phases: tuple[Steps, ...]
+    laws: list[FloatLaw]
+    epsilon: float
+    log_tolerance: float
+    variance: float
+
+
+def _views(
+    request: _Request, square: float, guess: float, widest: float
+) -> tuple[list[View], float]:
+    """Each phase on its grid, cut with κ² = ``square`` (0: uncut), and the largest order for it."""
+    if square == 0:
+        return [_view(law, None, 0.0, widest) for law in request.laws], widest
+    views, most, sharpness = [], widest, math.sqrt(square)
+    count = sum(steps.count for steps in request.phases)
+    for law in request.laws:
+        place = _place(law, sharpness, guess + request.log_tolerance - math.log(2 * count))
+        cut = Cut(place, sharpness)
+        # beyond order 2κ² the cut does not outweigh e^{a x²/2} of components far out
+        most = min(most, 1.9 * square) if law.a * law.k[-1] > 30 else most
+        views.append(_view(law, cut, max(_furthest(law, cut, most), place + 10.0), most))
+    return views, most
+
+
+def _try(request: _Request, square: float, guess: float) -> Plan | None:
+    """The plan with the fewest nodes for one sharpness of the cut; None without room for a line."""
+    widest = 1e4
+    while True:
+        views, most = _views(request, square, guess, widest)
+        orders = _LINES[most >= _LINES]
+        log_moments = 0.5 * request.variance * orders * (1 + orders)
+        for steps, view in zip(request.phases, views, strict=True):
+            log_moments += steps.count * view.log_moments(1 + orders if square > 0 else -orders)
+        chern = log_moments - orders * request.epsilon
+        saddle = int(np.argmin(chern - np.log(orders) - np.log1p(orders)))
+        if saddle < orders.size - 4 or most < widest or widest >= 1e7:
+            break
+        widest *= 30  # tiny losses want large orders, and these a wide and coarse view
+    bound = chern + orders * np.log(orders) - (1 + orders) * np.log1p(orders)
+    log_delta = min(float(bound.min()), 0.0) - 1.0
+    want = min(guess, log_delta) + request.log_tolerance
+    best: tuple[float, float, int, int, int | None] | None = None
     for at in range(max(1, saddle - 20), min(orders.size - 2, saddle + 12)):
-        c = orders[at]
-        need_right = np.maximum(chern[at + 1 :] + kappa[at + 1 :] - want, 0.1)
-        right = need_right / (orders[at + 1 :] - c)
-        need_left = np.maximum(chern[:at] + kappa[:at] - want, 0.1)
-        left = need_left / (c - orders[:at])
-        no_order = -want / c
+        c = float(orders[at])
+        right = np.maximum(bound[at + 1 :] - want, 0.1) / (orders[at + 1 :] - c)
+        left = np.maximum(bound[:at] - want, 0.1) / (c - orders[:at])
         r, q = int(np.argmin(right)), int(np.argmin(left))
-        period = max(float(right[r]), min(float(left[q]), no_order))
+        without_order = -want / c  # by δ ≤ 1
+        period = max(float(right[r]), min(float(left[q]), without_order))
         # nodes grow with the period; cancellation is paid in bits
         cost = math.log(period) + 0.01 * max(float(chern[at] - chern[saddle]), 0.0)
         if best is None or cost < best[0]:
-            best = (cost, at, at + 1 + r, -1 if no_order < left[q] else q)
+            best = (cost, period, at, at + 1 + r, None if without_order < left[q] else q)
     if best is None:
         return None
-    _, at, r, q = best
-    c = float(orders[at])
-    right = max(chern[r] + kappa[r] - want, 0.1) / (orders[r] - c)
-    left = -want / c if q < 0 else max(chern[q] + kappa[q] - want, 0.1) / (c - orders[q])
+    _, period, at, above, below = best
     return Plan(
-        c=_dyadic(c),
-        period=float(max(right, left)) * 1.02,
-        right=_dyadic(float(orders[r])),
-        left=0.0 if q < 0 else _dyadic(float(orders[q])),
-        best=_dyadic(float(orders[int(np.argmin(chern + kappa))])),
+        c=_dyadic(float(orders[at])),
+        period=period * 1.02,
+        right=_dyadic(float(orders[above])),
+        left=0.0 if below is None else _dyadic(float(orders[below])),
+        best=_dyadic(float(orders[int(np.argmin(bound))])),
         views=tuple(views),
         log_delta=log_delta,
         log_at_c=float(chern[at]),

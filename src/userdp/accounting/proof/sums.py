@@ -9,6 +9,7 @@ are bounded by Chernoff's inequality.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,14 +17,15 @@ import numpy as np
 from userdp.accounting.proof.balls import Ball, flint_library, float_above, float_below
 from userdp.accounting.proof.cut import dropped_mass
 from userdp.accounting.proof.law import Steps
-from userdp.accounting.proof.moment import Moment, TailLine
+from userdp.accounting.proof.moment import Moment
 from userdp.accounting.proof.planning import Plan, make_plan
+from userdp.accounting.roots import bisect
 
-LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
-MOST_PRODUCTS = 8e7  # nodes in u times nodes in x, at 128 bits: some 6 s
-MOST_TERMS = 300_000
+_LOG_TOLERANCE = math.log(1e-11)  # of each source of error, relative to δ
+_MOST_PRODUCTS = 8e7  # nodes in u times nodes in x, at 128 bits: some 6 s
+_MOST_TERMS = 300_000
 _SMOOTHED = 1e-7  # relative error that smoothing may leave, where the sum needs it
-_LOG_SMOOTHED = math.log(4e-9)  # in place of LOG_TOLERANCE, where smoothing costs more anyway
+_LOG_SMOOTHED = math.log(4e-9)  # in place of _LOG_TOLERANCE, where smoothing costs more anyway
 _LEAST_BITS, _MOST_BITS = 128, 600
 
 
@@ -50,7 +52,26 @@ class _Problem:
     variance: Ball  # μ² of the Gaussian phases
     epsilon: float
     remove: bool
-    log_tolerance: float = LOG_TOLERANCE
+    log_tolerance: float = _LOG_TOLERANCE
+
+    def moments(
+        self, plan: Plan, order: float, log_errors: Sequence[float], bits: int, *, real: bool
+    ) -> list[Moment]:
+        """M(``order`` + iu) of each step, with these errors relative to M(``order``), in logs."""
+        arb = flint_library().arb
+        b = 1 + arb(order) if self.remove else -arb(order)
+        moments = []
+        for steps, view, log_error in zip(self.phases, plan.views, log_errors, strict=True):
+            log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
+            moments.append(Moment(steps, view, b, log_m + log_error, bits, real=real))
+        return moments
+
+    def dropped(self, plan: Plan, bits: int) -> Ball:
+        """An upper bound of the mass that the cuts of all steps take from the numerator."""
+        dropped = flint_library().arb(0)
+        for steps, view in zip(self.phases, plan.views, strict=True):
+            dropped += steps.count * dropped_mass(steps, view, bits)
+        return dropped
 
 
 class _TooManyTermsError(ArithmeticError):
@@ -87,25 +108,25 @@ def sum_delta(
     for turn in range(3):
         try:
             try:
-                plan = _plan(problem, guess)
-                found = _along(problem, plan, guess)
+                enclosure = _along(problem, _plan(problem, guess), guess)
             except _TooManyTermsError:
                 problem = replace(problem, log_tolerance=_LOG_SMOOTHED)
-                plan = _plan(problem, guess)
-                found = _along(problem, plan, guess)
+                enclosure = _along(problem, _plan(problem, guess), guess)
         except ArithmeticError as error:
             if turn:
                 break
             return replace(_upper_only(problem, guess), why=str(error))
-        lower, upper = max(best.lower, found.lower), min(best.upper, found.upper)
+        lower, upper = max(best.lower, enclosure.lower), min(best.upper, enclosure.upper)
         if lower > upper:
             raise AssertionError("two enclosures of one number do not meet")
-        better = found if found.relative_width <= best.relative_width or turn == 0 else best
+        better = enclosure if enclosure.relative_width <= best.relative_width or turn == 0 else best
         best = OneWay(lower, upper, better.how, better.bits, better.terms)
         if best.relative_width <= wanted or best.upper <= 1e-300:
             break
-        known = guess is not None and found.lower > 0 and abs(math.log(found.upper) - guess) < 1
-        if found.how == "smoothed sum" and (known or found.relative_width < 20 * _SMOOTHED):
+        known = (
+            guess is not None and enclosure.lower > 0 and abs(math.log(enclosure.upper) - guess) < 1
+        )
+        if enclosure.how == "smoothed sum" and (known or enclosure.relative_width < 20 * _SMOOTHED):
             break  # another plan would cost as much and end as wide
         # a second look, with the size of δ known
         middle = best.upper if best.lower <= 0 else best.lower
@@ -136,29 +157,15 @@ def _along(problem: _Problem, plan: Plan, guess: float | None) -> OneWay:
     need = 60 + (per_unit - problem.log_tolerance) / math.log(2)
     while bits < need:
         bits += 32
+    log_errors = [problem.log_tolerance - per_unit] * len(phases)
     while True:
-        found, blurred = _with_bits(problem, plan, per_unit, log_delta, bits)
-        if not blurred or bits > _MOST_BITS:
-            return found
+        with flint_library().ctx.workprec(bits):
+            moments = problem.moments(plan, plan.c, log_errors, bits, real=False)
+            along = _Sum(problem, plan, moments, log_delta)
+            enclosure = along.enclose(bits)
+        if not along.blurred or bits > _MOST_BITS:
+            return enclosure
         bits += 96
-
-
-def _with_bits(
-    problem: _Problem, plan: Plan, per_unit: float, log_delta: float, bits: int
-) -> tuple[OneWay, bool]:
-    """The enclosure at one precision, and whether rounding is most of its width."""
-    flint = flint_library()
-    arb = flint.arb
-    phases, remove = problem.phases, problem.remove
-    with flint.ctx.workprec(bits):
-        moments = []
-        for steps, view in zip(phases, plan.views, strict=True):
-            b = 1 + arb(plan.c) if remove else -arb(plan.c)
-            log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
-            target = log_m + problem.log_tolerance - per_unit
-            moments.append(Moment(steps, view, b, target, bits))
-        chosen = _Sum(problem, plan, moments, log_delta)
-        return chosen.enclose(bits), chosen.blurred
 
 
 def _kappa(a: Ball) -> Ball:
@@ -169,6 +176,8 @@ def _kappa(a: Ball) -> Ball:
 
 
 class _Sum:
+    """The sum along Re s = c from one plan, at the precision of the surrounding context."""
+
     def __init__(
         self, problem: _Problem, plan: Plan, moments: list[Moment], log_delta: float
     ) -> None:
@@ -188,24 +197,22 @@ class _Sum:
         value = -self.plan.c * self.problem.epsilon - math.log(math.pi * u)
         value += 0.5 * variance * (self.plan.c * (self.plan.c + 1) - u * u)
         for steps, lines in zip(self.problem.phases, self.tails, strict=True):
-            value += steps.count * min(_log_line(line, u) for line in lines)
+            value += steps.count * min(line.log_bound(u) for line in lines)
         return value
 
-    def _length(self, smoothing: float) -> float:
-        """U at which the tail is small enough."""
+    def _terms(self, smoothing: float) -> float:
+        """How many terms there are up to the U at which the tail is small enough."""
         goal = self.log_delta + self.problem.log_tolerance
+
+        def is_small(u: float) -> bool:
+            return self._log_tail(u, smoothing) <= goal
+
         low, high = 0.0, self.float_h
-        while self._log_tail(high, smoothing) > goal:
+        while not is_small(high):
             low, high = high, high * 2
             if high > 1e14:
                 return math.inf
-        while high > 1.01 * low + self.float_h:
-            middle = 0.5 * (low + high)
-            if self._log_tail(middle, smoothing) > goal:
-                low = middle
-            else:
-                high = middle
-        return high
+        return bisect(is_small, low, high, relative=0.01, absolute=self.float_h) / self.float_h + 2
 
     # ------------------------------------------------------------ the bound (balls)
 
@@ -215,18 +222,17 @@ class _Sum:
         problem, c, h = self.problem, self.c, self.h
         nodes = max(len(moment.points) for moment in self.moments)
         cheap = (_LEAST_BITS / bits) ** 1.3
-        most = max(64, int(min(cheap * MOST_PRODUCTS / nodes, MOST_TERMS)))
+        most = max(64, int(min(cheap * _MOST_PRODUCTS / nodes, _MOST_TERMS)))
         smoothing = 0.0
-        count = self._length(0.0) / self.float_h + 2
+        count = self._terms(0.0)
         if count > most:
             if problem.log_tolerance < _LOG_SMOOTHED:
                 raise _TooManyTermsError("the sum along the line is too long")
             smoothing = _SMOOTHED / (self.plan.c * (self.plan.c + 1))
-            while self._length(smoothing) / self.float_h + 2 > most:
+            while (count := self._terms(smoothing)) > most:
                 smoothing *= 1.5
                 if smoothing > 1e6:
                     raise ArithmeticError("the sum along the line is too long")
-            count = self._length(smoothing) / self.float_h + 2
         terms = int(count)
         v = arb(smoothing)
         variance = v + problem.variance
@@ -247,8 +253,8 @@ class _Sum:
         end = h * terms
         level = (-c * self.epsilon + variance * (c * (c + 1) - end**2) / 2).exp()
         for steps, lines in zip(problem.phases, self.tails, strict=True):
-            log_u = min(lines, key=lambda line: _log_line(line, float(end)))
-            level *= log_u.bound(end) ** steps.count
+            best = min(lines, key=lambda line: line.log_bound(float(end)))
+            level *= best.bound(end) ** steps.count
         tail = (level / arb.pi() * (1 / end + h / end**2)).upper()
         period = 2 * arb.pi() / h
         chern_right = _chernoff(problem, self.plan, self.plan.right, variance)
@@ -258,7 +264,7 @@ class _Sum:
             excess += chern_left / (((c - arb(self.plan.left)) * period).exp() - 1)
         else:
             excess += 1 / ((c * period).exp() - 1)
-        dropped = _dropped(problem, self.plan, bits)
+        dropped = problem.dropped(self.plan, bits)
         upper = sums + tail
         smoothed = arb(0)
         if smoothing:
@@ -292,21 +298,11 @@ def _chernoff(problem: _Problem, plan: Plan, order: float, variance: Ball) -> Ba
     a = arb(order)
     with flint.ctx.workprec(_LEAST_BITS):
         value = _kappa(a) * (variance * a * (a + 1) / 2 - a * arb(problem.epsilon)).exp()
-        for steps, view in zip(problem.phases, plan.views, strict=True):
-            b = 1 + a if problem.remove else -a
-            log_m = float(view.log_moments(np.array([float(b.mid())]))[0])
-            target = log_m + math.log(0.05 / steps.count)
-            moment = Moment(steps, view, b, target, _LEAST_BITS, real=True)
+        log_errors = [math.log(0.05 / steps.count) for steps in problem.phases]
+        moments = problem.moments(plan, order, log_errors, _LEAST_BITS, real=True)
+        for steps, moment in zip(problem.phases, moments, strict=True):
             value *= moment.at_zero() ** steps.count
         return value.upper()
-
-
-def _dropped(problem: _Problem, plan: Plan, bits: int) -> Ball:
-    """An upper bound of the mass that the cuts of all steps take from the numerator."""
-    dropped = flint_library().arb(0)
-    for steps, view in zip(problem.phases, plan.views, strict=True):
-        dropped += steps.count * dropped_mass(steps, view, bits)
-    return dropped
 
 
 def _upper_only(problem: _Problem, guess: float | None) -> OneWay:
@@ -314,15 +310,7 @@ def _upper_only(problem: _Problem, guess: float | None) -> OneWay:
     try:
         plan = _plan(problem, guess)
         bound = _chernoff(problem, plan, plan.best, problem.variance)
-        upper = float_above(bound + _dropped(problem, plan, _LEAST_BITS))
+        upper = float_above(bound + problem.dropped(plan, _LEAST_BITS))
     except ArithmeticError:
         return OneWay(0.0, 1.0, "none")
     return OneWay(0.0, min(upper, 1.0), "upper bound only", _LEAST_BITS)
-
-
-def _log_line(line: TailLine, u: float) -> float:
-    exponents = line.log_beta - u * line.float_theta
-    top = float(exponents.max())
-    error = float(line.error.log()) if line.error > 0 else -math.inf
-    top = max(top, error)
-    return top + math.log(float(np.exp(exponents - top).sum()) + math.exp(error - top))

@@ -7,7 +7,7 @@ ULS with noise σ_ULS. Certified brackets decide each ε, or say that they canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,7 +27,6 @@ class Verdict(StrEnum):
 class ConjectureCheck:
     """δ of both at one ε, and what follows."""
 
-    epsilon: float
     examples_delta: Bracket
     users_delta: Bracket
     verdict: Verdict
@@ -36,9 +35,9 @@ class ConjectureCheck:
 def check_conjecture_1(
     examples_delta: Callable[[float], Bracket],
     users_delta: Callable[[float], Bracket],
-    epsilons: Iterable[float],
-) -> list[ConjectureCheck]:
-    """Compare ELS at noise K·σ with ULS at noise σ, ε by ε.
+    epsilon: float,
+) -> ConjectureCheck:
+    """Compare ELS at noise K·σ with ULS at noise σ, at one ε.
 
     Guarantee: ``HOLDS`` where the upper δ of ELS is at most the lower δ of ULS, ``FAILS`` where
     the lower δ of ELS exceeds the upper δ of ULS; the brackets are certified, so are these.
@@ -46,26 +45,19 @@ def check_conjecture_1(
     Args:
         examples_delta: ε -> bracket of δ, ELS with group size K and noise multiplier K·σ.
         users_delta: ε -> bracket of δ, ULS with noise multiplier σ, same T and p = q.
-        epsilons: finite, >= 0.
+        epsilon: finite, >= 0.
 
     Raises:
-        ValueError: an ε is out of range (NaN included).
+        ValueError: ``epsilon`` is out of range (NaN included).
 
     Source: Charles et al. 2024, Conjecture 1. For RDP at integer orders, one step, it is
-    Lemma 1: `userdp.accounting.rdp.lemma_1_sides`.
+    Lemma 1, which a test of `userdp.accounting.rdp` checks.
     """
-    checks = []
-    for epsilon in epsilons:
-        require_epsilon(epsilon)
-        examples, users = examples_delta(epsilon), users_delta(epsilon)
-        verdict = Verdict.UNDECIDED
-        if examples.upper <= users.lower:
-            verdict = Verdict.HOLDS
-        elif examples.lower > users.upper:
-            verdict = Verdict.FAILS
-        checks.append(
-            ConjectureCheck(
-                epsilon=epsilon, examples_delta=examples, users_delta=users, verdict=verdict
-            )
-        )
-    return checks
+    require_epsilon(epsilon)
+    examples, users = examples_delta(epsilon), users_delta(epsilon)
+    verdict = Verdict.UNDECIDED
+    if examples.upper <= users.lower:
+        verdict = Verdict.HOLDS
+    elif examples.lower > users.upper:
+        verdict = Verdict.FAILS
+    return ConjectureCheck(examples_delta=examples, users_delta=users, verdict=verdict)

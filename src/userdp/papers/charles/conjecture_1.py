@@ -40,7 +40,7 @@ def rows(*, settings: int = 1000, seed: int = 0, noise_factor: float = 1.0) -> l
     def between(low: float, high: float) -> float:
         return math.exp(draw.uniform(math.log(low), math.log(high)))
 
-    found: list[Row] = []
+    rows: list[Row] = []
     for _ in range(settings):
         steps, k = round(between(1, 10_000)), round(between(2, 256))
         p, sigma, delta = between(1e-5, 0.9), between(0.3, 30), between(1e-12, 1e-2)
@@ -52,10 +52,10 @@ def rows(*, settings: int = 1000, seed: int = 0, noise_factor: float = 1.0) -> l
             steps=steps,
         )
         epsilon = users.epsilon(delta).upper
-        (check,) = check_conjecture_1(examples.delta, users.delta, [epsilon])
+        check = check_conjecture_1(examples.delta, users.delta, epsilon)
         if check.verdict is Verdict.UNDECIDED:
-            (check,) = check_conjecture_1(_falling(examples.delta), users.delta, [epsilon])
-        found.append(
+            check = check_conjecture_1(_falling(examples.delta), users.delta, epsilon)
+        rows.append(
             {
                 "steps": steps,
                 "sampling_probability": p,
@@ -69,7 +69,7 @@ def rows(*, settings: int = 1000, seed: int = 0, noise_factor: float = 1.0) -> l
                 "verdict": str(check.verdict),
             }
         )
-    return found
+    return rows
 
 
 def _falling(delta_of: Callable[[float], Bracket]) -> Callable[[float], Bracket]:

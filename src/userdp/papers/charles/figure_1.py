@@ -22,7 +22,7 @@ def rows(
     sampling_probability: float = 0.01,
     delta: float = 1e-6,
 ) -> list[Row]:
-    """A row for each noise multiplier and group size; columns as in `group_rows`."""
+    """A row for each noise multiplier and group size; columns as in `rows_by_noise`."""
     return ganesh_figure_1.rows(
         noise_multipliers=noise_multipliers,
         group_sizes=group_sizes,

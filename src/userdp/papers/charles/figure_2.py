@@ -10,17 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from userdp.papers.charles.variances import (
-    diverse_clip,
-    examples_noise,
-    examples_variance,
-    users_noise,
-    users_variance,
-)
+from userdp.papers.charles.variances import Setting, least_noise, noise_variance
+from userdp.papers.drawing import draw_lines
 from userdp.papers.table import Row
-from userdp.reporting.drawing import panels, save
-
-SERIES = ("ELS", "ULS, L_ULS = L_ELS", "ULS, L_ULS = L_ELS/√G_ULS")
 
 
 def rows(
@@ -37,55 +29,37 @@ def rows(
     delta: float = 1e-6,
 ) -> list[Row]:
     """A row for each panel, ε, series and abscissa (G_ELS in panel a, B in panel b)."""
-    found: list[Row] = []
-
-    def add(panel: str, epsilon: float, series: str, x: int, sigma: float, var: float) -> None:
-        keys = ("panel", "epsilon", "series", "x", "noise_multiplier", "variance")
-        found.append(dict(zip(keys, (panel, epsilon, series, x, sigma, var), strict=True)))
-
+    setting = Setting(
+        examples_per_user=examples_per_user, users=users, steps=steps, clip=clip, delta=delta
+    )
+    rows: list[Row] = []
     for epsilon in epsilons:
         for group_size in group_sizes:
             p = fixed_budget / (group_size * users)
-            sigma = examples_noise(group_size, p, steps, epsilon, delta)
-            add(
-                "a", epsilon, "ELS", group_size, sigma, examples_variance(sigma, clip, fixed_budget)
-            )
+            sigma = least_noise(p, steps, epsilon, delta, group_size)
+            variance = noise_variance(sigma, clip, fixed_budget)
+            part = {"series": "ELS", "noise_multiplier": sigma, "variance": variance}
+            rows.append({"panel": "a", "epsilon": epsilon, "x": group_size, **part})
         for budget in budgets:
-            p = budget / (examples_per_user * users)
-            sigma = examples_noise(examples_per_user, p, steps, epsilon, delta)
-            add("b", epsilon, SERIES[0], budget, sigma, examples_variance(sigma, clip, budget))
-            group_size = budget // cohort_size
-            sigma = users_noise(cohort_size / users, steps, epsilon, delta)
-            for series, bound in ((SERIES[1], clip), (SERIES[2], diverse_clip(clip, group_size))):
-                variance = users_variance(sigma, bound, cohort_size)
-                add("b", epsilon, series, budget, sigma, variance)
-    return found
+            rows += [
+                {"panel": "b", "epsilon": epsilon, "x": budget, **part}
+                for part in setting.compare(epsilon, budget, cohort_size)
+            ]
+    return rows
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """The figure as a PNG: panel a, then panel b for each ε."""
-    epsilons = sorted({row["epsilon"] for row in rows})
-    figure, axes = panels(1 + len(epsilons))
-    for epsilon in epsilons:
-        part = [r for r in rows if r["panel"] == "a" and r["epsilon"] == epsilon]
-        xs, ys = [r["x"] for r in part], [r["variance"] for r in part]
-        axes[0].plot(xs, ys, "o-", label=f"ε = {epsilon:g}", markersize=4)
-    axes[0].set_title("(a) ELS, B = 64")
-    axes[0].set_xlabel("G_ELS")
-    for axis, epsilon in zip(axes[1:], epsilons, strict=True):
-        for series in SERIES:
-            part = [
-                r for r in rows if (r["panel"], r["epsilon"], r["series"]) == ("b", epsilon, series)
-            ]
-            xs, ys = [r["x"] for r in part], [r["variance"] for r in part]
-            axis.plot(xs, ys, "o-", label=series, markersize=4)
-        axis.set_title(f"(b) ε = {epsilon:g}")
-        axis.set_xlabel("compute budget B")
-    for axis in axes:
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_ylabel("noise variance")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    figure.suptitle("noise variance of ELS and ULS, Charles et al. 2024, Figure 2", fontsize=10)
-    save(figure, path)
+    parts: dict[str, list[Row]] = {"(a) ELS, B = 64": [r for r in rows if r["panel"] == "a"]}
+    for row in rows:
+        if row["panel"] == "b":
+            parts.setdefault(f"(b) ε = {row['epsilon']:g}", []).append(row)
+    draw_lines(
+        parts,
+        path,
+        title="noise variance of ELS and ULS, Charles et al. 2024, Figure 2",
+        y="variance",
+        y_label="noise variance",
+        x_label=lambda name: "G_ELS" if name.startswith("(a)") else "compute budget B",
+        line=lambda r: f"ε = {r['epsilon']:g}" if r["panel"] == "a" else str(r["series"]),
+    )

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from userdp.papers.charles.mean_estimation import Algorithm, Population, simulate
-from userdp.papers.charles.variances import examples_noise, users_noise
+from userdp.papers.charles.variances import least_noise
+from userdp.papers.drawing import draw_lines
 from userdp.papers.table import Row
-from userdp.reporting.drawing import panels, save
 
 DEFAULTS: dict[str, float] = {"epsilon": 1.0, "budget": 64, "within": 1.0}
 PANELS: dict[str, tuple[float, ...]] = {
@@ -47,7 +47,7 @@ def rows(
     """A row for each panel, abscissa and algorithm: the least mean loss, and where it was."""
     rates, clips = (x.ravel() for x in np.meshgrid(learning_rates, clip_norms, indexing="ij"))
     known: dict[tuple[Any, ...], Row] = {}
-    found: list[Row] = []
+    rows: list[Row] = []
     for panel, values in (panels or PANELS).items():
         for x in values:
             setting = DEFAULTS | {panel: x}
@@ -66,11 +66,9 @@ def rows(
                 key = (*setting.values(), group_size)
                 if key not in known:
                     drawn = drawn or population.draw(seed)
-                    if group_size is None:
-                        p = setting["budget"] / (users * examples)
-                        sigma = examples_noise(examples, p, steps, setting["epsilon"], delta)
-                    else:
-                        sigma = users_noise(units / users, steps, setting["epsilon"], delta)
+                    of_a_user = examples if group_size is None else 1  # units that may be drawn
+                    chance = units / (users * of_a_user)
+                    sigma = least_noise(chance, steps, setting["epsilon"], delta, of_a_user)
                     losses = simulate(
                         Algorithm(
                             group_size=group_size,
@@ -85,8 +83,8 @@ def rows(
                     )
                     known[key] = _best(losses, rates, clips) | {"noise_multiplier": sigma}
                 series = "ELS" if group_size is None else f"ULS, G = {group_size}"
-                found.append({"panel": panel, "x": x, "series": series, **known[key]})
-    return found
+                rows.append({"panel": panel, "x": x, "series": series, **known[key]})
+    return rows
 
 
 def _best(losses: Any, rates: Any, clips: Any) -> Row:
@@ -105,26 +103,15 @@ def _best(losses: Any, rates: Any, clips: Any) -> Row:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """The figure as a PNG: a panel each for ε, B and σ₂."""
-    names = list(dict.fromkeys(row["panel"] for row in rows))
-    figure, axes = panels(len(names))
-    for axis, name in zip(axes, names, strict=True):
-        part = [row for row in rows if row["panel"] == name]
-        for series in dict.fromkeys(row["series"] for row in part):
-            line = [row for row in part if row["series"] == series]
-            axis.errorbar(
-                [row["x"] for row in line],
-                [row["loss"] for row in line],
-                yerr=[1.96 * row["standard_error"] for row in line],
-                fmt="s--" if series == "ELS" else "o-",
-                label=series,
-                markersize=4,
-                capsize=2,
-            )
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xlabel(_LABELS[name])
-        axis.set_ylabel("‖θ - μ‖²")
-        axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=8)
-    figure.suptitle("mean estimation by ELS and ULS, Charles et al. 2024, Figure 3", fontsize=10)
-    save(figure, path)
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row["panel"], []).append(row)
+    draw_lines(
+        parts,
+        path,
+        title="mean estimation by ELS and ULS, Charles et al. 2024, Figure 3",
+        y="loss",
+        y_label="‖θ - μ‖²",
+        x_label=_LABELS.__getitem__,
+        standard_error="standard_error",
+    )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 from userdp.accounting.calibration import calibrate
 from userdp.accounting.mechanisms import binomial_steps
+from userdp.papers.table import Row
+
+SERIES = ("ELS", "ULS, L_ULS = L_ELS", "ULS, L_ULS = L_ELS/√G_ULS")
 
 
 @lru_cache(maxsize=4096)
-def examples_noise(
-    group_size: int, sampling_probability: float, steps: int, epsilon: float, delta: float
+def least_noise(
+    sampling_probability: float, steps: int, epsilon: float, delta: float, group_size: int = 1
 ) -> float:
-    """σ_ELS: the least noise multiplier of ELS within (ε, δ), to a factor of 1.0001."""
+    """The least noise multiplier within (ε, δ), to a factor of 1.0001: σ_ELS, or σ_ULS at G = 1."""
     return calibrate(
         binomial_steps(
             sampling_probability=sampling_probability,
@@ -27,27 +31,44 @@ def examples_noise(
     ).noise_multiplier
 
 
-@lru_cache(maxsize=4096)
-def users_noise(sampling_probability: float, steps: int, epsilon: float, delta: float) -> float:
-    """σ_ULS: the least noise multiplier of ULS within (ε, δ), to a factor of 1.0001."""
-    return calibrate(
-        binomial_steps(
-            sampling_probability=sampling_probability, noise_multiplier=1.0, steps=steps
-        ),
-        target_epsilon=epsilon,
-        target_delta=delta,
-        tolerance=1e-4,
-    ).noise_multiplier
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What ELS and ULS are compared at.
+
+    Args:
+        examples_per_user: K, which is also G_ELS.
+        users: N.
+        steps: T.
+        clip: L_ELS.
+        delta: δ.
+    """
+
+    examples_per_user: int
+    users: int
+    steps: int
+    clip: float
+    delta: float
+
+    def compare(self, epsilon: float, budget: int, cohort: int) -> list[Row]:
+        """Noise and variance of each series of `SERIES`, for B = ``budget`` and M = ``cohort``."""
+        p, q = budget / (self.examples_per_user * self.users), cohort / self.users
+        examples = least_noise(p, self.steps, epsilon, self.delta, self.examples_per_user)
+        users = least_noise(q, self.steps, epsilon, self.delta)
+        diverse = diverse_clip(self.clip, budget / cohort)
+        variances = (
+            (examples, noise_variance(examples, self.clip, budget)),
+            (users, noise_variance(users, self.clip, cohort)),
+            (users, noise_variance(users, diverse, cohort)),
+        )
+        return [
+            {"series": series, "noise_multiplier": sigma, "variance": variance}
+            for series, (sigma, variance) in zip(SERIES, variances, strict=True)
+        ]
 
 
-def examples_variance(noise_multiplier: float, clip: float, batch: float) -> float:
-    """var(ζ_ELS) = (σ_ELS L_ELS / B)², Equation 5."""
-    return (noise_multiplier * clip / batch) ** 2
-
-
-def users_variance(noise_multiplier: float, clip: float, cohort: float) -> float:
-    """var(ζ_ULS) = (σ_ULS L_ULS / M)², Equation 6."""
-    return (noise_multiplier * clip / cohort) ** 2
+def noise_variance(noise_multiplier: float, clip: float, size: float) -> float:
+    """var(ζ) = (σ L / size)²: Equation 5 with B as the size, Equation 6 with M."""
+    return (noise_multiplier * clip / size) ** 2
 
 
 def diverse_clip(clip: float, group_size: float) -> float:

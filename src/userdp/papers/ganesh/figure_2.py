@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from userdp.accounting.mechanisms import Mixture, hypergeometric_steps
-from userdp.papers.groups import draw_groups, group_rows
+from userdp.papers.groups import draw_groups, rows_by_noise
 from userdp.papers.table import Row
 
 
@@ -23,24 +23,20 @@ def rows(
     population: int = 50_000,
     delta: float = 1e-6,
 ) -> list[Row]:
-    """A row for each noise multiplier and group size; columns as in `group_rows`."""
-    found: list[Row] = []
-    for noise in noise_multipliers:
+    """A row for each noise multiplier and group size; columns as in `rows_by_noise`."""
 
-        def mechanism(k: int, noise: float = noise) -> Mixture:
-            return hypergeometric_steps(
-                batch_size=batch_size,
-                population=population,
-                group_size=k,
-                noise_multiplier=noise,
-                steps=steps,
-            )
-
-        part = group_rows(
-            lambda k: mechanism(k).epsilon(delta), mechanism(1).delta, group_sizes, delta
+    def mechanism(noise: float, k: int) -> Mixture:
+        return hypergeometric_steps(
+            batch_size=batch_size,
+            population=population,
+            group_size=k,
+            noise_multiplier=noise,
+            steps=steps,
         )
-        found += [{"noise_multiplier": noise, **row} for row in part]
-    return found
+
+    return rows_by_noise(
+        mechanism, noise_multipliers=noise_multipliers, group_sizes=group_sizes, delta=delta
+    )
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
