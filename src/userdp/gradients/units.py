@@ -107,6 +107,12 @@ class Units:
         begin = int(self.offsets[unit])
         return self.targets[begin : begin + len(input_ids), : input_ids.shape[1]]
 
+    def cut(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(input_ids, lengths, targets)`` of all rows, cut to the longest of them."""
+        width = int(self.lengths.max()) if len(self.lengths) else 0
+        targets = None if self.targets is None else self.targets[:, :width]
+        return self.input_ids[:, :width], self.lengths, targets
+
     def target_counts(self) -> Tensor:
         """int64, (rows,): the tokens that each row's loss is the mean of; 0 where there is none."""
         if self.targets is None:

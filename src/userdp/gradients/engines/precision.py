@@ -5,16 +5,25 @@ may cast by hand. All of that shows in the dtypes of the tensors that torch's fu
 and return:
 
 * `dtypes_of` looks at every operation of a forward and backward pass over made-up rows, once for
-  each model and loss. It is a property of the code, so the clip may depend on it (`margins.aim`).
+  each model and loss. It is a property of the code, so the clip may depend on it (`aim`).
 * `Watch` looks at each torch function of a pass over real rows. What it sees beyond the first may
   depend on those rows, so the clip must not follow it; see `one_pass` and `two_pass` for what is
   done with the units of such a pass.
+
+**Fewer bits than float32: no batch.** In a batch, who else is there decides the order of additions,
+and so the last bits of everybody's contribution: take one unit away, and each of the M others
+changes by a relative rho. Nothing but :math:`M \rho \le m` covers that, if the units are alike:
+then all change in one direction. In bfloat16 rho is 1e-3 to 1e-2: 199 units of six different rows
+differed by 0.27 C between a batch and one at a time. So where a model is seen to compute in fewer
+bits, batched engines hand everything to the reference, however many units there are: a switch at
+some number would itself be such a change. There a unit's bits are its own, and the reference's own
+margin is enough.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,12 +37,21 @@ from torch.utils._pytree import tree_leaves
 from userdp.errors import FailureError
 from userdp.gradients.draws import Draws
 from userdp.gradients.eager import eagerly
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.models import require_uncoupled
 from userdp.gradients.units import Units
 
 _EXACT = {"none", "ieee"}
+"""What torch calls products of float32 matrices that keep all their bits."""
+
+_MARGINS = {torch.float64: 1e-5, torch.float32: 1e-3}
+"""How far below C, relatively, batches aim; public. `engines.one_pass` says what they cover."""
+
+_LEAST_AIM = 1e-30
+"""At the very end of the range of clip norms the reference's own margin alone is left."""
+
 _seen: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, frozenset[torch.dtype]]]
 _seen = WeakKeyDictionary()
 
@@ -48,6 +66,28 @@ def is_narrow(dtype: torch.dtype) -> bool:
     if dtype.is_complex:
         return dtype.itemsize < 8
     return dtype.is_floating_point and dtype.itemsize < 4
+
+
+def margin(dtypes: Iterable[torch.dtype]) -> float:
+    """The margin of batches where the model computes in these dtypes; see `engines.one_pass`.
+
+    It depends on dtypes alone: a margin that followed the number of units would itself move every
+    contribution when one unit leaves. Where one is narrow there are no batches, and it is 0.
+
+    >>> margin([torch.float32]), margin([torch.float32, torch.bfloat16])
+    (0.001, 0.0)
+    """
+    used = set(dtypes)
+    return 0.0 if any(map(is_narrow, used)) else max(_MARGINS[dtype] for dtype in used)
+
+
+def aim(task: Task) -> float:
+    """The norm to clip at: the task's less the margin of the precisions in use.
+
+    Those are properties of the code, whatever the units hold: `dtypes_of`.
+    """
+    least = margin(dtypes_of(task.model, task.loss, task.units))
+    return max(_LEAST_AIM, task.l2_clip_norm * (1 - least))
 
 
 def reduced_products() -> bool:
@@ -76,11 +116,11 @@ def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
     known = _seen.setdefault(model, WeakKeyDictionary())
     if loss not in known:
         known[loss] = _observed(model, loss, like)
-    found = known[loss] | {p.dtype for p in model.parameters()}
+    used = known[loss] | {p.dtype for p in model.parameters()}
     device = like.lengths.device.type
     if torch.is_autocast_enabled(device):  # around the whole call, whatever the pass itself enters
-        found |= {torch.get_autocast_dtype(device)}
-    return found | {torch.bfloat16} if reduced_products() else found
+        used |= {torch.get_autocast_dtype(device)}
+    return used | {torch.bfloat16} if reduced_products() else used
 
 
 def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
