@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients.engines.places import Place
+from userdp.gradients.engines.places.place import Place
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.uses import Layout, Use
 

@@ -31,7 +31,7 @@ from userdp.gradients.eager import eagerly
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import MODULE_RULES, RULES
-from userdp.gradients.engines.places import FIRST
+from userdp.gradients.engines.places.place import FIRST
 from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms

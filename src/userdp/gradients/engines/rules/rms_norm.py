@@ -22,7 +22,7 @@ from userdp.gradients.engines.layer import (
     placed,
     stands_in_for,
 )
-from userdp.gradients.engines.places import FIRST
+from userdp.gradients.engines.places.place import FIRST
 from userdp.gradients.engines.uses import Dense, wide
 
 
