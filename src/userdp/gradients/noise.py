@@ -215,7 +215,7 @@ class NoiseSource:
         first: int,
     ) -> int:
         """Noise ``flat`` in place, block by block on all threads; how many blocks there were."""
-        pieces = [flat[begin : begin + _BLOCK] for begin in range(0, flat.size, _BLOCK)]
+        blocks = [flat[begin : begin + _BLOCK] for begin in range(0, flat.size, _BLOCK)]
         scale = noise_std / math.sqrt(DRAWS)
 
         def add(number: int) -> None:
@@ -223,10 +223,10 @@ class NoiseSource:
                 np.random.Generator(np.random.PCG64DXSM(self._seed(call, first + number, draw)))
                 for draw in range(DRAWS)
             )
-            piece = pieces[number]
-            room = np.empty((DRAWS, min(_CHUNK, piece.size)), dtype=np.float64)
-            for begin in range(0, piece.size, _CHUNK):  # chunks stay in the cache
-                part = piece[begin : begin + _CHUNK]
+            block = blocks[number]
+            room = np.empty((DRAWS, min(_CHUNK, block.size)), dtype=np.float64)
+            for begin in range(0, block.size, _CHUNK):  # chunks stay in the cache
+                part = block[begin : begin + _CHUNK]
                 noise, second = room[0, : part.size], room[1, : part.size]
                 draw_on_host(one, noise)
                 draw_on_host(other, second)
@@ -237,11 +237,11 @@ class NoiseSource:
                 np.rint(part, out=part)
                 part *= grid
 
-        if len(pieces) == 1:
+        if len(blocks) == 1:
             add(0)
         else:
-            list(pool.map(add, range(len(pieces))))
-        return len(pieces)
+            list(pool.map(add, range(len(blocks))))
+        return len(blocks)
 
     def _add_on_device(
         self, flat: Tensor, noise_std: float, grid: float, *, call: int, first: int
@@ -249,14 +249,14 @@ class NoiseSource:
         """Noise ``flat`` where it lies, by the same arithmetic as `_add`; how many blocks."""
         starts = range(0, flat.numel(), _DEVICE_BLOCK)
         for number, begin in enumerate(starts):
-            piece = flat[begin : begin + _DEVICE_BLOCK]
-            noise = torch.zeros(piece.shape, dtype=torch.float64, device=flat.device)
+            block = flat[begin : begin + _DEVICE_BLOCK]
+            noise = torch.zeros(block.shape, dtype=torch.float64, device=flat.device)
             for draw in range(DRAWS):
                 seed = self._seed(call, first + number, draw).generate_state(1, np.uint64)[0]
                 generator = torch.Generator(device=flat.device).manual_seed(int(seed))
-                noise += draw_on_device(generator, piece.numel())
-            noisy = piece.double().add_(noise.mul_(noise_std / math.sqrt(DRAWS)))
-            piece.copy_(noisy.mul_(1 / grid).round_().mul_(grid))
+                noise += draw_on_device(generator, block.numel())
+            noisy = block.double().add_(noise.mul_(noise_std / math.sqrt(DRAWS)))
+            block.copy_(noisy.mul_(1 / grid).round_().mul_(grid))
         return len(starts)
 
     def _seed(self, call: int, block: int, draw: int) -> np.random.SeedSequence:

@@ -111,14 +111,14 @@ def read_checkpoint(folder: Path) -> Content | None:
 
 
 def restore(
-    found: Content,
+    checkpoint: Content,
     *,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: WeightAverage | None,
 ) -> Position:
     """Put what was read into a model, sharded or not, its optimizer and its average."""
-    tensors, facts = found
+    tensors, facts = checkpoint
     parameters = trainable_parameters(model)
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -47,6 +47,7 @@ from userdp.gradients import (
 from userdp.gradients.counts import noisy_count
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import two_pass
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, like
@@ -202,12 +203,14 @@ def make_private(
                 hint="leave --engine out, or --sharded",
             )
         two_pass.require_supported(
-            model,
-            loss,
-            l2_clip_norm=plan.clip.l2_norm,
-            item_clip_norm=plan.clip.item_norm,
-            rule=_rule(plan),
-            masked=opened.meta.loss_mask,
+            Task(
+                model=model,
+                loss=loss,
+                units=two_pass.nobody(model, masked=opened.meta.loss_mask),
+                l2_clip_norm=plan.clip.l2_norm,
+                item_clip_norm=plan.clip.item_norm,
+                rule=_rule(plan),
+            )
         )
     else:
         largest = None if engine == "reference" else (micro_batch, opened.meta.seq_len)

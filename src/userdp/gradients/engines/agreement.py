@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TypeAlias
-from weakref import WeakKeyDictionary
 
-import torch
 from torch import nn
 
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.coupling import evaluating
-from userdp.gradients.draws import Draws, draws_of
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.one_pass import NotCoveredError, sum_of_passes
+from userdp.gradients.engines.one_pass import sum_of_passes
 from userdp.gradients.engines.reference import sum_of_units
+from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.losses import Loss
-from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import trainable_parameters
 
 _log = logging.getLogger(__name__)
-_Answers: TypeAlias = dict[tuple[bool, tuple[tuple[str, torch.dtype], ...]], bool]
-_known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, _Answers]] = WeakKeyDictionary()
+_known: Answers[bool] = Answers()
 
 _CLOSE = 0.03
 """Relative. A rule that is wrong for a layout is off by far more than what bfloat16 rounds."""
@@ -41,7 +37,7 @@ def agrees_with_reference(model: nn.Module, loss: Loss, *, masked: bool) -> bool
     """
     parameters = trainable_parameters(model)
     key = (masked, tuple((name, p.dtype) for name, p in parameters.items()))
-    known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+    known = _known.of(model, loss)
     if key not in known:
         device = next(iter(parameters.values())).device
         with evaluating(model):
@@ -64,8 +60,6 @@ def agrees_with_reference(model: nn.Module, loss: Loss, *, masked: bool) -> bool
 def _agrees(unclipped: Task) -> bool | None:
     """None where the probe says nothing: a gradient that is zero, or not finite."""
     try:
-        if draws_of(unclipped.model, unclipped.loss, unclipped.units) is Draws.SHARED:
-            return False
         exact = sum_of_units(unclipped)
         bound = float(exact.norms.min()) / 2
         if exact.non_finite or not 1e-6 < bound < 1e15:

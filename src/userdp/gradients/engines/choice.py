@@ -14,8 +14,9 @@ from userdp.gradients.engines import one_pass, reference, vmap
 from userdp.gradients.engines.agreement import agrees_with_reference
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.one_pass import LEAST_CLIP, NotCoveredError
+from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
+from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secretly

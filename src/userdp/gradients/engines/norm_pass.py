@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of
@@ -28,6 +27,7 @@ from userdp.gradients.engines.rules.linear import GHOST_CONDITION, Ghost
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms
 from userdp.gradients.losses import Loss
+from userdp.gradients.modes import run_backward
 from userdp.gradients.units import Units
 
 _ROUNDING = 1e-5
@@ -88,9 +88,7 @@ class NormTape(Tape):
 
     def backward(self, total: Tensor) -> list[str]:
         """As `Tape.backward`: FSDP finishes a pass by writing to ``.grad``, which is cleared."""
-        _engine_run_backward(
-            (total,), (torch.ones_like(total),), False, False, (), True, accumulate_grad=True
-        )
+        run_backward(total, (), accumulate=True)
         uncovered = [name for name, p in self._parameters.items() if p.grad is not None]
         for parameter in self._parameters.values():
             parameter.grad = None

@@ -78,6 +78,8 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
             counts.
     """
     drawn = draws_of(task.model, task.loss, task.units)
+    if drawn is Draws.SHARED:
+        raise NotCoveredError(["(random numbers that the rows of a pass share)"])
     total, workspace = task.zero(), Workspace()
     aimed = replace(task, l2_clip_norm=aim(task))
     rows = rows_per_pass(task.units, task.micro_batch)

@@ -23,24 +23,21 @@ margin is enough.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError
 from userdp.gradients.draws import Draws
-from userdp.gradients.eager import eagerly
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import require_uncoupled
+from userdp.gradients.modes import DispatchMode, FunctionMode, eagerly
 from userdp.gradients.units import Units
 
 _EXACT = {"none", "ieee"}
@@ -52,8 +49,7 @@ _MARGINS = {torch.float64: 1e-5, torch.float32: 1e-3}
 _LEAST_AIM = 1e-30
 """At the very end of the range of clip norms the reference's own margin alone is left."""
 
-_seen: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, frozenset[torch.dtype]]]
-_seen = WeakKeyDictionary()
+_seen: Answers[frozenset[torch.dtype]] = Answers()
 
 
 @functools.cache  # asked for each tensor of a pass; there are few dtypes
@@ -113,10 +109,10 @@ def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
         loss: per-row loss.
         like: decides whether tokens are marked, and the device; nothing of its rows is read.
     """
-    known = _seen.setdefault(model, WeakKeyDictionary())
-    if loss not in known:
-        known[loss] = _observed(model, loss, like)
-    used = known[loss] | {p.dtype for p in model.parameters()}
+    known = _seen.of(model, loss)
+    if not known:
+        known[None] = _observed(model, loss, like)
+    used = known[None] | {p.dtype for p in model.parameters()}
     device = like.lengths.device.type
     if torch.is_autocast_enabled(device):  # around the whole call, whatever the pass itself enters
         used |= {torch.get_autocast_dtype(device)}
@@ -153,7 +149,7 @@ def require_no_masks(drawn: Draws) -> None:
         )
 
 
-class Watch(TorchFunctionMode):
+class Watch(FunctionMode):
     """Within, notes the narrow types that torch functions are given or return, or autocast to.
 
     Args:
@@ -177,14 +173,8 @@ class Watch(TorchFunctionMode):
             elif isinstance(value, tuple | list):
                 self.note(*value)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        answer = func(*args, **(kwargs or {}))
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
         self.look(args, answer)
         return answer
 
@@ -195,22 +185,15 @@ class Watch(TorchFunctionMode):
             self.narrow.add(torch.get_autocast_dtype(self._device))
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(DispatchMode):
     """Within, notes the narrow types of every operation, those inside torch's functions too."""
 
     def __init__(self) -> None:
-        initialise: Any = super().__init__  # torch gives it no types
-        initialise()
+        super().__init__()
         self.narrow: set[torch.dtype] = set()
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        answer = func(*args, **(kwargs or {}))
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
         for value in tree_leaves((args, answer)):
             if isinstance(value, Tensor) and is_narrow(value.dtype):
                 self.narrow.add(value.dtype)

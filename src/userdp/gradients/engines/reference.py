@@ -19,12 +19,10 @@ from userdp.gradients.sums import ClippedSum
 def sum_of_units(task: Task) -> ClippedSum:
     """The clipped sum, unit by unit. What the model and the loss may be was asked before."""
     total, sizes = task.zero(), task.sizes
-    for unit, (input_ids, lengths) in enumerate(task.units):
-        if lengths.shape[0] == 0:
+    for unit, rows in enumerate(task.units):
+        if len(rows[1]) == 0:
             continue
-        gradient, total.losses[unit] = _mean_gradient(
-            task, input_ids, lengths, task.units.targets_of(unit)
-        )
+        gradient, total.losses[unit] = _mean_gradient(task, *rows)
         squares = dict(zip(sizes, squared_norms(gradient), strict=True))
         norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
         if not bool(norm.isfinite()):

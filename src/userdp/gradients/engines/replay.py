@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import FailureError
-from userdp.gradients.eager import eagerly
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.reference import sum_of_units
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.modes import eagerly
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 

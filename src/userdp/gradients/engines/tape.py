@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
-from userdp.gradients.eager import eagerly
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import MODULE_RULES, RULES
@@ -36,6 +34,7 @@ from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms
 from userdp.gradients.losses import Loss, checked_losses
+from userdp.gradients.modes import eagerly, run_backward
 from userdp.gradients.units import Units
 
 NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"
@@ -173,15 +172,8 @@ class Tape:
 
     def backward(self, total: Tensor) -> list[str]:
         """Run the backward pass; the names of parameters that no rule covered."""
-        # torch.autograd.grad would switch the tape off while it runs, and with it the
-        # recomputation of checkpointed layers; this is what it calls.
-        inputs = (self.anchor, *self._parameters.values())
-        gradients = _engine_run_backward(
-            (total,), (torch.ones_like(total),), False, False, inputs, True, accumulate_grad=False
-        )
-        return [
-            name for name, g in zip(self._parameters, gradients[1:], strict=True) if g is not None
-        ]
+        gradients = run_backward(total, (self.anchor, *self._parameters.values()))[1:]
+        return [name for name, g in zip(self._parameters, gradients, strict=True) if g is not None]
 
     def squared_norms(self) -> Tensor:
         """Float64, (units,): over all parameters; NaN or inf for units that need other means."""
@@ -233,18 +225,12 @@ class _Mode(Watch):
         self._tape = tape
         self.narrow = tape.narrow
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         rule = RULES.get(func)
         answer = None
         if rule is not None and torch.is_grad_enabled():
-            answer = rule(self._tape, *args, **(kwargs or {}))
+            answer = rule(self._tape, *args, **kwargs)
         if answer is None:
-            answer = self._tape.rows.run(func, args, kwargs or {})
+            answer = self._tape.rows.run(func, args, kwargs)
         self.look(args, answer)
         return answer

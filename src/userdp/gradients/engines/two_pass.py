@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -52,11 +51,10 @@ from userdp.gradients.engines.precision import (
 from userdp.gradients.engines.replay import made_up_but, require_same_states
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.held_state import HeldState
-from userdp.gradients.losses import Loss, checked_losses
-from userdp.gradients.made_up import RAGGED, Shape, made_up
+from userdp.gradients.losses import checked_losses
+from userdp.gradients.made_up import RAGGED, Answers, Shape, made_up
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.rules import ClipRule
 from userdp.gradients.shards import is_sharded, local, reshard, zeros_like_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
@@ -67,12 +65,12 @@ _CLOSE = 0.01
 _NARROW_MARGIN = 1e-2
 """For a unit alone in two passes that its own rows made narrow; measured, not proven."""
 
-_agreed: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, set[bool]]] = WeakKeyDictionary()
+_agreed: Answers[bool] = Answers()
 
 
 def _sum_in_step(task: Task) -> ClippedSum:
     """The clipped sum of a sharded model; a collective, each process with its own units."""
-    _require_supported(task)
+    require_supported(task)
     held = HeldState(task.model, task.loss)
     step = _Step(task)
     rows = 1 if step.narrow else task.micro_batch
@@ -115,7 +113,7 @@ class _Step:
         self._drawn = _draws(task)
         wide = {p.dtype for p in task.parameters.values() if not is_narrow(p.dtype)}
         self._margin = margin(wide or {torch.float32})
-        self._nobody = _nobody(task.model, masked=task.masked)
+        self._nobody = nobody(task.model, masked=task.masked)
         self._workspace = Workspace()
         self.total = task.zero()
 
@@ -175,33 +173,12 @@ class _Step:
 
 
 @secretly
-def require_supported(
-    model: nn.Module,
-    loss: Loss,
-    *,
-    l2_clip_norm: float,
-    item_clip_norm: float | None,
-    rule: ClipRule,
-    masked: bool = False,
-) -> None:
+def require_supported(task: Task) -> None:
     """Refuse what `clipped_sum` cannot do, before anything is charged; a collective.
 
-    Its arguments and errors are those of `clipped_sum`; ``masked`` says whether the loss will be
-    given targets. Reads no data; clears ``.grad``.
+    Reads no row of the task, which may be of `nobody`; clears ``.grad``. Errors as of
+    `clipped_sum`.
     """
-    _require_supported(
-        Task(
-            model=model,
-            loss=loss,
-            units=_nobody(model, masked=masked),
-            l2_clip_norm=l2_clip_norm,
-            item_clip_norm=item_clip_norm,
-            rule=rule,
-        )
-    )
-
-
-def _require_supported(task: Task) -> None:
     reshard(task.model)  # a forward pass without a backward one leaves some parameters gathered
     two = _all_sharded(task.parameters)
     if two:  # gradients arrive there
@@ -233,7 +210,7 @@ def _require_supported(task: Task) -> None:
 def _draws(task: Task) -> Draws:
     """What the model draws, told on made-up rows; a collective where it is not known yet."""
     with known_randomness("made-up rows"):  # every process finds the same
-        drawn = draws_of(task.model, task.loss, _nobody(task.model, masked=task.masked))
+        drawn = draws_of(task.model, task.loss, nobody(task.model, masked=task.masked))
     reshard(task.model)
     if drawn is Draws.SHARED:
         raise UseError(
@@ -261,7 +238,7 @@ def _add_weighted(
         factors = factors[good.to(factors.device)]
         units = _only(units, good)
         if not len(units.lengths):
-            factors, units = None, _nobody(task.model, masked=units.targets is not None)
+            factors, units = None, nobody(task.model, masked=units.targets is not None)
     owner = layout_of(units).unit_of_row
     with torch.enable_grad():
         losses = checked_losses(task.loss, task.model, *units.cut())
@@ -278,18 +255,18 @@ def _add_weighted(
 
 def _only(units: Units, kept: Tensor) -> Units:
     """Some of the units."""
-    parts = [units.select(int(unit), int(unit) + 1) for unit in kept] or [units.select(0, 0)]
-    sizes = torch.tensor([0, *(len(part.lengths) for part in parts)])
-    targets = [part.targets for part in parts if part.targets is not None]
+    counts = units.offsets.diff()
+    rows = torch.isin(torch.arange(len(units)), kept).repeat_interleave(counts)
+    rows = rows.to(units.lengths.device)
     return Units(
-        input_ids=torch.cat([part.input_ids for part in parts]),
-        lengths=torch.cat([part.lengths for part in parts]),
-        offsets=sizes.cumsum(0),
-        targets=torch.cat(targets) if targets else None,
+        input_ids=units.input_ids[rows],
+        lengths=units.lengths[rows],
+        offsets=torch.tensor([0, *counts[kept].tolist()]).cumsum(0),
+        targets=None if units.targets is None else units.targets[rows],
     )
 
 
-def _nobody(model: nn.Module, *, masked: bool) -> Units:
+def nobody(model: nn.Module, *, masked: bool) -> Units:
     """A made-up unit of one row, on the device of the model."""
     device = next(iter(trainable_parameters(model).values())).device
     return made_up(model, Shape((1,), (6,)), masked=masked, device=device)
@@ -319,7 +296,7 @@ def _require_agreement(task: Task, *, two: bool) -> None:
         UseError: a layer has no rule, rows are not seen to be kept apart, or the loss couples them.
         FailureError: norms and gradients differ.
     """
-    known = _agreed.setdefault(task.model, WeakKeyDictionary()).setdefault(task.loss, set())
+    known = _agreed.of(task.model, task.loss)
     if task.masked in known:
         return
     device = next(iter(task.parameters.values())).device
@@ -336,7 +313,7 @@ def _require_agreement(task: Task, *, two: bool) -> None:
                     _Pass(probe, units, Workspace(), Form.FORMED)
             except NotCoveredError as error:
                 raise _not_covered(error.names) from None
-    known.add(task.masked)
+    known[task.masked] = True
 
 
 def _require_same_norms(probe: Task) -> None:

@@ -38,15 +38,15 @@ def _of_product(call: Call, left: Tensor, right: Tensor) -> Place | None:
         return CONSTANT
     if left.dim() < 2 or right.dim() < 2:
         return None
-    found: set[Place] = set()
+    places_of_rows: set[Place] = set()
     for place, tensor, contracted in ((one, left, -1), (two, right, -2)):
         if place.dim is None or place.counts:
             continue
         from_end = place.dim - tensor.dim()
         if from_end == contracted or (from_end >= -2 and not (one.constant or two.constant)):
             return None
-        found.add(Place(call.result.dim() + from_end, place.inner))
-    return found.pop() if len(found) == 1 else None
+        places_of_rows.add(Place(call.result.dim() + from_end, place.inner))
+    return places_of_rows.pop() if len(places_of_rows) == 1 else None
 
 
 @places("scaled_dot_product_attention")
