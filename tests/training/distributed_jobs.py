@@ -30,7 +30,7 @@ from userdp.gradients import (
     NoiseSource,
     Units,
     causal_lm_loss,
-    reference,
+    clipped_sum,
     trainable_parameters,
 )
 from userdp.gradients import noise as noise_module
@@ -270,7 +270,7 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     units, bad = random_units(), 2
     if checkpointing:
         enable_checkpointing(model)
-    oracle = reference.clipped_sum(model, poisoned, units, l2_clip_norm=CLIP * (1 - 1e-3))
+    oracle = clipped_sum(model, poisoned, units, l2_clip_norm=CLIP * (1 - 1e-3))
     names = list(oracle.value)
     shard(model)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -329,7 +329,7 @@ def narrow(kind: str) -> dict:
     for unit in range(len(units)):
         alone = units.select(unit, unit + 1)
         margin = 1e-2 if bool((alone.input_ids[:, 0] == marked).any()) else 1e-3
-        exact = reference.clipped_sum(model, sometimes, alone, l2_clip_norm=CLIP * (1 - margin))
+        exact = clipped_sum(model, sometimes, alone, l2_clip_norm=CLIP * (1 - margin))
         for name, value in exact.value.items():
             oracle[name] += value
     names = list(oracle)

@@ -48,11 +48,11 @@ from torch import Tensor
 
 from userdp.gradients.clipping import clip_factors, multiplicable
 from userdp.gradients.draws import Draws, draws_of, watching_draws
+from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of, most_units, passes, rows_per_pass
 from userdp.gradients.engines.precision import aim, reduced_products, require_no_masks
-from userdp.gradients.engines.reference import sum_of_units
 from userdp.gradients.engines.replay import clipped_again
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.model_randomness import GeneratorStates
@@ -119,7 +119,7 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
             total.add_unit(begin + unit, clipped_again(aimed, part, unit, first, last))
     for unit in alone:
         one = replace(aimed, units=task.units.select(unit, unit + 1))
-        total.add_unit(unit, sum_of_units(one))
+        total.add_unit(unit, reference.sum_of_units(one))
     return total
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import FailureError
+from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.reference import sum_of_units
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.modes import eagerly
@@ -91,7 +91,7 @@ def clipped_again(
         micro_batch=len(units.lengths),
     )
     with eagerly():  # as in the pass
-        return sum_of_units(replayed)
+        return reference.sum_of_units(replayed)
 
 
 def require_same_states(end: GeneratorStates) -> None:

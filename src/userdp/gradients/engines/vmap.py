@@ -26,10 +26,10 @@ from torch.func import functional_call, grad, vmap
 from userdp.errors import FailureError
 from userdp.gradients.clipping import multiplicable
 from userdp.gradients.draws import Draws, draws_of, watching_host
+from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import most_units, passes
 from userdp.gradients.engines.precision import Watch, aim, require_no_masks
-from userdp.gradients.engines.reference import sum_of_units
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.losses import row_losses
@@ -135,7 +135,7 @@ def _sum_of_batches(task: Task) -> ClippedSum:
             Dense(use.gradients[good]).add_to(total.value[name], factors[name][good])
     for unit in alone:
         one = replace(aimed, units=task.units.select(unit, unit + 1))
-        total.add_unit(unit, sum_of_units(one))
+        total.add_unit(unit, reference.sum_of_units(one))
     return total
 
 
