@@ -17,7 +17,7 @@ from benchmarks.gpu.exactness import compiled
 from benchmarks.gpu.setting import DECODER, TINY, Result, Setting, loss_of
 from benchmarks.gpu.timing import compare
 from benchmarks.passes import engine_step, plain
-from userdp.gradients.engines.auto import choose
+from userdp.gradients.engines.choice import choose
 from userdp.training.config import Precision
 
 

@@ -9,7 +9,7 @@ gradients each way.
 and weighted sum each way, beside the quantity that `engines.forms` compares with its constant for
 this kind of device: the constant should lie where the ratio passes 1.
 
-``passes``: how many units a pass may hold. The engines allow `one_pass.FORMED_BYTES`, or four times
+``passes``: how many units a pass may hold. The engines allow `passes.FORMED_BYTES`, or four times
 the parameters, as if every gradient were formed; where norms come from Gram matrices a pass could
 hold more. The decoder in float32 under that limit, a larger one and none, beside the ordinary
 pass; in passes of 64 rows at most.
@@ -30,8 +30,9 @@ from benchmarks.decoders import cohort, gpt2
 from benchmarks.gpu.setting import DECODER, TINY, Result, Setting, loss_of
 from benchmarks.gpu.timing import cleared, interleaved, seconds
 from benchmarks.passes import engine_step, plain
-from userdp.gradients.engines import one_pass
-from userdp.gradients.engines.uses import Dense, Ghost, Layout, form
+from userdp.gradients.engines import one_pass, passes
+from userdp.gradients.engines.rules.linear import Ghost, form_gradients
+from userdp.gradients.engines.uses import Dense, Layout
 from userdp.training.config import Precision
 
 UNITS = 4
@@ -110,7 +111,7 @@ class Layer:
         self.buffer = self.left.new_empty(UNITS, p, q)
 
     def formed(self) -> None:
-        self._finish(Dense(form(self.left, self.right, self.layout, out=self.buffer)))
+        self._finish(Dense(form_gradients(self.left, self.right, self.layout, out=self.buffer)))
 
     def ghost(self) -> None:
         self._finish(Ghost(self.left, self.right, self.layout))
@@ -155,12 +156,12 @@ def limits(setting: Setting, deadline: float) -> Result:
 def limited(step: Callable[[], object], gib: float | None) -> Callable[[], object]:
     """``step`` under another limit of a pass's per-unit gradients; None: under none."""
     if gib is None:
-        changes: dict[str, object] = {"most_units": lambda parameters, per_row: sys.maxsize}
+        change = mock.patch.object(one_pass, "most_units", return_value=sys.maxsize)
     else:
-        changes = {"FORMED_BYTES": int(gib * 2**30)}
+        change = mock.patch.object(passes, "FORMED_BYTES", int(gib * 2**30))
 
     def call() -> object:
-        with mock.patch.multiple(one_pass, **changes):
+        with change:
             return step()
 
     return call

@@ -11,8 +11,10 @@ from torch import nn
 
 from benchmarks.influence.cases import Case, without
 from userdp.errors import UseError
-from userdp.gradients import ClippedSum, Engine, clipped_sum, reference, trainable_parameters
+from userdp.gradients import ClippedSum, Engine, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import reference
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.shards import is_sharded
 
 _met: set[tuple[Engine, nn.Module]] = set()
@@ -41,7 +43,7 @@ def influence(engine: Engine, case: Case) -> dict[str, Any]:
         **row,
         "ratio": math.sqrt(squared_norm(moved)) / clip,
         "clipped": float((everybody.norms > clip).double().mean()),
-        "fell_back": bool(calls),
+        "fell_back": bool(calls) and engine is not clipped_sum,
     }
 
 
@@ -57,14 +59,14 @@ def _clip(case: Case) -> float:
 def _counted_reference() -> Iterator[list[int]]:
     """Within, each call of the reference engine by another one adds its number of units."""
     calls: list[int] = []
-    honest = reference.clipped_sum
+    honest = reference.sum_of_units
 
-    def counted(*args: Any, **options: Any) -> ClippedSum:
-        calls.append(len(args[2]))
-        return honest(*args, **options)
+    def counted(task: Task) -> ClippedSum:
+        calls.append(len(task.units))
+        return honest(task)
 
-    reference.clipped_sum = counted
+    reference.sum_of_units = counted
     try:
         yield calls
     finally:
-        reference.clipped_sum = honest
+        reference.sum_of_units = honest

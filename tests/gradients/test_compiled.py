@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.gradients.one_pass import one_pass_sum
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.engines import tape
-from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines.tape import NotCoveredError
 
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7, 8]], [[2, 2, 1, 7]], [[9, 4, 4, 3]]])
 

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.dropout.influence import build_model, build_rows
+from tests.gradients.one_pass import one_pass_sum
 from userdp.errors import FailureError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.draws import Draws, draws_of, watching_draws
-from userdp.gradients.engines.auto import choose
-from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines.choice import choose
+from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.model_randomness import secret_randomness
 
 UNITS = Units.from_rows(build_rows((2, 1, 3)))
@@ -33,7 +34,7 @@ def test_coins_masks_and_weights_of_a_whole_pass_are_shared_and_auto_says_so(kin
     model = build_model(kind, rate=0.3)
     assert draws_of(model, causal_lm_loss, UNITS) is Draws.SHARED
     assert choose(model, causal_lm_loss, UNITS).engine == "reference"
-    with pytest.raises(NotCoveredError):
+    with pytest.raises(NotCoveredError, match="share"):
         one_pass_sum(model, causal_lm_loss, UNITS, l2_clip_norm=1.0)
 
 
@@ -111,11 +112,11 @@ def test_no_engine_lets_two_users_share_a_coin(engine, coin):
 
 def test_twin_a_pass_with_a_shared_coin_couples_its_users(monkeypatch):
     """Were the coin let through, users of one pass would be alike, and of two passes not."""
-    from userdp.gradients.engines import one_pass, verify
+    from userdp.gradients.engines import agreement, one_pass
 
     monkeypatch.setattr(one_pass, "draws_of", lambda *_: Draws.PER_ROW)
     monkeypatch.setattr(one_pass, "watching_draws", lambda *_: torch.enable_grad())
-    monkeypatch.setattr(verify, "agrees_with_reference", lambda *_: True)
+    monkeypatch.setattr(agreement, "agrees_with_reference", lambda *_: True)
     row = build_rows((1,))[0]
     model, loss = build_model("gpt2", rate=0.0), with_coin(COINS["one number"])
     units = Units.from_rows([row] * 4)

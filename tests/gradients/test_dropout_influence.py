@@ -21,11 +21,12 @@ from benchmarks.dropout.influence import (
     run_case,
 )
 from benchmarks.dropout.recorded import Masks
+from tests.gradients.one_pass import one_pass_sum
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine, trainable_parameters
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import one_pass, verify
-from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines import agreement, one_pass
+from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.model_randomness import secret_randomness
 
 
@@ -93,7 +94,7 @@ def test_invariant_14_units_that_are_computed_again_move_the_sum_by_at_most_the_
             self.squared_norms[0] = torch.nan
 
     monkeypatch.setattr(one_pass, "_Pass", Poor)
-    monkeypatch.setattr(verify, "_agrees", lambda *_: True)
+    monkeypatch.setattr(agreement, "_agrees", lambda *_: True)
     found = run_case(case("bookkeeping", model=model), leave_out=4)
     assert 0.5 < found.ratio <= 1
 

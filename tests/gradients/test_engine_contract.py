@@ -26,14 +26,14 @@ from transformers import (
     Qwen3Config,
 )
 
+from tests.gradients.one_pass import one_pass_sum
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import ENGINES, get_engine
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.margins import margin
-from userdp.gradients.engines.one_pass import one_pass_sum
+from userdp.gradients.engines.precision import margin
 
 VOCABULARY = 29
 Rows = list[list[list[int]]]

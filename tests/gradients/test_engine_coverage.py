@@ -12,13 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.one_pass import one_pass_sum
+from userdp.errors import UseError
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import functions, one_pass, rows, uses
-from userdp.gradients.engines.auto import choose
+from userdp.gradients.engines import layer, rows
+from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.forms import Form, choose_form
-from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
-from userdp.gradients.engines.tape import Tape
+from userdp.gradients.engines.rules.embedding import Sparse
+from userdp.gradients.engines.rules.linear import Ghost
+from userdp.gradients.engines.tape import NotCoveredError, Tape
 from userdp.gradients.losses import causal_lm_loss
 
 MakeModel = Callable[..., nn.Module]
@@ -158,7 +161,7 @@ def test_a_layout_that_no_rule_can_see_is_caught_by_the_comparison_with_the_refe
     with pytest.raises(NotCoveredError, match="kept apart"):
         one_pass_sum(model, toy_loss, units, l2_clip_norm=1.0)
     # Broken twin: rows told by shapes, without the comparison, clip the wrong mixtures.
-    monkeypatch.setattr(functions, "_inner", by_division)
+    monkeypatch.setattr(layer, "owned", by_division)
     monkeypatch.setattr(rows.Rows, "prove", lambda self, losses: True)
     blind = one_pass_sum(model, toy_loss, units, l2_clip_norm=1.0)
     exact = clipped_sum(model, toy_loss, units, l2_clip_norm=1.0)
@@ -186,7 +189,7 @@ def test_invariant_3_twin_book_keeping_without_the_cross_term_is_caught(
 ) -> None:
     model, rows = make_model("gpt2-tied", torch.float64), make_rows([2, 2, 2], seed=4)
     assert tied_move(model, rows, 0.5) <= 0.5
-    monkeypatch.setattr(uses, "_inner", lambda use, other: torch.zeros(other.count).double())
+    monkeypatch.setattr(Sparse, "cross", lambda self, other: torch.zeros(self.count).double())
     assert tied_move(model, rows, 0.5) > 0.5 * 1.001
 
 
@@ -194,12 +197,12 @@ def test_invariant_3_twin_gram_norms_in_half_precision_are_caught(
     make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rows = make_model("gpt2-untied", torch.float64), make_rows([1] * 4, seed=4)
-    honest = uses.Ghost.squared_norms
+    honest = Ghost.squared_norms
 
-    def half(self: uses.Ghost) -> Tensor:
+    def half(self: Ghost) -> Tensor:
         return honest(self).bfloat16().double() * (1 - 2.0**-7)
 
-    monkeypatch.setattr(uses.Ghost, "squared_norms", half)
+    monkeypatch.setattr(Ghost, "squared_norms", half)
     assert tied_move(model, rows, 0.5) > 0.5
 
 
@@ -208,8 +211,8 @@ def test_invariant_3_twin_a_parameter_that_is_skipped_is_caught(
 ) -> None:
     """Norms without one layer, and a sum with it: the move passes C."""
     model, rows = make_model("gpt2-untied", torch.float64), make_rows([1] * 4, seed=4)
-    honest = uses.Sparse.squared_norms
-    monkeypatch.setattr(uses.Sparse, "squared_norms", lambda self: 0 * honest(self))
+    honest = Sparse.squared_norms
+    monkeypatch.setattr(Sparse, "squared_norms", lambda self: 0 * honest(self))
     assert tied_move(model, rows, 0.5) > 0.5
 
 
@@ -219,7 +222,7 @@ def test_invariant_3_twin_a_loss_over_the_batch_is_refused(
     def batch_mean(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         return causal_lm_loss(model, input_ids, lengths).mean()
 
-    with pytest.raises(one_pass.UseError, match="one number per row"):
+    with pytest.raises(UseError, match="one number per row"):
         one_pass_sum(make_model(), batch_mean, Units.from_rows(make_rows([2, 2])), l2_clip_norm=1.0)
 
 

@@ -19,7 +19,7 @@ from userdp.gradients import (
     get_engine,
 )
 from userdp.gradients.engines import one_pass
-from userdp.gradients.engines.chunks import layout_of
+from userdp.gradients.engines.passes import layout_of
 
 SIZES = [2, 1, 3, 1]
 

@@ -12,7 +12,8 @@ from benchmarks.influence import losses, models
 from benchmarks.influence.cases import renew, without
 from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import one_pass, uses, vmap
+from userdp.gradients.engines import one_pass, vmap
+from userdp.gradients.engines.rules import linear
 
 ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
 _UNUSUAL = 48  # made-up rows do not have it
@@ -68,7 +69,7 @@ def test_invariant_3_twin_clip_factors_below_normal_float32_are_caught(
 ) -> None:
     everyone = lambda factors: torch.stack(list(factors)).all(0)  # noqa: E731
     monkeypatch.setattr(one_pass, "multiplicable", everyone)
-    monkeypatch.setattr(uses, "_LARGEST_SIDE", math.inf)
+    monkeypatch.setattr(linear, "_LARGEST_SIDE", math.inf)
     assert max(influence("bookkeeping", scaled(scale), 1e-8) for scale in SCALES) > 1.01
 
 

@@ -12,13 +12,13 @@ from torch import nn
 
 from benchmarks.influence import cases, losses, models
 from benchmarks.influence.cases import without
+from tests.gradients.one_pass import one_pass_sum
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import bookkeeping, functions, verify
-from userdp.gradients.engines.auto import choose
-from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines import agreement, choice, layer
+from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.rows import Rows
-from userdp.gradients.engines.tape import Tape
+from userdp.gradients.engines.tape import NotCoveredError, Tape
 from userdp.gradients.made_up import RAGGED, made_up
 
 CLIP = 0.01
@@ -151,7 +151,7 @@ def by_division(tape: Tape, x: torch.Tensor) -> int | None:
 def told_by_shapes(
     monkeypatch: pytest.MonkeyPatch, rule: Callable[[Tape, torch.Tensor], int | None]
 ) -> None:
-    monkeypatch.setattr(functions, "_inner", rule)
+    monkeypatch.setattr(layer, "owned", rule)
     monkeypatch.setattr(Rows, "prove", lambda self, found: True)
 
 
@@ -160,9 +160,9 @@ def test_invariant_3_twin_rows_told_by_division_are_caught(
 ) -> None:
     """With a check on the cohort's own rows, which the friendly cohort passes."""
     told_by_shapes(monkeypatch, by_division)
-    monkeypatch.setattr(verify, "made_up", lambda *args, **options: friendly())
+    monkeypatch.setattr(agreement, "made_up", lambda *args, **options: friendly())
     model = renewed(models.HeadOnSelected(), 1)
-    assert verify.agrees_with_reference(model, losses.on_selected, masked=False)
+    assert agreement.agrees_with_reference(model, losses.on_selected, masked=False)
     assert influence("bookkeeping", model, losses.on_selected, divisible(17, 1)) > 1.8
 
 
@@ -174,7 +174,7 @@ def test_rows_told_by_division_do_not_pass_on_made_up_ragged_rows(
     model = renewed(models.HeadOnSelected())
     counts = made_up(model, RAGGED[0], masked=False).target_counts()
     assert sorted(counts.tolist()) == [3, 4, 5]
-    assert not verify.agrees_with_reference(model, losses.on_selected, masked=False)
+    assert not agreement.agrees_with_reference(model, losses.on_selected, masked=False)
 
 
 def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
@@ -182,7 +182,7 @@ def test_invariant_3_twin_rows_times_width_as_a_proof_is_caught(
 ) -> None:
     """Two of two experts: always as many tokens as the pass has, in the order of the router."""
     told_by_shapes(monkeypatch, by_division)
-    monkeypatch.setattr(bookkeeping, "agrees_with_reference", lambda *args, **options: True)
+    monkeypatch.setattr(choice, "agrees_with_reference", lambda *args, **options: True)
     model = experts_train()
     units = divisible(9, 10)
     assert influence("bookkeeping", model, losses.own_rows, units) > 1.5

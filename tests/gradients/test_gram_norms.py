@@ -17,14 +17,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.one_pass import one_pass_sum
 from userdp.gradients import ClippedSum, Units, coupling
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import get_engine, uses
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import NormTape, taken_larger
-from userdp.gradients.engines.one_pass import one_pass_sum
+from userdp.gradients.engines.rules import linear
+from userdp.gradients.engines.rules.embedding import Sparse
+from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.tape import Workspace
-from userdp.gradients.engines.uses import Dense, Ghost, Layout, Sparse
+from userdp.gradients.engines.uses import Dense, Layout
 
 WIDTHS = [2**16, 2**18]
 LEFT = 0.0325
@@ -74,15 +77,15 @@ def test_invariant_3_a_gram_norm_is_too_small_by_at_most_its_share_of_the_margin
 ) -> None:
     left, right = cancelling(1.5, 1.25, width)
     assert bool(Ghost(left[None], right[None], alone(2)).squared_norms().isfinite())
-    bound = uses.gram_error(width, 1, 2) * uses.GHOST_CONDITION / 2
-    assert shortfall(*search(width)[-1], width) <= bound <= uses.GRAM_SHARE
+    bound = linear.gram_error(width, 1, 2) * linear.GHOST_CONDITION / 2
+    assert shortfall(*search(width)[-1], width) <= bound <= linear.GRAM_SHARE
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_invariant_3_twin_gram_matrices_in_float32_are_caught(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uses, "gram", float32_gram)
+    monkeypatch.setattr(linear, "gram", float32_gram)
     assert shortfall(*search(width)[-1], width) > 1e-2  # ten times float32's margin
 
 
@@ -96,18 +99,20 @@ def test_the_bound_holds_on_random_rows_of_any_condition(
         signs = torch.randn(positions, 1, generator=generator).sign()
         left = (1 + spread * torch.randn(positions, p, generator=generator)).to(dtype)
         right = (signs * (1 + spread * torch.randn(positions, q, generator=generator))).to(dtype)
-        found = uses.gram(left[None])[0] * uses.gram(right[None])[0]
+        found = linear.gram(left[None])[0] * linear.gram(right[None])[0]
         wide = [side.numpy().astype(np.longdouble) for side in (left, right)]
         true = np.square(wide[0].T @ wide[1]).sum()
         largest = np.sqrt(np.square(wide[0]).sum(1) * np.square(wide[1]).sum(1)).sum() ** 2
-        assert abs(float(found.sum(1).sum(0)) - true) <= uses.gram_error(p, q, positions) * largest
+        assert (
+            abs(float(found.sum(1).sum(0)) - true) <= linear.gram_error(p, q, positions) * largest
+        )
 
 
 def test_rows_beyond_the_limit_are_formed_not_trusted() -> None:
     left, right = cancelling(1.5, 1.25, 64)
     right[1] = -right[0] * left[0, 0] / left[1, 0] * (1 - LEFT / 2)
     assert bool(Ghost(left[None], right[None], alone(2)).squared_norms().isnan())
-    assert uses.most_condition(2**26, 2**14, 2048) < 300  # widths that float64 serves less far
+    assert linear.most_condition(2**26, 2**14, 2048) < 300  # widths that float64 serves less far
 
 
 class Head(nn.Module):
@@ -140,7 +145,7 @@ def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_
     # The head reads two tokens of a row, whatever its length: the made-up rows do not fit it.
     monkeypatch.setattr(coupling, "_coupling", lambda *given, **options: None)
     with monkeypatch.context() as broken:
-        broken.setattr(uses, "gram", float32_gram)
+        broken.setattr(linear, "gram", float32_gram)
         pairs = search(width)
         twin = largest_move(pairs, width, ghosts)
     assert twin > 1.005
@@ -228,7 +233,7 @@ def test_the_norm_pass_takes_norms_larger_where_rows_cancel_and_only_there() -> 
         tape = NormTape({"w": parameter}, layout, Workspace(), shared=frozenset())
         left = torch.ones(2, 1, 16)
         right = torch.tensor([1.0, left_over - 1]).view(2, 1, 1)
-        tape.linear("w", left, right)
+        tape.keep("w", Ghost(left, right, layout), left, right)
         true = float(Dense((left[:, 0].T @ right[:, 0])[None]).squared_norms())
         assert (float(tape.squared_norms()) > true * (1 + 1e-6)) is larger
 

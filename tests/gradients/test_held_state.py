@@ -14,9 +14,10 @@ from transformers import Gemma3TextConfig
 from benchmarks.influence import losses, models
 from benchmarks.influence.cases import renew, without
 from userdp.errors import UseError
-from userdp.gradients import Loss, Units, get_engine, reference
+from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients import held_state as held_state_module
 from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import choice
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.models import require_uncoupled
 
@@ -114,7 +115,7 @@ def test_invariant_3_twin_unless_it_is_looked_for_one_user_moves_everybody(
 ) -> None:
     monkeypatch.setattr(held_state_module, "_held", lambda model, loss: {})
     for question in ("require_rows_apart", "require_replayable"):
-        monkeypatch.setattr(reference, question, lambda *args, **options: None)
+        monkeypatch.setattr(choice, question, lambda *args, **options: None)
 
     def moved(units: Units) -> dict[str, Tensor]:
         model, loss = models.Flattened(), counting()

@@ -7,9 +7,9 @@ import torch
 
 from benchmarks.gpu.reads import counted, per_layer
 from benchmarks.gpu.setting import Setting
-from userdp.gradients import reference
-from userdp.gradients.engines import norm_pass, tape
-from userdp.gradients.engines.uses import Dense, Ghost, Layout
+from userdp.gradients.engines import norm_pass, reference, tape
+from userdp.gradients.engines.rules.linear import Ghost
+from userdp.gradients.engines.uses import Dense, Layout
 
 CPU = Setting(device="cpu", tiny=True, memory_gib=1)
 
@@ -22,13 +22,13 @@ def test_a_layer_adds_no_read(engine):
 
 
 def test_twin_a_read_per_layer_is_noticed(monkeypatch):
-    honest = tape.Tape.linear
+    honest = tape.Tape.keep
 
-    def linear(self, name, left, right):
-        assert bool(left.isfinite().all())
-        honest(self, name, left, right)
+    def keep(self, name, use, *factors):
+        assert all(bool(factor.isfinite().all()) for factor in factors[1:])  # linear layers' second
+        honest(self, name, use, *factors)
 
-    monkeypatch.setattr(tape.Tape, "linear", linear)
+    monkeypatch.setattr(tape.Tape, "keep", keep)
     assert per_layer("bookkeeping", CPU)["per_layer"] == 4  # GPT-2's linear layers
 
 

@@ -13,16 +13,19 @@ from torch import Tensor, nn
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import bookkeeping, get_engine, lora, one_pass, precision, vmap
-from userdp.gradients.engines.auto import choose
-from userdp.gradients.engines.margins import aim, one_at_a_time
-from userdp.gradients.engines.precision import dtypes_of
+from userdp.gradients.engines import choice, get_engine, precision
+from userdp.gradients.engines.choice import choose
+from userdp.gradients.engines.engine import Engine, Task
+from userdp.gradients.engines.precision import aim, dtypes_of
 from userdp.gradients.engines.rows import Rows
 
 CLIP = 1e-3
 NARROW = [torch.bfloat16, torch.float16]
 BATCHED = ["auto", "bookkeeping", "lora", "vmap"]
 WIDTH = 8
+
+
+one_at_a_time = Engine(choice.one_at_a_time)
 
 
 class Plain(nn.Module):
@@ -153,14 +156,14 @@ def test_twin_looking_where_the_model_is_entered_sees_none_of_them(kind: str) ->
 def test_full_precision_is_not_taken_for_narrow() -> None:
     model = Plain(torch.float32)
     assert dtypes_of(model, row_loss, some_units()) == {torch.float32}
-    assert aim(model, row_loss, some_units(), l2_clip_norm=1.0) == 1 - 1e-3
+    assert aim(Task(model=model, loss=row_loss, units=some_units(), l2_clip_norm=1.0)) == 1 - 1e-3
 
 
 def test_an_autocast_around_everything_and_reduced_products_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = Plain(torch.float32)
-    aim(model, row_loss, some_units(), l2_clip_norm=1.0)
+    aim(Task(model=model, loss=row_loss, units=some_units(), l2_clip_norm=1.0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.bfloat16 in dtypes_of(model, row_loss, some_units())
     assert not precision.reduced_products()
@@ -176,7 +179,7 @@ def test_the_look_is_at_made_up_rows_so_that_nobodys_decide_the_aim() -> None:
     for first in (0, 7):  # 7: a first unit that would be computed in fewer bits
         model = Sometimes(torch.bfloat16)
         rows = Units.from_rows([[[first, 1, 2, 3]], [[4, 1, 2, 3]]])
-        assert aim(model, row_loss, rows, l2_clip_norm=1.0) == 1 - 1e-3
+        assert aim(Task(model=model, loss=row_loss, units=rows, l2_clip_norm=1.0)) == 1 - 1e-3
 
 
 @pytest.mark.parametrize("name", BATCHED)
@@ -236,17 +239,16 @@ def test_invariant_3_units_in_fewer_bits_are_computed_alone_however_many_there_a
     found = engine(model, row_loss, alike(count), l2_clip_norm=CLIP)
     exact = reference(model, row_loss, alike(count), l2_clip_norm=CLIP)
     assert distance(found, exact) < 1e-12 * CLIP
-    assert choose(model, row_loss, alike(count)).engine == "reference"
-    with pytest.raises(one_pass.NotCoveredError, match="fewer bits"):
-        one_pass.one_pass_sum(model, row_loss, alike(count), l2_clip_norm=CLIP)
+    choice = choose(model, row_loss, alike(count))
+    assert choice.engine == "reference"
+    assert "fewer bits" in choice.reason
 
 
 @pytest.mark.parametrize("name", ["bookkeeping", "lora", "vmap"])
 def test_invariant_3_twin_a_batch_in_fewer_bits_moves_everybody_by_more_than_the_margin(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (bookkeeping, lora, vmap, one_pass):
-        monkeypatch.setattr(module, "batches", lambda *_: True)
+    monkeypatch.setattr(choice, "is_narrow", lambda dtype: False)
     monkeypatch.setattr(precision.Watch, "look", lambda self, *values: None)
     model, engine = AutocastInside(torch.bfloat16), get_engine(name)
     alone = reference(model, row_loss, alike(199), l2_clip_norm=CLIP)
@@ -257,5 +259,5 @@ def test_invariant_3_twin_a_batch_in_fewer_bits_moves_everybody_by_more_than_the
 def test_full_precision_stays_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Plain(torch.float32)
     assert choose(model, row_loss, some_units(3)).engine == "bookkeeping"
-    monkeypatch.setattr(bookkeeping, "one_at_a_time", None)
+    monkeypatch.setattr(choice, "one_at_a_time", None)
     get_engine("bookkeeping")(model, row_loss, some_units(5), l2_clip_norm=CLIP)

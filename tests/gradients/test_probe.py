@@ -80,7 +80,7 @@ def test_frozen_parameters_and_users_without_examples_count_for_nothing(
     assert found.users.shape == (1, 2)
     assert seen == [1, 2]
     trained = list(trainable_parameters(model).values())
-    loss = causal_lm_loss(model, *Units.from_rows(users).rows_of(1)).mean()
+    loss = causal_lm_loss(model, *list(Units.from_rows(users))[1]).mean()
     gradient = torch.autograd.grad(loss, trained)
     expected = math.sqrt(sum(float(g.double().square().sum()) for g in gradient))
     assert float(found.users[0, 1]) == pytest.approx(expected, rel=1e-5)

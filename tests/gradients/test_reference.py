@@ -106,7 +106,7 @@ def test_the_gradient_is_the_slope_of_the_loss(make_model: MakeModel, make_rows:
         with torch.no_grad():
             for name, p in parameters.items():
                 p.copy_(start[name] + step * direction[name])
-            return float(causal_lm_loss(model, *units.rows_of(0)).mean())
+            return float(causal_lm_loss(model, *units.cut()).mean())
 
     h = 1e-4
     slope = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h)

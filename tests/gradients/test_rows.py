@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from userdp.gradients.engines import place_rules, rows
-from userdp.gradients.engines.places import FIRST, Place
+from userdp.gradients.engines import rows
+from userdp.gradients.engines.places import numbers
+from userdp.gradients.engines.places.place import FIRST, PLACES, Place, Rule
 from userdp.gradients.engines.rows import Rows
 
 ROWS = 3
@@ -205,9 +206,9 @@ def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> 
 @pytest.mark.parametrize(
     ("functions", "rule"),
     [
-        (["cumsum", "softmax"], place_rules._like_first),
+        (["cumsum", "softmax"], numbers._like_first),
         (["sort", "topk"], lambda call: call.first),
-        (["flip", "roll"], place_rules._like_first),
+        (["flip", "roll"], numbers._like_first),
         (["view", "reshape", "flatten"], lambda call: FIRST),
         (["transpose"], lambda call: call.first),
         (["__getitem__"], lambda call: FIRST),
@@ -215,12 +216,12 @@ def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> 
     ],
 )
 def test_twin_a_rule_that_looks_at_shapes_or_forgets_a_dimension_is_caught(
-    functions: list[str], rule: place_rules.Rule, monkeypatch: pytest.MonkeyPatch
+    functions: list[str], rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in functions:
         for home in (torch, torch.Tensor, F):
             if hasattr(home, name):
-                monkeypatch.setitem(place_rules.PLACES, getattr(home, name), rule)
+                monkeypatch.setitem(PLACES, getattr(home, name), rule)
     assert fuzz(4000, until_caught=True)[1] > 0
 
 
@@ -283,7 +284,7 @@ def test_coins_belong_to_the_row_at_whose_place_they_are_thrown() -> None:
 def test_twin_coins_thrown_for_constants_and_held_to_be_constants_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(place_rules.PLACES, F.dropout, place_rules._like_first)
+    monkeypatch.setitem(PLACES, F.dropout, numbers._like_first)
     place, reached = coins(
         lambda x: x + F.dropout(constant(ROWS, 4), 0.5).sum(0), torch.ones(ROWS, 4)
     )

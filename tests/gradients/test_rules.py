@@ -15,7 +15,8 @@ from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
 from userdp.gradients.clipping import CLIP_MARGIN, squared_norm
 from userdp.gradients.engines import get_engine
-from userdp.gradients.engines.margins import aim
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.precision import aim
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.rules import layer_clip_norms, layers_of
 
@@ -82,7 +83,8 @@ def test_every_engine_clips_by_the_rule_of_the_papers(
     bound = CLIP * (1 - CLIP_MARGIN)
     if name != "reference":
         whole = Units.from_rows(units)
-        bound = aim(model, causal_lm_loss, whole, l2_clip_norm=CLIP) * (1 - CLIP_MARGIN)
+        task = Task(model=model, loss=causal_lm_loss, units=whole, l2_clip_norm=CLIP)
+        bound = aim(task) * (1 - CLIP_MARGIN)
     expected = by_hand(model, units, rule, bound)
     for parameter, value in expected.items():
         torch.testing.assert_close(found.value[parameter], value, rtol=1e-5, atol=1e-6)

@@ -15,7 +15,7 @@ NESTED = [[[5, 6, 7], [8, 9]], [], [[1]], [[], [2, 3]]]
 def tokens_of(units: Units) -> list[list[list[int]]]:
     return [
         [row[: int(n)].tolist() for row, n in zip(input_ids, lengths, strict=True)]
-        for input_ids, lengths in units
+        for input_ids, lengths, _ in units
     ]
 
 
@@ -29,7 +29,7 @@ def test_a_slice_of_units_holds_those_units_alone() -> None:
 
 def test_each_unit_is_cut_to_its_own_longest_row() -> None:
     units = Units.from_rows([[[1, 2]], [[1] * 9], [[1, 2, 3], [4]]])
-    assert [ids.shape for ids, _ in units] == [(1, 2), (1, 9), (2, 3)]
+    assert [ids.shape for ids, *_ in units] == [(1, 2), (1, 9), (2, 3)]
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])

@@ -30,13 +30,13 @@ from userdp.gradients import (
     NoiseSource,
     Units,
     causal_lm_loss,
-    reference,
+    clipped_sum,
     trainable_parameters,
 )
 from userdp.gradients import noise as noise_module
 from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.engines.rows import Rows
-from userdp.gradients.shards import like, shapes_of, shard, whole
+from userdp.gradients.shards import like, shard, whole, zeros_like_parts
 from userdp.plan import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training import distributed_run
@@ -146,7 +146,7 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
         led = {"w": torch.zeros(numbers, dtype=torch.float64)}
         LeaderNoise(world).add_(led, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
-        parts = shapes_of(trainable_parameters(model))
+        parts = zeros_like_parts(trainable_parameters(model))
         distributed_run.ShardNoise(model).add_(parts, std)
         return {"leader": led["w"], "shards": torch.cat([v.flatten() for v in parts.values()])}
 
@@ -270,7 +270,7 @@ def compares(checkpointing: bool, family: str = "gpt2") -> dict:
     units, bad = random_units(), 2
     if checkpointing:
         enable_checkpointing(model)
-    oracle = reference.clipped_sum(model, poisoned, units, l2_clip_norm=CLIP * (1 - 1e-3))
+    oracle = clipped_sum(model, poisoned, units, l2_clip_norm=CLIP * (1 - 1e-3))
     names = list(oracle.value)
     shard(model)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -329,7 +329,7 @@ def narrow(kind: str) -> dict:
     for unit in range(len(units)):
         alone = units.select(unit, unit + 1)
         margin = 1e-2 if bool((alone.input_ids[:, 0] == marked).any()) else 1e-3
-        exact = reference.clipped_sum(model, sometimes, alone, l2_clip_norm=CLIP * (1 - margin))
+        exact = clipped_sum(model, sometimes, alone, l2_clip_norm=CLIP * (1 - margin))
         for name, value in exact.value.items():
             oracle[name] += value
     names = list(oracle)

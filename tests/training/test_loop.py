@@ -13,7 +13,7 @@ from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.gradients import ENGINES
 from userdp.ledger import claim
-from userdp.training import loop, private
+from userdp.training import loop
 from userdp.training.config import (
     Averaging,
     EngineName,
@@ -283,7 +283,6 @@ def test_the_engine_asked_for_computes_every_step_and_stands_in_the_configuratio
 
         return engine_
 
-    monkeypatch.setattr(private, "clipped_sum", watched("auto"))
     for name in ENGINES:
         monkeypatch.setitem(ENGINES, name, watched(name))
     config = changed(engine=engine)

@@ -21,7 +21,7 @@ from userdp.ledger import StoreLedger
 from userdp.sampling.coins import secret_generator
 from userdp.training import private as private_module
 from userdp.training.collate import Collator
-from userdp.training.pieces import sum_in_pieces
+from userdp.training.microbatches import sum_of_microbatches
 from userdp.training.private import make_private
 from userdp.training.scores import require_public, score_store
 
@@ -259,11 +259,11 @@ def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared)
     def clip(units):
         return clipped_sum(model, causal_lm_loss, units, l2_clip_norm=0.3)
 
-    pieces = collator.pieces(cohort, rows=7)
+    pieces = collator.microbatches(cohort, rows=7)
     assert len(pieces) > 3
     assert all(piece.rows <= 7 for piece in pieces)
     assert np.array_equal(np.concatenate([p.examples for p in pieces]), cohort.examples)
-    summed, rows = sum_in_pieces(pieces, gather, clip)
+    summed, rows = sum_of_microbatches(pieces, gather, clip)
     assert threads == {"prefetch"}
     whole = clip(collator(cohort))
     assert rows == cohort.rows
@@ -277,7 +277,7 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
     store = UserStore.open(prepared)
     plan = uls_plan(**EVERYBODY, cohort_size=100)
     collator = Collator(store.split("train"), plan)
-    pieces = collator.pieces(
+    pieces = collator.microbatches(
         plan.sampling.sampler(collator.counts, secret_generator()).draw(), rows=7
     )
     before = threading.active_count()
@@ -290,7 +290,7 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
     nothing = ClippedSum(value={}, norms=torch.zeros(0), losses=torch.zeros(0), non_finite=0,
                          sensitivity=1.0)  # fmt: skip
     with pytest.raises(OSError, match="disk is gone"):
-        sum_in_pieces(pieces, gather, lambda units: nothing)
+        sum_of_microbatches(pieces, gather, lambda units: nothing)
     assert threading.active_count() == before
 
 

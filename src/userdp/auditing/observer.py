@@ -8,7 +8,7 @@ gradient engine are the run's own. What it sees is exact, and no ε covers it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -181,6 +181,12 @@ class _WatchedNoise(NoiseSource):
         self._seen.noise.append(added.float().numpy())
         if self._directions is not None:
             self._seen.answers.append(self._directions.along(value) / self._run._l2_clip_norm)
+
+    def state(self) -> dict[str, Tensor]:
+        return self._inner.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self._inner.restore(state)
 
     def _choose(self, value: dict[str, Tensor]) -> None:
         """Beginnings of tensors, and places far inside large ones: parts of equal length."""

@@ -16,10 +16,11 @@ from userdp.gradients.losses import (
 )
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.noise import NoiseSource
-from userdp.gradients.reference import clipped_sum
 from userdp.gradients.rules import ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
+
+clipped_sum = ENGINES["reference"]
 
 __all__ = [
     "CLIP_MARGIN",

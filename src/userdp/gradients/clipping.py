@@ -77,13 +77,13 @@ def squared_norms(tensors: Iterable[Tensor]) -> Tensor:
     >>> squared_norms([torch.full((3,), 2.0), torch.zeros(0)]).tolist()
     [12.0, 0.0]
     """
-    found: list[Tensor] = []
+    totals: list[Tensor] = []
     for tensor in tensors:
-        found.append(torch.zeros((), dtype=torch.float64, device=tensor.device))
-        _add_squares(found[-1], tensor)
-    if not found:
+        totals.append(torch.zeros((), dtype=torch.float64, device=tensor.device))
+        _add_squares(totals[-1], tensor)
+    if not totals:
         return torch.zeros(0, dtype=torch.float64)
-    return torch.stack([total.to(found[0].device) for total in found]).cpu()
+    return torch.stack([total.to(totals[0].device) for total in totals]).cpu()
 
 
 def _add_squares(total: Tensor, tensor: Tensor) -> None:

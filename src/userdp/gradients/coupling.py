@@ -15,36 +15,31 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
-from torch.overrides import TorchFunctionMode
 
 from userdp.errors import UseError
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.draws import Draws, draws_of, require_replayable
-from userdp.gradients.eager import eagerly
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import CANNOT_RUN, EQUAL, RAGGED, Shape, large, made_up
+from userdp.gradients.made_up import EQUAL, RAGGED, Answers, Shape, if_it_runs, large, made_up
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.models import (
     require_uncoupled,
     trainable_parameters,
 )
+from userdp.gradients.modes import FunctionMode, eagerly, run_backward
 from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
 
-_Key: TypeAlias = tuple[bool, bool, tuple[tuple[str, torch.dtype], ...], tuple[Shape, ...]]
-_known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, dict[_Key, str | None]]]
-_known = WeakKeyDictionary()
+_known: Answers[str | None] = Answers()
 
 # A batch's statistic moves a loss by tens of percents on these rows; rounding moves it far less.
 _CLOSE = {torch.float64: 1e-7, torch.float32: 1e-3}
@@ -83,7 +78,7 @@ def require_rows_apart(
     """
     parameters = trainable_parameters(model)
     dtypes = tuple((name, p.dtype) for name, p in parameters.items())
-    known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+    known = _known.of(model, loss)
     asked: list[tuple[Shape, ...]] = [(*RAGGED, EQUAL)]
     if largest is not None:
         rows, width = (1 << (number - 1).bit_length() for number in largest)
@@ -123,31 +118,28 @@ def _coupling(
         require_replayable(model, loss, like)
         draws = draws_of(model, loss, like) is not Draws.NONE
     index = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=index), eagerly():
+    with torch.random.fork_rng(devices=index), eagerly(), if_it_runs(_warn):
         for shape in shapes:
             units = made_up(model, shape, masked=masked, device=device)
             ask = _Question(model, loss, units, list(parameters.values()), gradients=gradients)
             held = HeldState(model, loss)
-            try:
-                with evaluating(model) if draws else nullcontext():
-                    states = GeneratorStates.read()
-                    found = ask.answer()
-                held.require_unchanged()
-                if draws and found is not None and GeneratorStates.read() != states:
-                    return None  # it draws in evaluation mode too: rows cannot be compared
-            except UseError:
-                raise
-            except CANNOT_RUN as error:
-                _log.warning(
-                    "whether the loss keeps rows apart could not be asked, since made-up rows "
-                    "failed (%s: %s); the slower reference engine is used",
-                    type(error).__name__,
-                    error,
-                )
-                return None
-            if found is not None:
-                return found
+            with evaluating(model) if draws else nullcontext():
+                states = GeneratorStates.read()
+                moved = ask.answer()
+            held.require_unchanged()
+            if moved is not None:
+                # Where it draws in evaluation mode too, rows cannot be compared.
+                return None if draws and GeneratorStates.read() != states else moved
     return None
+
+
+def _warn(error: Exception) -> None:
+    _log.warning(
+        "whether the loss keeps rows apart could not be asked, since made-up rows failed (%s: %s); "
+        "the slower reference engine is used",
+        type(error).__name__,
+        error,
+    )
 
 
 class _Question:
@@ -204,11 +196,9 @@ class _Question:
             )
         return None
 
-    def _run(
-        self, rows: slice, width: int, *, backward: bool = True
-    ) -> tuple[Tensor | None, list[Tensor]]:
+    def _run(self, rows: slice, width: int) -> tuple[Tensor | None, list[Tensor]]:
         """Losses of some rows, and the gradient of their weighted sum."""
-        units, backward = self._units, backward and self._gradients
+        units, backward = self._units, self._gradients
         targets = None if units.targets is None else units.targets[rows, :width]
         with torch.set_grad_enabled(backward):
             ids = units.input_ids[rows, :width]
@@ -219,25 +209,13 @@ class _Question:
             if not backward:
                 return losses.detach().double(), []
             total = (losses * self._weights[rows].to(losses)).sum()
-            # torch.autograd.grad would let recomputed layers draw their dropout, see `Tape`.
-            found = _engine_run_backward(
-                (total,),
-                (torch.ones_like(total),),
-                False,
-                False,
-                tuple(self._parameters),
-                True,
-                accumulate_grad=False,
-            )
+            gradients = run_backward(total, self._parameters)
         wide = [
-            torch.zeros_like(p, dtype=_wide(p)) if g is None else g.to_dense().to(_wide(p))
-            for p, g in zip(self._parameters, found, strict=True)
+            torch.zeros_like(p, dtype=dtype) if g is None else g.to_dense().to(dtype)
+            for p, g in zip(self._parameters, gradients, strict=True)
+            for dtype in [torch.promote_types(p.dtype, torch.float32)]
         ]
         return losses.detach().double(), wide
-
-
-def _wide(parameter: Tensor) -> torch.dtype:
-    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
 def _close(parameters: Sequence[Tensor], *, narrow: bool) -> float:
@@ -246,7 +224,7 @@ def _close(parameters: Sequence[Tensor], *, narrow: bool) -> float:
     return max(_CLOSE.get(p.dtype, _CLOSE_NARROW) for p in parameters)
 
 
-class _Quiet(TorchFunctionMode):
+class _Quiet(FunctionMode):
     """Within, nothing is dropped out; notes whether something ran in a narrow precision."""
 
     def __init__(self, device: str) -> None:
@@ -254,14 +232,8 @@ class _Quiet(TorchFunctionMode):
         self._device = device
         self.narrow = False
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = dict(kwargs or {})
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        kwargs = dict(kwargs)
         self.narrow = self.narrow or torch.is_autocast_enabled(self._device)
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
@@ -275,11 +247,11 @@ class _Quiet(TorchFunctionMode):
 
 
 _DROPOUTS = frozenset(
-    found
+    function
     for kind in ("", "alpha_", "feature_", "feature_alpha_")
     for name in (f"{kind}dropout", f"{kind}dropout_", f"{kind}dropout1d")
     for home in (torch, F)
-    if (found := getattr(home, name, None)) is not None
+    if (function := getattr(home, name, None)) is not None
 ) | {F.dropout2d, F.dropout3d}
 
 

@@ -14,25 +14,22 @@ fused kernel asks for them; that one has drawn shows in the generators' states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError, UseError
-from userdp.gradients.eager import eagerly
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import CANNOT_RUN, Shape, made_up
+from userdp.gradients.made_up import Answers, Shape, if_it_runs, made_up
 from userdp.gradients.model_randomness import GeneratorStates, device_states, secretly, seeds
 from userdp.gradients.models import trainable_parameters
+from userdp.gradients.modes import DispatchMode, eagerly, run_backward
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.gradients.units import Units
 
@@ -70,7 +67,7 @@ class Draw:
     begin: tuple[bytes, ...]
 
 
-class DrawWatch(TorchDispatchMode):
+class DrawWatch(DispatchMode):
     """Within, every random operation of torch on default generators is noted.
 
     Attributes:
@@ -79,21 +76,15 @@ class DrawWatch(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self.draws: list[Draw] = []
         self.unseen = False
         self._known = {_torch_states()}
         self._seeds = seeds()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if seeds() != self._seeds:
             raise UseError(
@@ -101,7 +92,7 @@ class DrawWatch(TorchDispatchMode):
                 hint="do not seed inside the model or the loss",
             )
         begin = self._look()
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         end = _torch_states()
         given = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Generator)]
         if end == begin and given:
@@ -112,9 +103,9 @@ class DrawWatch(TorchDispatchMode):
             )
         if end != begin:
             self._known.add(end)
-            first = next(t for t in tree_leaves(found) if isinstance(t, Tensor))
+            first = next(t for t in tree_leaves(result) if isinstance(t, Tensor))
             self.draws.append(Draw(name, first.shape[0] if first.dim() else 0, begin))
-        return found
+        return result
 
     def _look(self) -> tuple[bytes, ...]:
         now = _torch_states()
@@ -130,10 +121,8 @@ def _torch_states() -> tuple[bytes, ...]:
     return tuple(device_states().values())
 
 
-_Key: TypeAlias = tuple[object, ...]
-_Answers: TypeAlias = WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, tuple[_Key, "Draws"]]]
-_draws: _Answers = WeakKeyDictionary()
-_replayable: _Answers = WeakKeyDictionary()
+_draws: Answers[Draws] = Answers()
+_replayable: Answers[bool] = Answers()
 
 
 @secretly
@@ -151,7 +140,13 @@ def draws_of(model: nn.Module, loss: Loss, units: Units) -> Draws:
     """
     if not len(units.lengths):
         return Draws.NONE  # nothing will be computed
-    return _remembered(_draws, _ask, model, loss, units)
+    known, key = _draws.of(model, loss), (units.targets is not None, *_settings(model))
+    if key not in known:
+        answer = Draws.SHARED  # where it cannot be told
+        with eagerly(), if_it_runs():
+            answer = _ask(model, loss, units)
+        known[key] = answer
+    return known[key]
 
 
 @secretly
@@ -166,32 +161,13 @@ def require_replayable(model: nn.Module, loss: Loss, units: Units) -> None:
             or the model seeds a generator, or draws from one of its own.
     """
 
-    def ask(model: nn.Module, loss: Loss, units: Units) -> Draws:
-        try:
-            with eagerly():
-                _watched(model, loss, _rows(model, units, 1))
-        except UseError:
-            raise
-        except CANNOT_RUN:
-            return Draws.SHARED  # cannot be told
-        return Draws.SHARED
-
-    if len(units.lengths):
-        _remembered(_replayable, ask, model, loss, units)
-
-
-def _remembered(
-    answers: _Answers,
-    ask: Callable[[nn.Module, Loss, Units], Draws],
-    model: nn.Module,
-    loss: Loss,
-    units: Units,
-) -> Draws:
-    key = (units.targets is not None, *_settings(model))
-    known = answers.setdefault(model, WeakKeyDictionary())
-    if loss not in known or known[loss][0] != key:
-        known[loss] = (key, ask(model, loss, units))
-    return known[loss][1]
+    if not len(units.lengths):
+        return
+    known, key = _replayable.of(model, loss), (units.targets is not None, *_settings(model))
+    if key not in known:
+        with eagerly(), if_it_runs():
+            _watched(model, loss, _rows(model, units, 1))
+        known[key] = True
 
 
 @contextmanager
@@ -235,23 +211,16 @@ def _otherwise() -> FailureError:
 def _ask(model: nn.Module, loss: Loss, units: Units) -> Draws:
     few, more = _rows(model, units, _FEW), _rows(model, units, _MORE)
     before = GeneratorStates.read()
-    with eagerly():
-        try:
-            first = _watched(model, loss, few)
-            second = _watched(model, loss, more)
-        except UseError:
-            raise
-        except CANNOT_RUN:
-            return Draws.SHARED  # cannot be told
-        if GeneratorStates.read() == before:
-            return Draws.NONE
-        if first is None or second is None or len(first) != len(second):
+    first, second = _watched(model, loss, few), _watched(model, loss, more)
+    if GeneratorStates.read() == before:
+        return Draws.NONE
+    if first is None or second is None or len(first) != len(second):
+        return Draws.SHARED
+    for one, other in zip(first, second, strict=True):
+        same = one.operation == other.operation
+        if not (same and one.first and one.first * _MORE == other.first * _FEW):
             return Draws.SHARED
-        for one, other in zip(first, second, strict=True):
-            same = one.operation == other.operation
-            if not (same and one.first and one.first * _MORE == other.first * _FEW):
-                return Draws.SHARED
-        return Draws.PER_ROW if _stands_alone(model, loss, more) else Draws.SHARED
+    return Draws.PER_ROW if _stands_alone(model, loss, more) else Draws.SHARED
 
 
 def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
@@ -308,10 +277,7 @@ def _require_repeatable(
 def _backward(total: Tensor, parameters: list[nn.Parameter]) -> None:
     """A backward pass that leaves nothing behind."""
     sharded = any(map(is_sharded, parameters))  # FSDP finishes a pass by writing to ``.grad``
-    inputs = () if sharded else tuple(parameters)
-    ones = torch.ones_like(total)
-    # torch.autograd.grad would switch the watch off while it runs, see `Tape.gradients`.
-    _engine_run_backward((total,), (ones,), False, False, inputs, True, accumulate_grad=sharded)
+    run_backward(total, () if sharded else parameters, accumulate=sharded)
     if sharded:
         for parameter in parameters:
             parameter.grad = None
@@ -331,7 +297,7 @@ def _stands_alone(model: nn.Module, loss: Loss, units: Units) -> bool:
     return all(_row_stands_alone(model, loss, units, trial % _MORE) for trial in range(_TRIALS))
 
 
-class _OthersDraw(TorchDispatchMode):
+class _OthersDraw(DispatchMode):
     """Within, of all that is drawn, only the part of one row is what it was.
 
     Args:
@@ -340,27 +306,21 @@ class _OthersDraw(TorchDispatchMode):
     """
 
     def __init__(self, row: int, rows: int) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self._row, self._rows = row, rows
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded not in func.tags:
-            return found
-        for drawn in tree_leaves(found):
+            return result
+        for drawn in tree_leaves(result):
             if not (isinstance(drawn, Tensor) and drawn.dim() and drawn.numel()):
                 continue
             each = drawn.shape[0] // self._rows
             own = drawn[self._row * each : (self._row + 1) * each].clone()
             drawn.copy_(_mirrored(drawn))
             drawn[self._row * each : (self._row + 1) * each] = own
-        return found
+        return result
 
 
 def _mirrored(drawn: Tensor) -> Tensor:
@@ -376,7 +336,7 @@ def _row_stands_alone(model: nn.Module, loss: Loss, units: Units, row: int) -> b
     moved = units.input_ids.roll(1, dims=1)
     moved[row] = units.input_ids[row]
     begin = GeneratorStates.read()
-    found, ends = [], []
+    both, ends = [], []
     for input_ids, mode in (
         (units.input_ids, nullcontext()),
         (moved, _OthersDraw(row, len(moved))),
@@ -384,10 +344,10 @@ def _row_stands_alone(model: nn.Module, loss: Loss, units: Units, row: int) -> b
         begin.load()
         with torch.no_grad(), mode:
             losses = row_losses(loss, model, input_ids, units.lengths, units.targets)
-        found.append(losses[row].double())
+        both.append(losses[row].double())
         ends.append(GeneratorStates.read())
     # Same shapes and places: not even rounding may differ, but kernels may choose by values.
-    close = torch.isclose(found[0], found[1], rtol=1e-3, atol=1e-6, equal_nan=True)
+    close = torch.isclose(both[0], both[1], rtol=1e-3, atol=1e-6, equal_nan=True)
     return bool(close) and ends[0] == ends[1]
 
 
@@ -398,7 +358,7 @@ def _rows(model: nn.Module, like: Units, count: int) -> Units:
     return made_up(model, shape, masked=masked, device=device)
 
 
-def _settings(model: nn.Module) -> _Key:
+def _settings(model: nn.Module) -> tuple[object, ...]:
     """What a module's draws may hang on and a caller may change: modes, rates, switches.
 
     Whole numbers are left out: some modules count their calls.

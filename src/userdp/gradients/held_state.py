@@ -86,7 +86,7 @@ class HeldState:
 
 
 def _held(model: nn.Module, loss: Callable[..., object]) -> _Held:
-    found: _Held = {}
+    held: _Held = {}
     seen: set[int] = set()
     # The parameters of a sharded model are other tensors while a pass has gathered them.
     sharded = any(map(is_sharded, model.parameters()))
@@ -97,36 +97,33 @@ def _held(model: nn.Module, loss: Callable[..., object]) -> _Held:
                 kind = "parameter" if key == "_parameters" else "buffer"
                 for own, tensor in value.items():
                     if tensor is not None and not (sharded and kind == "parameter"):
-                        found[f"{kind} {prefix}{own}"] = (id(tensor), tensor._version)
+                        held[f"{kind} {prefix}{own}"] = (id(tensor), tensor._version)
             elif key not in _INTERNAL:
-                _follow(f"attribute {prefix}{key}", value, found, seen, 1)
-    _follow("what the loss holds", loss, found, seen, 0)
-    return found
+                _follow(f"attribute {prefix}{key}", value, held, seen, 1)
+    _follow("what the loss holds", loss, held, seen, 0)
+    return held
 
 
-def _follow(name: str, value: Any, found: _Held, seen: set[int], depth: int) -> None:
+def _follow(name: str, value: Any, held: _Held, seen: set[int], depth: int) -> None:
     """Note ``value`` under ``name``, and what it holds."""
     if isinstance(value, _PLAIN):
-        found[name] = repr(value) if isinstance(value, float) else value  # NaN is not itself
+        held[name] = repr(value) if isinstance(value, float) else value  # NaN is not itself
         return
     if isinstance(value, Tensor):
-        found[name] = (id(value), value._version)
+        held[name] = (id(value), value._version)
         return
-    if isinstance(value, np.ndarray):
-        found[name] = value.tobytes() if value.nbytes <= _MOST_BYTES else id(value)
+    if isinstance(value, np.ndarray | np.generic):
+        held[name] = value.tobytes() if value.nbytes <= _MOST_BYTES else id(value)
         return
     if isinstance(value, weakref.ref):  # whatever holds what it points to is followed there
-        found[name] = type(value)
+        held[name] = type(value)
         return
-    if isinstance(value, np.generic):
-        found[name] = value.tobytes()
-        return
-    found[name] = type(value) if isinstance(value, _MANY) else (type(value), id(value))
+    held[name] = type(value) if isinstance(value, _MANY) else (type(value), id(value))
     if isinstance(value, _OPAQUE) or depth == _DEPTH or id(value) in seen:
         return
     seen.add(id(value))
     for key, part in _parts(value):
-        _follow(f"{name}.{key}", part, found, seen, depth + 1)
+        _follow(f"{name}.{key}", part, held, seen, depth + 1)
 
 
 def _parts(value: Any) -> Iterator[tuple[object, Any]]:

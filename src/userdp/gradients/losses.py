@@ -39,6 +39,29 @@ def row_losses(
     return cast(MaskedLoss, loss)(model, input_ids, lengths, targets)
 
 
+def checked_losses(
+    loss: Loss, model: nn.Module, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
+) -> Tensor:
+    """`row_losses`, for a backward pass.
+
+    Raises:
+        UseError: the loss is not one number per row, or no trainable parameter moves it.
+    """
+    losses = row_losses(loss, model, input_ids, lengths, targets)
+    if losses.shape != lengths.shape:
+        raise UseError(
+            f"the loss must return one number per row, shape {tuple(lengths.shape)}, got "
+            f"{tuple(losses.shape)}: a loss averaged over the batch makes one user's gradient "
+            "depend on the others"
+        )
+    if not losses.requires_grad:
+        raise UseError(
+            "the loss does not depend on any trainable parameter, so its gradient is nothing",
+            hint="do not detach the loss, nor compute it under torch.no_grad()",
+        )
+    return losses
+
+
 def require_masked(loss: Loss) -> None:
     """Refuse a loss that would ignore a loss mask.
 

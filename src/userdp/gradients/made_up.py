@@ -6,13 +6,20 @@ would tell of somebody's data. These rows depend on the model's configuration on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
+from userdp.errors import UseError
+from userdp.gradients.losses import Loss
 from userdp.gradients.units import Units
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,35 @@ def large(rows: int, width: int) -> Shape:
 
 CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
 """What code raises on rows that it was not written for: another width, another vocabulary."""
+
+
+@contextmanager
+def if_it_runs(otherwise: Callable[[Exception], None] | None = None) -> Iterator[None]:
+    """Within, code that made-up rows do not fit ends quietly; a refusal is raised all the same.
+
+    Args:
+        otherwise: is told why it ended.
+    """
+    try:
+        yield
+    except UseError:  # one of the above by kind, and never said of rows that do not fit
+        raise
+    except CANNOT_RUN as error:
+        if otherwise is not None:
+            otherwise(error)
+
+
+class Answers(Generic[T]):
+    """What was learned of models and losses on made-up rows, for as long as both live."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Any, dict[Any, T]]]
+        self._known = WeakKeyDictionary()
+
+    def of(self, model: nn.Module, loss: Loss) -> dict[Any, T]:
+        """By whatever else the answer hangs on."""
+        return self._known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+
 
 _LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
@@ -91,9 +127,9 @@ def made_up(
 def _vocabulary(model: nn.Module) -> int:
     """How many tokens the model knows; two where nothing tells."""
     embeddings = getattr(model, "get_input_embeddings", lambda: None)()
-    found = getattr(embeddings, "num_embeddings", None)
-    if isinstance(found, int):
-        return found
+    size = getattr(embeddings, "num_embeddings", None)
+    if isinstance(size, int):
+        return size
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
     return min(tables, default=2)
 

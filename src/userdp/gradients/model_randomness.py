@@ -133,10 +133,10 @@ def generators() -> dict[str, torch.Generator]:
     A device that sleeps has none yet; one that wakes up within `secret_randomness` stops the step.
     """
     awake = (*torch.cuda.default_generators, *torch.xpu.default_generators)
-    found: list[torch.Generator] = [torch.default_generator, *awake]
+    known: list[torch.Generator] = [torch.default_generator, *awake]
     if torch.backends.mps.is_available():
-        found.append(torch.mps._get_default_mps_generator())
-    return {str(generator.device): generator for generator in found}
+        known.append(torch.mps._get_default_mps_generator())
+    return {str(generator.device): generator for generator in known}
 
 
 def device_states() -> dict[str, bytes]:
@@ -320,18 +320,18 @@ _MANY = (dict, list, tuple, set, Mapping)
 
 def _reachable(module: nn.Module) -> set[type]:
     """The types of what a module holds, and of what its ``forward`` names."""
-    found: set[type] = set()
+    kinds: set[type] = set()
     for value in vars(module).values():
-        found.add(type(value))
+        kinds.add(type(value))
         if isinstance(value, _MANY):
-            found.update(map(type, value.values() if isinstance(value, Mapping) else value))
+            kinds.update(map(type, value.values() if isinstance(value, Mapping) else value))
     forward = getattr(module.forward, "__func__", module.forward)
     code = getattr(forward, "__code__", None)
     if code is not None:
         named: Mapping[str, object] = forward.__globals__
-        found.update(type(named[name]) for name in code.co_names if name in named)
-        found.update(map(type, _contents(forward.__closure__ or ())))
-    return found
+        kinds.update(type(named[name]) for name in code.co_names if name in named)
+        kinds.update(map(type, _contents(forward.__closure__ or ())))
+    return kinds
 
 
 def _contents(cells: Iterable[Any]) -> Iterator[object]:

@@ -5,8 +5,9 @@ Each number's noise is the sum of two independent float64 draws over √2 (Holoh
 generator of its own (NumPy's PCG64DXSM) with 256 fresh bits of seed, on several threads. **On a
 CUDA device** each of the two draws of a block of 2^22 numbers is made there by a generator of its
 own (`torch.Generator`, a Philox counter) with 64 fresh bits of seed: as many as that interface
-takes. No state outlives a call: nothing to checkpoint, leak, replay after a crash, or share between
-forked processes.
+takes. No state of `NoiseSource` outlives a call: nothing to checkpoint, leak, replay after a crash,
+or share between forked processes. The source of a law with memory has a state
+(`userdp.noise.NoiseLaw`), which training writes to disk before a step is released.
 
 **What the seeds are worth.** Neither generator is cryptographic; only the seeds are. Whoever knows
 a block's clean sum could look for its two seeds in the noisy one. On an accelerator that takes
@@ -39,9 +40,11 @@ construction is known to us, and no proof excludes one. Timing is not considered
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import secrets
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -52,6 +55,7 @@ from torch import Tensor
 
 from userdp.errors import UseError
 from userdp.gradients.gaussian import draw_on_device, draw_on_host
+from userdp.noise import Gaussian, NoiseLaw
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, NoiseSampler
 from userdp.vocabulary import require_count
 
@@ -63,7 +67,7 @@ _LEAST_STD, _MOST_STD = 1e-30, 1e30
 
 
 class Noise(Protocol):
-    """What adds a step's noise: a `NoiseSource`, or several processes' one."""
+    """What adds a step's noise: the source of a law, or that of several processes."""
 
     @property
     def unsafe(self) -> bool:
@@ -75,7 +79,18 @@ class Noise(Protocol):
         ...
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """See `NoiseSource.add_`."""
+        """Add noise of this standard deviation in place, once per step; see `NoiseSource.add_`."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What the noise of later steps needs of earlier ones; empty where that is nothing.
+
+        It is secret: whoever holds it may know the noise of steps that were released.
+        """
+        ...
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave, of the last step whose noise may have been released."""
         ...
 
 
@@ -181,6 +196,14 @@ class NoiseSource:
                     block += self._add(pool, wide.numpy(), noise_std, grid, call=call, first=block)
                     flat.copy_(wide)
 
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: every draw is new. In tests with a known seed, how many calls there were."""
+        return {"calls": torch.tensor(self._calls)} if self.unsafe else {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """In tests with a known seed: go on behind the calls that there were."""
+        self._calls = int(state.get("calls", torch.tensor(0)))
+
     def _add(
         self,
         pool: ThreadPoolExecutor,
@@ -192,7 +215,7 @@ class NoiseSource:
         first: int,
     ) -> int:
         """Noise ``flat`` in place, block by block on all threads; how many blocks there were."""
-        pieces = [flat[begin : begin + _BLOCK] for begin in range(0, flat.size, _BLOCK)]
+        blocks = [flat[begin : begin + _BLOCK] for begin in range(0, flat.size, _BLOCK)]
         scale = noise_std / math.sqrt(DRAWS)
 
         def add(number: int) -> None:
@@ -200,10 +223,10 @@ class NoiseSource:
                 np.random.Generator(np.random.PCG64DXSM(self._seed(call, first + number, draw)))
                 for draw in range(DRAWS)
             )
-            piece = pieces[number]
-            room = np.empty((DRAWS, min(_CHUNK, piece.size)), dtype=np.float64)
-            for begin in range(0, piece.size, _CHUNK):  # chunks stay in the cache
-                part = piece[begin : begin + _CHUNK]
+            block = blocks[number]
+            room = np.empty((DRAWS, min(_CHUNK, block.size)), dtype=np.float64)
+            for begin in range(0, block.size, _CHUNK):  # chunks stay in the cache
+                part = block[begin : begin + _CHUNK]
                 noise, second = room[0, : part.size], room[1, : part.size]
                 draw_on_host(one, noise)
                 draw_on_host(other, second)
@@ -214,11 +237,11 @@ class NoiseSource:
                 np.rint(part, out=part)
                 part *= grid
 
-        if len(pieces) == 1:
+        if len(blocks) == 1:
             add(0)
         else:
-            list(pool.map(add, range(len(pieces))))
-        return len(pieces)
+            list(pool.map(add, range(len(blocks))))
+        return len(blocks)
 
     def _add_on_device(
         self, flat: Tensor, noise_std: float, grid: float, *, call: int, first: int
@@ -226,14 +249,14 @@ class NoiseSource:
         """Noise ``flat`` where it lies, by the same arithmetic as `_add`; how many blocks."""
         starts = range(0, flat.numel(), _DEVICE_BLOCK)
         for number, begin in enumerate(starts):
-            piece = flat[begin : begin + _DEVICE_BLOCK]
-            noise = torch.zeros(piece.shape, dtype=torch.float64, device=flat.device)
+            block = flat[begin : begin + _DEVICE_BLOCK]
+            noise = torch.zeros(block.shape, dtype=torch.float64, device=flat.device)
             for draw in range(DRAWS):
                 seed = self._seed(call, first + number, draw).generate_state(1, np.uint64)[0]
                 generator = torch.Generator(device=flat.device).manual_seed(int(seed))
-                noise += draw_on_device(generator, piece.numel())
-            noisy = piece.double().add_(noise.mul_(noise_std / math.sqrt(DRAWS)))
-            piece.copy_(noisy.mul_(1 / grid).round_().mul_(grid))
+                noise += draw_on_device(generator, block.numel())
+            noisy = block.double().add_(noise.mul_(noise_std / math.sqrt(DRAWS)))
+            block.copy_(noisy.mul_(1 / grid).round_().mul_(grid))
         return len(starts)
 
     def _seed(self, call: int, block: int, draw: int) -> np.random.SeedSequence:
@@ -241,6 +264,28 @@ class NoiseSource:
         if self._unsafe_seed is None:
             return np.random.SeedSequence(secrets.randbits(256), pool_size=8)
         return np.random.SeedSequence(self._unsafe_seed, spawn_key=(call, block, draw), pool_size=8)
+
+
+@functools.singledispatch
+def source_of(law: NoiseLaw, *, unsafe_noise_seed: int | None = None) -> Noise:
+    """What draws the noise of this law. A law's own file registers its source here.
+
+    Args:
+        law: of a plan.
+        unsafe_noise_seed: FOR TESTS ONLY, see `NoiseSource`.
+
+    Raises:
+        UseError: no source is registered for laws of this kind.
+    """
+    raise UseError(
+        f"there is no source of noise of kind {law.kind!r}",
+        hint="register one with userdp.gradients.noise.source_of.register",
+    )
+
+
+@source_of.register
+def _(law: Gaussian, *, unsafe_noise_seed: int | None = None) -> Noise:
+    return NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
 
 
 def usual_sampler(device: torch.device) -> NoiseSampler:

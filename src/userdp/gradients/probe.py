@@ -141,8 +141,7 @@ def _one_unit(
     grid: tuple[int, ...],
 ) -> tuple[list[float], list[float]]:
     """The norm of each row's gradient, and of the mean over the first min(G, rows) for each G."""
-    input_ids, lengths = unit.rows_of(0)
-    targets = unit.targets_of(0)
+    input_ids, lengths, targets = unit.cut()
     rows = min(len(lengths), grid[-1])
     total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
     norms: list[float] = []

@@ -69,13 +69,13 @@ class ClipRule:
             whole = self._factors(total, l2_clip_norm)
             return dict.fromkeys(squared_norms, whole)
         norms = layer_clip_norms(sizes, l2_clip_norm=l2_clip_norm, split=self.layer_split)
-        found: dict[str, Tensor] = {}
+        factors_by_name: dict[str, Tensor] = {}
         for layer, names in layers_of(sizes).items():
             layer_squares = torch.stack([squared_norms[name] for name in names]).sum(0)
             factors = self._factors(layer_squares, norms[layer])
             factors = torch.where(total.isfinite(), factors, torch.zeros_like(factors))
-            found |= dict.fromkeys(names, factors)
-        return found
+            factors_by_name |= dict.fromkeys(names, factors)
+        return factors_by_name
 
     def _factors(self, squared_norms: Tensor, bound: float) -> Tensor:
         stability = self.stability if self.form is ClipForm.AUTOMATIC else None

@@ -168,8 +168,8 @@ class ShardNoise:
             value[name].copy_(part)
 
 
-def shapes_of(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Float64 zeros of the shapes of this process's parts, by name."""
+def zeros_like_parts(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Float64 zeros, by name, of the shapes of this process's parts of the parameters."""
     return {
         name: torch.zeros(local(p).shape, dtype=torch.float64, device=p.device)
         for name, p in parameters.items()

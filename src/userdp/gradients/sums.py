@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
+import torch
 from torch import Tensor
 
+from userdp.gradients.shards import zeros_like_parts
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(kw_only=True, slots=True)
 class ClippedSum:
     """The sum over units of their clipped gradients, before noise.
 
@@ -29,3 +34,36 @@ class ClippedSum:
     losses: Tensor
     non_finite: int
     sensitivity: float
+
+    @classmethod
+    def zero(cls, parameters: Mapping[str, Tensor], units: int, *, sensitivity: float) -> Self:
+        """The sum to which none of ``units`` units has been added yet.
+
+        Args:
+            parameters: the trainable ones, by name; of a sharded one this process's part is summed.
+            units: how many norms and losses there will be.
+            sensitivity: see the class.
+        """
+        return cls(
+            value=zeros_like_parts(parameters),
+            norms=torch.zeros(units, dtype=torch.float64),
+            losses=torch.zeros(units, dtype=torch.float64),
+            non_finite=0,
+            sensitivity=float(sensitivity),
+        )
+
+    def add_unit(self, unit: int, alone: ClippedSum) -> None:
+        """Add the sum of one unit, which was computed alone; its number here is ``unit``."""
+        self.norms[unit], self.losses[unit] = alone.norms[0], alone.losses[0]
+        self.non_finite += alone.non_finite
+        for name, value in alone.value.items():
+            self.value[name] += value
+
+    def append(self, more: ClippedSum) -> None:
+        """Add the sum of other units, whose norms and losses come behind those that are here."""
+        for name, value in more.value.items():
+            self.value[name] += value
+        self.norms = torch.cat([self.norms, more.norms])
+        self.losses = torch.cat([self.losses, more.losses])
+        self.non_finite += more.non_finite
+        self.sensitivity = max(self.sensitivity, more.sensitivity)

@@ -6,6 +6,7 @@ single example (ELS). The gradient engines clip per unit, and that is all they n
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -82,30 +83,23 @@ class Units:
         """The number of units."""
         return self.offsets.shape[0] - 1
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each unit's ``(input_ids, lengths)``, cut to the unit's own longest row."""
-        return (self.rows_of(unit) for unit in range(len(self)))
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Each unit's ``(input_ids, lengths, targets)``, cut to the unit's own longest row.
 
-    def rows_of(self, unit: int) -> tuple[Tensor, Tensor]:
-        """Unit ``unit``'s ``(input_ids, lengths)``, cut to the unit's own longest row.
-
-        The shape depends on this unit's data alone: what others hold cannot reach its gradient,
-        not even through rounding.
+        The shape depends on that unit's data alone: what others hold cannot reach its gradient, not
+        even through rounding.
         """
-        if not 0 <= unit < len(self):
-            raise IndexError(f"unit {unit} of {len(self)}")
-        begin, end = int(self.offsets[unit]), int(self.offsets[unit + 1])
-        lengths = self.lengths[begin:end]
-        width = int(lengths.max()) if end > begin else 0
-        return self.input_ids[begin:end, :width], lengths
+        for begin, end in itertools.pairwise(self.offsets.tolist()):
+            lengths = self.lengths[begin:end]
+            width = int(lengths.max()) if end > begin else 0
+            targets = None if self.targets is None else self.targets[begin:end, :width]
+            yield self.input_ids[begin:end, :width], lengths, targets
 
-    def targets_of(self, unit: int) -> Tensor | None:
-        """Unit ``unit``'s ``targets``, cut as `rows_of` cuts its tokens; None where all count."""
-        if self.targets is None:
-            return None
-        input_ids, _ = self.rows_of(unit)
-        begin = int(self.offsets[unit])
-        return self.targets[begin : begin + len(input_ids), : input_ids.shape[1]]
+    def cut(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(input_ids, lengths, targets)`` of all rows, cut to the longest of them."""
+        width = int(self.lengths.max()) if len(self.lengths) else 0
+        targets = None if self.targets is None else self.targets[:, :width]
+        return self.input_ids[:, :width], self.lengths, targets
 
     def target_counts(self) -> Tensor:
         """int64, (rows,): the tokens that each row's loss is the mean of; 0 where there is none."""

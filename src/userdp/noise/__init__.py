@@ -1,5 +1,6 @@
-"""The noise of a step: its law and its price. No torch here."""
+"""The noise of the steps: its law, its price and the size of its state. No torch here."""
 
+from userdp.noise.base import NoiseLaw
 from userdp.noise.gaussian import Gaussian
 
-__all__ = ["Gaussian"]
+__all__ = ["Gaussian", "NoiseLaw"]

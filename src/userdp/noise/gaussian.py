@@ -27,27 +27,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from userdp.vocabulary import require_positive
+from userdp.noise.base import NoiseLaw
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gaussian:
-    """Independent Gaussian noise on each coordinate of each step's clipped sum.
-
-    Args:
-        multiplier: σ, as accounted: the noise's standard deviation divided by the clip norm; > 0.
-            Beside the count of adaptive clipping the sum has more, see `userdp.clip`.
-
-    Raises:
-        UseError: the multiplier is out of its range (NaN included).
-    """
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(NoiseLaw):
+    """Independent Gaussian noise on each coordinate of each step's clipped sum."""
 
     kind: ClassVar[str] = "gaussian"
 
-    multiplier: float
-
-    def __post_init__(self) -> None:
-        require_positive("noise_multiplier", self.multiplier)
+    @property
+    def independent_multiplier(self) -> float:
+        """σ itself."""
+        return self.multiplier
 
 
 DRAWS = 2

@@ -17,7 +17,7 @@ from userdp.clip import Clip, ClipForm, sum_noise_multiplier
 from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
 from userdp.json_files import read_json, write_json
-from userdp.noise.gaussian import Gaussian
+from userdp.noise import NoiseLaw
 from userdp.plan.origin import Origin
 from userdp.sampling import Sampling
 from userdp.vocabulary import (
@@ -77,7 +77,7 @@ class Plan:
 
     sampling: Sampling
     clip: Clip
-    noise: Gaussian
+    noise: NoiseLaw
     steps: int
     population: int
     budget: Budget
@@ -115,7 +115,10 @@ class Plan:
             target_epsilon=target,
             target_delta=ideal_delta_for(target, self.budget.target_delta, steps=self.steps),
         )
-        return replace(self, noise=Gaussian(multiplier=found.noise_multiplier))
+        noise = replace(self.noise, multiplier=found.noise_multiplier)
+        if noise.independent_multiplier != noise.multiplier:
+            raise UseError(f"the least noise of kind {noise.kind} is not searched for")
+        return replace(self, noise=noise)
 
     @property
     def mechanism(self) -> NoisySteps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from userdp.clip import Clip
 from userdp.errors import UseError
-from userdp.noise.gaussian import Gaussian
+from userdp.noise import NoiseLaw
 from userdp.vocabulary import Adjacency, PrivacyUnit, require_count
 
 if TYPE_CHECKING:  # at run time the words alone are to be had without numpy and the accountant
@@ -119,22 +119,26 @@ class Sampling(ABC):
         """
         return self.chance(population) * population
 
-    def price(self, noise: Gaussian, clip: Clip, steps: int) -> NoisySteps:
+    def price(self, noise: NoiseLaw, clip: Clip, steps: int) -> NoisySteps:
         """The mechanism that dominates ``steps`` steps of this sampling with this noise.
 
-        ``clip`` moves no price, and whatever adapts is part of what the noise multiplier accounts
-        for; it is asked for because a noise that is not Gaussian may depend on it.
+        The clip norm moves no price, and the count that it adapts by is part of what the noise
+        multiplier accounts for, if the noise of the steps is independent.
 
         Raises:
             UseError: the pair of sampling and noise has no proven price.
         """
-        if not isinstance(noise, Gaussian):
-            raise UseError(f"sampling {self.kind} has no price with noise {noise!r}")
+        multiplier = noise.independent_multiplier
+        if multiplier is None or (noise.memory and clip.adaptation is not None):
+            raise UseError(
+                f"sampling {self.kind} has no price with noise {noise!r}: nothing could be claimed",
+                hint="take Gaussian noise, which is independent from step to step",
+            )
         if not self.covered:
             raise UseError(
                 f"no epsilon covers sampling {self.kind}", hint="sample users or examples"
             )
-        return self._priced(noise.multiplier, steps)
+        return self._priced(multiplier, steps)
 
     @abstractmethod
     def _priced(self, noise_multiplier: float, steps: int) -> NoisySteps:

@@ -1,21 +1,26 @@
 """Checkpoints: what a resumed run needs, and nothing that would let it repeat itself.
 
 Weights, optimizer state and moving average as safetensors, numbers as JSON: no pickle, which can
-run code when it is read. Neither the sampler's nor the noise's state is kept: a resumed run draws
-afresh (invariant 7). Operator-only: optimizer state is noisy, but nobody needs it.
+run code when it is read. The sampler's state is not kept: a resumed run draws afresh (invariant 7).
+Operator-only: optimizer state is noisy, but nobody needs it.
+
+Noise with memory is another matter: its state is written at every step, before the step's noise is
+handed out (`keep_noise`), and there is one file, which holds the latest state. It is a secret like
+a key: whoever holds it can take noise off what was released. When the run ends it is deleted.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor, nn
 
 from userdp import files
@@ -25,6 +30,7 @@ from userdp.gradients.shards import like, local, part_of, whole
 from userdp.training.averaging import WeightAverage
 
 _KEPT = 2
+_NOISE, _STEP = "noise.safetensors", "step"
 
 Content: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors by name, and numbers."""
@@ -105,14 +111,14 @@ def read_checkpoint(folder: Path) -> Content | None:
 
 
 def restore(
-    found: Content,
+    checkpoint: Content,
     *,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: WeightAverage | None,
 ) -> Position:
     """Put what was read into a model, sharded or not, its optimizer and its average."""
-    tensors, facts = found
+    tensors, facts = checkpoint
     parameters = trainable_parameters(model)
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -132,6 +138,45 @@ def restore(
         }
         average.restore(own, facts["average_updates"])
     return Position(step=facts["step"])
+
+
+def keep_noise(folder: Path, *, step: int, state: Mapping[str, Tensor]) -> None:
+    """Keep the state of the run's noise after attempt ``step``; on the disk when this returns."""
+    files.operator_folder(folder)
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
+    content = save({**tensors, _STEP: torch.tensor(step)})
+    files.write_file(folder / _NOISE, content, mode=files.OPERATOR_FILE)
+
+
+def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
+    """The state of the run's noise; empty if none was kept and none is due.
+
+    Args:
+        folder: of the run's checkpoints.
+        least_step: the attempt after which it must have been kept.
+
+    Raises:
+        FailureError: it is missing, damaged or older: noise of released steps would come again.
+    """
+    path, state, step = folder / _NOISE, dict[str, Tensor](), 0
+    try:
+        if path.exists():
+            state = load(path.read_bytes())
+            step = int(state.pop(_STEP))
+    except (OSError, KeyError, SafetensorError) as error:
+        raise FailureError(f"the state of the noise at {path} cannot be read: {error}") from error
+    if step < least_step:
+        raise FailureError(
+            f"the state of the noise at {path} is of step {step}, and steps up to {least_step} may "
+            "have been released: going on from there would use their noise again",
+            hint="put the latest file back; without it this run cannot go on",
+        )
+    return state
+
+
+def forget_noise(folder: Path) -> None:
+    """Delete the state of the run's noise."""
+    (folder / _NOISE).unlink(missing_ok=True)
 
 
 def _all(folder: Path) -> list[Path]:

@@ -94,10 +94,10 @@ class Collator:
         ends = np.concatenate([[0], np.cumsum(self._split.lengths(cohort.users, examples))])
         return np.diff(ends[cohort.offsets]).astype(np.int64)
 
-    def pieces(self, cohort: Cohort, *, rows: int) -> list[Cohort]:
-        """The cohort in pieces of whole units, of at most ``rows`` rows where a unit allows it.
+    def microbatches(self, cohort: Cohort, *, rows: int) -> list[Cohort]:
+        """The cohort cut between units, into parts of at most ``rows`` rows where a unit allows it.
 
-        At least one piece. Where the cut falls depends on numbers of rows alone.
+        At least one part. Where the cut falls depends on numbers of rows alone.
         """
         sizes = np.diff(cohort.offsets)
         if self._selector is not None:

@@ -31,11 +31,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.errors import FailureError
-from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
-from userdp.gradients.noise import Noise, usual_sampler
+from userdp.errors import FailureError, UseError
+from userdp.gradients import ClippedSum, trainable_parameters
+from userdp.gradients.noise import source_of, usual_sampler
 from userdp.gradients.shards import ShardNoise
 from userdp.ledger import RunLedger
+from userdp.noise import Gaussian, NoiseLaw
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import StepRecord
 from userdp.sampling.cohort import Cohort
@@ -152,12 +153,14 @@ class Dealing:
 class LeaderNoise:
     """Noise that the leader adds, once, and everybody receives.
 
-    Guarantee: as `NoiseSource`, once for all processes: only the leader has a source.
+    Guarantee: as the law's own source, once for all processes: only the leader has a source.
     """
 
-    def __init__(self, world: World, *, unsafe_noise_seed: int | None = None) -> None:
+    def __init__(
+        self, world: World, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
+    ) -> None:
         self._world = world
-        self._source = NoiseSource(unsafe_noise_seed=unsafe_noise_seed) if world.leads else None
+        self._source = source_of(law, unsafe_noise_seed=unsafe_noise_seed) if world.leads else None
         self._unsafe = unsafe_noise_seed is not None
 
     @property
@@ -175,35 +178,47 @@ class LeaderNoise:
             self._source.add_(value, noise_std)
         self._world.spread(value)
 
+    def state(self) -> dict[str, Tensor]:
+        """The leader's; of the others nothing."""
+        return {} if self._source is None else self._source.state()
 
-class ScatteredNoise:
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """The leader goes on from there."""
+        if self._source is not None:
+            self._source.restore(state)
+
+
+class ScatteredNoise(LeaderNoise):
     """Noise for a sum of which each process holds a part, and for numbers that all share.
 
     Guarantee: each coordinate's noise is drawn once: a sharded parameter's by the process that
     holds the part (`userdp.gradients.shards.ShardNoise`), any other number's by the leader.
+
+    Raises:
+        UseError: the law is not that of independent Gaussian noise, which alone has parts.
     """
 
     def __init__(
-        self, world: World, model: nn.Module, *, unsafe_noise_seed: int | None = None
+        self,
+        world: World,
+        law: NoiseLaw,
+        model: nn.Module,
+        *,
+        unsafe_noise_seed: int | None = None,
     ) -> None:
+        if not isinstance(law, Gaussian):
+            raise UseError(f"noise of kind {law.kind!r} is not drawn in parts: do not shard")
         other = None if unsafe_noise_seed is None else unsafe_noise_seed + 1
+        super().__init__(world, law, unsafe_noise_seed=other)
         self._names = set(trainable_parameters(model))
         self._parts = ShardNoise(model, unsafe_noise_seed=unsafe_noise_seed)
-        self._leader = LeaderNoise(world, unsafe_noise_seed=other)
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
-        return self._leader.unsafe
-
-    def sampler_on(self, device: torch.device) -> NoiseSampler:
-        """What each process draws with; all compute on one kind of device."""
-        return self._parts.sampler_on(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
         """Noise for this process's parts, or the leader's for all."""
-        noise: Noise = self._parts if set(value) <= self._names else self._leader
-        noise.add_(value, noise_std)
+        if set(value) <= self._names:
+            self._parts.add_(value, noise_std)
+        else:
+            super().add_(value, noise_std)
 
 
 class _QuietFolder(RunFolder):

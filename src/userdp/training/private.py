@@ -37,7 +37,6 @@ from userdp.gradients import (
     ClippedSum,
     ClipRule,
     Loss,
-    NoiseSource,
     Units,
     causal_lm_loss,
     get_engine,
@@ -48,15 +47,17 @@ from userdp.gradients import (
 from userdp.gradients.counts import noisy_count
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import two_pass
-from userdp.gradients.engines.auto import clipped_sum
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.model_randomness import secret_randomness
-from userdp.gradients.noise import Noise
+from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, like
+from userdp.noise import NoiseLaw
 from userdp.plan import Plan, StepRecord
 from userdp.plan.small_delta import plan_with_small_delta
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
 from userdp.training.adjacency import require_covered
+from userdp.training.checkpoints import forget_noise, keep_noise, read_noise
 from userdp.training.collate import Collator
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import (
@@ -68,9 +69,9 @@ from userdp.training.distributed_run import (
     shared_secret,
 )
 from userdp.training.machine import machine_facts
+from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
-from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
 from userdp.training.runs import OpenRun, RunFolder, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import store_facts
@@ -202,12 +203,14 @@ def make_private(
                 hint="leave --engine out, or --sharded",
             )
         two_pass.require_supported(
-            model,
-            loss,
-            l2_clip_norm=plan.clip.l2_norm,
-            item_clip_norm=plan.clip.item_norm,
-            rule=_rule(plan),
-            masked=opened.meta.loss_mask,
+            Task(
+                model=model,
+                loss=loss,
+                units=two_pass.nobody(model, masked=opened.meta.loss_mask),
+                l2_clip_norm=plan.clip.l2_norm,
+                item_clip_norm=plan.clip.item_norm,
+                rule=_rule(plan),
+            )
         )
     else:
         largest = None if engine == "reference" else (micro_batch, opened.meta.seq_len)
@@ -238,7 +241,7 @@ def make_private(
         plan=plan,
         sampler=sampler,
         collator=collator,
-        noise=_noise(world, model, unsafe_noise_seed),
+        noise=_noise(world, model, plan.noise, unsafe_noise_seed),
         loss=loss,
         micro_batch=micro_batch,
         engine=engine,
@@ -280,7 +283,8 @@ class PrivateRun:
         self._optimizer = optimizer
         self._sampler = sampler
         self._collator = collator
-        self._cut = collator.pieces
+        self._cut = collator.microbatches
+        self._world = world
         self._dealing = Dealing(world, collator.tokens)
         self._sharded = any(map(is_sharded, model.parameters()))
         self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
@@ -293,11 +297,17 @@ class PrivateRun:
         self._count_noise_std = plan.count_noise_std
         self._loss = loss
         self._micro_batch = micro_batch
-        self._engine = engine
+        self._engine = two_pass.clipped_sum if self._sharded else get_engine(engine)
         self._unsafe_masks = (
             None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
         )
         self._moved = False
+        if plan.noise.memory and self.done:
+            try:
+                self._world.led(self._go_on_with_noise)
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def folder(self) -> RunFolder:
@@ -337,15 +347,17 @@ class PrivateRun:
         cohort = self._sampler.draw()
         mine = self._dealing.mine(cohort)
         # Processes that hold one model together clip in one go, in step.
-        pieces = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
+        parts = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
         # Dropout masks are nobody's business, and this process's alone; the caller's generators
         # are afterwards as if the step had not been.
         key = None if self._unsafe_masks is None else f"{self._unsafe_masks}/step {number}"
         with secret_randomness(key):
-            summed, rows = sum_in_pieces(pieces, self._collator, self._clip)
+            summed, rows = sum_of_microbatches(parts, self._collator, self._clip)
         summed, rows = self._dealing.together(summed, rows, scattered=self._scattered)
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)
+        if self.plan.noise.memory:
+            self._world.led(self._keep_noise)
         denominator = self.plan.denominator
         if self.plan.clip.form is not ClipForm.THRESHOLD:
             denominator *= self._l2_clip_norm
@@ -362,10 +374,7 @@ class PrivateRun:
 
     def _clip(self, units: Units) -> ClippedSum:
         """The clipped sum of some units, by the engine of the run."""
-        engine = clipped_sum if self._engine == "auto" else get_engine(self._engine)
-        if self._sharded:
-            engine = two_pass.clipped_sum
-        return engine(
+        return self._engine(
             self._model,
             self._loss,
             units.to(_device(self._model)),
@@ -374,6 +383,24 @@ class PrivateRun:
             micro_batch=self._micro_batch,
             rule=self._rule,
         )
+
+    def _keep_noise(self) -> None:
+        """Write down what later noise needs, before this step's noise is handed out.
+
+        Were it written later, a crash could leave a state of before this step, and the noise that
+        this step was released with would be used again for other data (invariant 5).
+        """
+        keep_noise(self.folder.checkpoints, step=self.done, state=self._noise.state())
+
+    def _go_on_with_noise(self) -> None:
+        """Restore the noise of the last step that may have been released.
+
+        A step that was charged and ended before `_keep_noise` handed out nothing, so the state may
+        be one step older than the ledger, and noise goes on from there. An older one was put back.
+        """
+        state = read_noise(self.folder.checkpoints, least_step=self.done - 1)
+        self._noise.restore(state)
+        self._keep_noise()  # as of this attempt, so that the next one may end early too
 
     def _adapt(self, summed: ClippedSum) -> None:
         """Release the count of unclipped units, and set the next step's clip norm by it."""
@@ -416,6 +443,8 @@ class PrivateRun:
                 hint="iterate to the end, or call close() and resume later",
             )
         self._run.finish()
+        if self._world.leads:
+            forget_noise(self.folder.checkpoints)
         self._run.close()
 
     def close(self) -> None:
@@ -484,13 +513,13 @@ def _rule(plan: Plan) -> ClipRule:
     return ClipRule(form=clip.form, stability=clip.stability, layer_split=clip.split)
 
 
-def _noise(world: World, model: nn.Module, unsafe_noise_seed: int | None) -> Noise:
+def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int | None) -> Noise:
     """The one source of noise of each coordinate."""
     if any(is_sharded(p) for p in trainable_parameters(model).values()):
-        return ScatteredNoise(world, model, unsafe_noise_seed=unsafe_noise_seed)
+        return ScatteredNoise(world, law, model, unsafe_noise_seed=unsafe_noise_seed)
     if world.size > 1:
-        return LeaderNoise(world, unsafe_noise_seed=unsafe_noise_seed)
-    return NoiseSource(unsafe_noise_seed=unsafe_noise_seed)
+        return LeaderNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
+    return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
 
 
 def _device(model: nn.Module) -> torch.device:

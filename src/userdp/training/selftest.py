@@ -24,7 +24,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines.auto import choose
+from userdp.gradients.engines.choice import choose
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.models import read_model, resolve

@@ -5,37 +5,51 @@ may cast by hand. All of that shows in the dtypes of the tensors that torch's fu
 and return:
 
 * `dtypes_of` looks at every operation of a forward and backward pass over made-up rows, once for
-  each model and loss. It is a property of the code, so the clip may depend on it (`margins.aim`).
+  each model and loss. It is a property of the code, so the clip may depend on it (`aim`).
 * `Watch` looks at each torch function of a pass over real rows. What it sees beyond the first may
   depend on those rows, so the clip must not follow it; see `one_pass` and `two_pass` for what is
   done with the units of such a pass.
+
+**Fewer bits than float32: no batch.** In a batch, who else is there decides the order of additions,
+and so the last bits of everybody's contribution: take one unit away, and each of the M others
+changes by a relative rho. Nothing but :math:`M \rho \le m` covers that, if the units are alike:
+then all change in one direction. In bfloat16 rho is 1e-3 to 1e-2: 199 units of six different rows
+differed by 0.27 C between a batch and one at a time. So where a model is seen to compute in fewer
+bits, batched engines hand everything to the reference, however many units there are: a switch at
+some number would itself be such a change. There a unit's bits are its own, and the reference's own
+margin is enough.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from userdp.errors import FailureError
 from userdp.gradients.draws import Draws
-from userdp.gradients.eager import eagerly
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import require_uncoupled
+from userdp.gradients.modes import DispatchMode, FunctionMode, eagerly
 from userdp.gradients.units import Units
 
 _EXACT = {"none", "ieee"}
-_seen: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, frozenset[torch.dtype]]]
-_seen = WeakKeyDictionary()
+"""What torch calls products of float32 matrices that keep all their bits."""
+
+_MARGINS = {torch.float64: 1e-5, torch.float32: 1e-3}
+"""How far below C, relatively, batches aim; public. `engines.one_pass` says what they cover."""
+
+_LEAST_AIM = 1e-30
+"""At the very end of the range of clip norms the reference's own margin alone is left."""
+
+_seen: Answers[frozenset[torch.dtype]] = Answers()
 
 
 @functools.cache  # asked for each tensor of a pass; there are few dtypes
@@ -48,6 +62,28 @@ def is_narrow(dtype: torch.dtype) -> bool:
     if dtype.is_complex:
         return dtype.itemsize < 8
     return dtype.is_floating_point and dtype.itemsize < 4
+
+
+def margin(dtypes: Iterable[torch.dtype]) -> float:
+    """The margin of batches where the model computes in these dtypes; see `engines.one_pass`.
+
+    It depends on dtypes alone: a margin that followed the number of units would itself move every
+    contribution when one unit leaves. Where one is narrow there are no batches, and it is 0.
+
+    >>> margin([torch.float32]), margin([torch.float32, torch.bfloat16])
+    (0.001, 0.0)
+    """
+    used = set(dtypes)
+    return 0.0 if any(map(is_narrow, used)) else max(_MARGINS[dtype] for dtype in used)
+
+
+def aim(task: Task) -> float:
+    """The norm to clip at: the task's less the margin of the precisions in use.
+
+    Those are properties of the code, whatever the units hold: `dtypes_of`.
+    """
+    least = margin(dtypes_of(task.model, task.loss, task.units))
+    return max(_LEAST_AIM, task.l2_clip_norm * (1 - least))
 
 
 def reduced_products() -> bool:
@@ -73,14 +109,14 @@ def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
         loss: per-row loss.
         like: decides whether tokens are marked, and the device; nothing of its rows is read.
     """
-    known = _seen.setdefault(model, WeakKeyDictionary())
-    if loss not in known:
-        known[loss] = _observed(model, loss, like)
-    found = known[loss] | {p.dtype for p in model.parameters()}
+    known = _seen.of(model, loss)
+    if not known:
+        known[None] = _observed(model, loss, like)
+    used = known[None] | {p.dtype for p in model.parameters()}
     device = like.lengths.device.type
     if torch.is_autocast_enabled(device):  # around the whole call, whatever the pass itself enters
-        found |= {torch.get_autocast_dtype(device)}
-    return found | {torch.bfloat16} if reduced_products() else found
+        used |= {torch.get_autocast_dtype(device)}
+    return used | {torch.bfloat16} if reduced_products() else used
 
 
 def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtype]:
@@ -113,7 +149,7 @@ def require_no_masks(drawn: Draws) -> None:
         )
 
 
-class Watch(TorchFunctionMode):
+class Watch(FunctionMode):
     """Within, notes the narrow types that torch functions are given or return, or autocast to.
 
     Args:
@@ -137,14 +173,8 @@ class Watch(TorchFunctionMode):
             elif isinstance(value, tuple | list):
                 self.note(*value)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        answer = func(*args, **(kwargs or {}))
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
         self.look(args, answer)
         return answer
 
@@ -155,22 +185,15 @@ class Watch(TorchFunctionMode):
             self.narrow.add(torch.get_autocast_dtype(self._device))
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(DispatchMode):
     """Within, notes the narrow types of every operation, those inside torch's functions too."""
 
     def __init__(self) -> None:
-        initialise: Any = super().__init__  # torch gives it no types
-        initialise()
+        super().__init__()
         self.narrow: set[torch.dtype] = set()
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        answer = func(*args, **(kwargs or {}))
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
         for value in tree_leaves((args, answer)):
             if isinstance(value, Tensor) and is_narrow(value.dtype):
                 self.narrow.add(value.dtype)

@@ -12,15 +12,17 @@ of shapes, so the unit sees its own again.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from userdp.errors import FailureError
-from userdp.gradients import reference
-from userdp.gradients.eager import eagerly
+from userdp.gradients.engines import reference
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.model_randomness import GeneratorStates
-from userdp.gradients.rules import ClipRule
+from userdp.gradients.modes import eagerly
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -59,11 +61,8 @@ class _Replayed:
         lengths: Tensor,
         targets: Tensor | None = None,
     ) -> Tensor:
-        units = self._units
-        width = int(units.lengths.max())
-        marks = None if units.targets is None else units.targets[:, :width]
         self._begin.load()
-        losses = row_losses(self._loss, model, units.input_ids[:, :width], units.lengths, marks)
+        losses = row_losses(self._loss, model, *self._units.cut())
         require_same_states(self._end)
         here = slice(self._at, self._at + len(lengths))
         self._at += len(lengths)
@@ -71,43 +70,28 @@ class _Replayed:
 
 
 def clipped_again(
-    model: nn.Module,
-    loss: Loss,
-    units: Units,
-    unit: int,
-    begin: GeneratorStates,
-    end: GeneratorStates,
-    *,
-    l2_clip_norm: float,
-    item_clip_norm: float | None,
-    rule: ClipRule,
+    aimed: Task, units: Units, unit: int, begin: GeneratorStates, end: GeneratorStates
 ) -> ClippedSum:
     """Unit ``unit`` of a pass over ``units``, by the reference engine, under its masks.
 
     Args:
-        model: as in the pass.
-        loss: as in the pass.
+        aimed: the task, at the norm that the engine clips at.
         units: all of the pass.
         unit: which one.
         begin: the generators' states when the pass began.
         end: and when it had ended.
-        l2_clip_norm: what the engine clips at.
-        item_clip_norm: see the reference.
-        rule: see the reference.
 
     Raises:
         FailureError: the pass drew something else this time, so that masks differ.
     """
+    replayed = replace(
+        aimed,
+        loss=_Replayed(aimed.loss, units, unit, begin, end),
+        units=units.select(unit, unit + 1),
+        micro_batch=len(units.lengths),
+    )
     with eagerly():  # as in the pass
-        return reference.sum_of_units(
-            model,
-            _Replayed(loss, units, unit, begin, end),
-            units.select(unit, unit + 1),
-            l2_clip_norm=l2_clip_norm,
-            item_clip_norm=item_clip_norm,
-            micro_batch=len(units.lengths),
-            rule=rule,
-        )
+        return reference.sum_of_units(replayed)
 
 
 def require_same_states(end: GeneratorStates) -> None:

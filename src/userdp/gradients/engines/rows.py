@@ -9,7 +9,7 @@ A tensor is **by rows** at ``Place(dim, inner)``: index i of dimension ``dim``, 
 ``inner``, belongs to row i // ``inner``. It is **constant** where no row's data reached it
 (parameters, buffers, positions). Everything else is unknown.
 
-*What is proved.* A rule (`place_rules`) gives its result a place only if, for every value of the
+*What is proved.* A rule (`engines.places`) gives its result a place only if, for every value of the
 arguments, an element of row r is a function of constants and of elements of row r. By induction
 over the functions that ran, a loss that is by rows at ``Place(0)`` splits the whole computation
 into one part for each row, and these share nothing but constants. So the derivative of row r's loss
@@ -42,14 +42,13 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from userdp.gradients.engines.place_rules import (
+from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
+from userdp.gradients.engines.places.reads import (
     FIXED_LENGTH,
     HANDS_OUT,
-    PLACES,
     READS_KINDS,
     READS_SHAPES,
 )
-from userdp.gradients.engines.places import CONSTANT, FIRST, Call, Place
 
 _KEY = "_userdp_place"
 

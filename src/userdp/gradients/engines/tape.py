@@ -1,11 +1,8 @@
 """`Tape`: watch one forward and backward pass, and keep what each parameter's units need.
 
-While a tape is active, every torch function that is given a trainable parameter it knows
-(``linear``, ``addmm``, ``embedding``, ``layer_norm``, ``rms_norm``) runs as an autograd function
-of ours: same value, same gradient for its input, but in place of the parameter's summed gradient it
-hands the tape what is needed per unit. These are autograd functions and not hooks, so that
-activation checkpointing recomputes them like any other. Norms that multiply by a vector in Python
-(`LlamaRMSNorm` and its kin) see the vector once per row instead.
+While a tape is active, every torch function that is given a trainable parameter it knows, and that
+has a rule (`userdp.gradients.engines.rules`), runs as that rule: same value, same gradient for its
+input, but in place of the parameter's summed gradient it hands the tape what is needed per unit.
 
 Within, models under `torch.compile` run as they are written: in compiled code our functions would
 lose their part, and whole gradients with it.
@@ -15,36 +12,43 @@ number belongs to: a rule applies only where that is known, and the losses tell 
 the whole pass kept its rows apart.
 
 What no rule covers goes on to torch as it is. The parameter then receives an ordinary gradient, and
-that is how the engine learns, exactly, that it must fall back (`Tape.gradients` returns it).
+that is how the engine learns, exactly, that it must fall back (`Tape.backward` names it).
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
-from userdp.gradients.eager import eagerly
-from userdp.gradients.engines import functions
-from userdp.gradients.engines.forms import Form, choose_form
-from userdp.gradients.engines.places import FIRST
+from userdp.gradients.engines import rules as rules  # registers them
+from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.layer import MODULE_RULES, RULES
+from userdp.gradients.engines.places.place import FIRST
 from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Rows
-from userdp.gradients.engines.uses import (
-    Dense,
-    Ghost,
-    Layout,
-    Sparse,
-    Use,
-    form,
-    sparse,
-    squared_norms,
-)
+from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms
+from userdp.gradients.losses import Loss, checked_losses
+from userdp.gradients.modes import eagerly, run_backward
+from userdp.gradients.units import Units
+
+NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"
+
+
+class NotCoveredError(Exception):
+    """Parameters were used in a way that no rule covers, or rows not seen to be kept apart.
+
+    Nothing was computed.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = names
 
 
 class Workspace:
@@ -55,9 +59,7 @@ class Workspace:
 
     def take(self, name: str, number: int, shape: Sequence[int], like: Tensor) -> Tensor:
         """A buffer of ``shape``; the same memory for the same (name, number) each time."""
-        size = 1
-        for length in shape:
-            size *= length
+        size = math.prod(shape)
         held = self._buffers.get((name, number))
         if held is None or held.numel() < size:
             held = self._buffers[name, number] = like.new_empty(size)
@@ -74,6 +76,7 @@ class Tape:
         form: one form for all layers, or None to choose by cost.
 
     Attributes:
+        anchor, layout, rows: see `userdp.gradients.engines.layer.Watcher`.
         narrow: the types below float32 that were seen while watching.
     """
 
@@ -101,36 +104,15 @@ class Tape:
         """The trainable parameter's name; None for everything else."""
         return self._names.get(id(tensor))
 
-    # What the autograd functions hand over in the backward pass.
-
-    def linear(self, name: str, left: Tensor, right: Tensor) -> None:
-        """A use of (p, q) with gradient ``left.T @ right``."""
-        left, right = wide(left.detach()), wide(right.detach())
-        p, q = left.shape[-1], right.shape[-1]
-        form_ = self._form or choose_form(
-            units=self.layout.units, positions=left.numel() // p, p=p, q=q, device=left.device.type
+    def keep(self, name: str, use: Use, *factors: Tensor) -> None:
+        """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
+        uses = self._uses[name]
+        use = use.chosen(
+            self._form, lambda shape, like: self._workspace.take(name, len(uses), shape, like)
         )
-        number = len(self._uses[name])
-        if form_ is Form.GHOST:
-            self._uses[name].append(Ghost(left, right, self.layout))
-            return
-        shape = (self.layout.units, p, q)
-        out = self._workspace.take(name, number, shape, left)
-        use = Dense(form(left, right, self.layout, out=out))
-        if number == 0:  # while the gradients are still in the cache
+        if not uses and isinstance(use, Dense):  # while the gradients are still in the cache
             self._known[name] = use.squared_norms()
-        self._uses[name].append(use)
-
-    def vector(self, name: str, per_unit: Tensor) -> None:
-        """A use with gradients (units, *shape)."""
-        self._uses[name].append(Dense(wide(per_unit)))
-
-    def embedding(self, name: str, tokens: Tensor, output_gradients: Tensor) -> None:
-        """A use as a table that is looked up."""
-        shape = self._parameters[name].shape
-        self._uses[name].append(sparse(tokens, wide(output_gradients), shape, self.layout))
-
-    # The pass itself.
+        uses.append(use)
 
     @contextmanager
     def watching(self, model: nn.Module, *by_row: Tensor | None) -> Iterator[None]:
@@ -139,33 +121,59 @@ class Tape:
         for tensor in by_row:
             if tensor is not None:
                 self.rows.mark(tensor, FIRST)
-        patched = [
-            module
+        patched = {
+            module: forward
             for module in model.modules()
-            if _multiplies_by_vectors(module, self) and "forward" not in module.__dict__
-        ]
+            if "forward" not in module.__dict__
+            for forward in [rule(module, self) for rule in MODULE_RULES]
+            if forward is not None
+        }
         try:
-            for module in patched:
-                module.__dict__["forward"] = _per_row(module, self)
+            for module, forward in patched.items():
+                module.__dict__["forward"] = forward
             with eagerly(), self.rows.through_shards(model), _Mode(self):
                 yield
         finally:
             for module in patched:
                 module.__dict__.pop("forward", None)
 
-    def gradients(self, total: Tensor) -> dict[str, Tensor]:
-        """Run the backward pass; the ordinary gradients of parameters that no rule covered."""
-        # torch.autograd.grad would switch the tape off while it runs, and with it the
-        # recomputation of checkpointed layers; this is what it calls.
-        inputs = (self.anchor, *self._parameters.values())
-        found = _engine_run_backward(
-            (total,), (torch.ones_like(total),), False, False, inputs, True, accumulate_grad=False
-        )
-        return {
-            name: gradient
-            for name, gradient in zip(self._parameters, found[1:], strict=True)
-            if gradient is not None
-        }
+    def run(
+        self, model: nn.Module, loss: Loss, units: Units, *, owners: Layout, weighted: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """A forward and a backward pass over ``units``.
+
+        Args:
+            model: with the tape's parameters.
+            loss: per-row loss.
+            units: of the pass.
+            owners: their layout, also where the tape's own takes each row for a unit.
+            weighted: whether each row's loss counts as its share in its unit's mean.
+
+        Returns:
+            Each unit's mean loss, float64 (units,), on the CPU; and each row's share, float64
+            (rows,).
+
+        Raises:
+            NotCoveredError: a parameter is used in a way that no rule covers, or it was not seen
+                that rows were kept apart.
+        """
+        rows = units.cut()
+        counts = units.offsets.diff().to(units.lengths.device)[owners.unit_of_row]
+        with torch.enable_grad(), self.watching(model, *rows):
+            losses = checked_losses(loss, model, *rows)
+            proved = self.rows.prove(losses)
+            shares = (1 / counts.double()).to(losses.dtype)
+            missed = self.backward((losses * shares if weighted else losses).sum())
+        if missed or not proved:
+            raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
+        means = torch.zeros(owners.units, dtype=torch.float64)
+        each = losses.detach().double() * shares.double()
+        return means.index_add_(0, owners.unit_of_row.cpu(), each.cpu()), shares.double()
+
+    def backward(self, total: Tensor) -> list[str]:
+        """Run the backward pass; the names of parameters that no rule covered."""
+        gradients = run_backward(total, (self.anchor, *self._parameters.values()))[1:]
+        return [name for name, g in zip(self._parameters, gradients, strict=True) if g is not None]
 
     def squared_norms(self) -> Tensor:
         """Float64, (units,): over all parameters; NaN or inf for units that need other means."""
@@ -174,15 +182,10 @@ class Tape:
     def squares_by_name(self) -> dict[str, Tensor]:
         """The same for each trainable parameter; zeros for one that was not used."""
         nothing = torch.zeros(self.layout.units, dtype=torch.float64, device=self.anchor.device)
-        found = dict.fromkeys(self._parameters, nothing)
+        squares = dict.fromkeys(self._parameters, nothing)
         for name, uses in self._uses.items():
-            # Uses arrive in backward order; a table's look-up belongs last.
-            if len(uses) == 2 and isinstance(uses[0], Sparse):
-                uses.reverse()
-                self._known.pop(name, None)
-            norms, self._uses[name] = squared_norms(uses, self._known.get(name))
-            found[name] = norms
-        return found
+            squares[name], self._uses[name] = squared_norms(uses, self._known.get(name))
+        return squares
 
     def mixed(self, weights: Tensor, layout: Layout) -> Tape:
         """A tape of other units, each a weighted sum of this tape's.
@@ -193,15 +196,12 @@ class Tape:
         """
         other = Tape(self._parameters, layout, self._workspace, form=Form.FORMED)
         for name, uses in self._uses.items():
-            parts = [use if isinstance(use, Dense) else use.dense() for use in uses]
-            joint = parts[0].gradients
-            for part in parts[1:]:
-                joint = joint + part.gradients
+            gradients = joint(uses).gradients
             rows = []
             for unit in weights:
                 here = unit.nonzero().flatten()
-                mix = unit[here].to(joint.dtype) @ joint[here].flatten(1)
-                rows.append(mix.view(joint.shape[1:]))
+                mix = unit[here].to(gradients.dtype) @ gradients[here].flatten(1)
+                rows.append(mix.view(gradients.shape[1:]))
             other._uses[name].append(Dense(torch.stack(rows)))
         return other
 
@@ -213,26 +213,8 @@ class Tape:
 
     def drop(self, bad: Tensor) -> None:
         """Put zeros in place of all that the units of ``bad`` (bool, (units,)) left behind."""
-        rows = bad[self.layout.unit_of_row]
         for name, uses in self._uses.items():
-            kept: list[Use] = []
-            for use in uses:
-                if isinstance(use, Dense):
-                    use.gradients[bad] = 0
-                    kept.append(use)
-                elif isinstance(use, Ghost):
-                    left, right = use.left.clone(), use.right.clone()
-                    left[rows], right[rows] = 0, 0
-                    kept.append(Ghost(left, right, use.layout))
-                else:
-                    use.sums[bad[use.units]] = 0
-                    kept.append(use)
-            self._uses[name] = kept
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """In float32 or wider."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+            self._uses[name] = [use.without(bad) for use in uses]
 
 
 class _Mode(Watch):
@@ -243,63 +225,12 @@ class _Mode(Watch):
         self._tape = tape
         self.narrow = tape.narrow
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        rule = functions.RULES.get(func)
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        rule = RULES.get(func)
+        answer = None
         if rule is not None and torch.is_grad_enabled():
-            answer = rule(self._tape, *args, **(kwargs or {}))
-            if answer is not None:
-                self.look(args, answer)
-                return answer
-        answer = self._tape.rows.run(func, args, kwargs or {})
+            answer = rule(self._tape, *args, **kwargs)
+        if answer is None:
+            answer = self._tape.rows.run(func, args, kwargs)
         self.look(args, answer)
         return answer
-
-
-def _multiplies_by_vectors(module: nn.Module, tape: Tape) -> bool:
-    """Whether this is a norm that multiplies its input by its own vectors, in Python."""
-    own = list(module.parameters(recurse=False))
-    return (
-        type(module).__name__.endswith("Norm")
-        and not isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
-        and len(own) > 0
-        and not list(module.children())
-        and all(p.dim() == 1 for p in own)
-        and any(tape.name_of(p) is not None for p in own)
-    )
-
-
-def _per_row(module: nn.Module, tape: Tape) -> Callable[..., Any]:
-    original = module.forward
-
-    def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        own = dict(module.named_parameters(recurse=False))
-        rows = tape.layout.rows
-        fits = (
-            torch.is_grad_enabled()
-            and functions.by_row(tape, hidden)
-            and all(p.shape[0] == hidden.shape[-1] for p in own.values())
-        )
-        if not fits:
-            return original(hidden, *args, **kwargs)
-        try:
-            with torch._C.DisableTorchFunction():
-                for name, parameter in own.items():
-                    key = tape.name_of(parameter)
-                    if key is not None:
-                        shape = (rows, *[1] * (hidden.dim() - 2), parameter.shape[0])
-                        vector = functions.PER_ROW(
-                            tape.anchor, parameter.detach(), shape, tape, key
-                        )
-                        module.__dict__[name] = tape.rows.mark(vector, FIRST)
-            return original(hidden, *args, **kwargs)
-        finally:
-            for name in own:
-                module.__dict__.pop(name, None)
-
-    return forward

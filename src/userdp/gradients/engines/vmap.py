@@ -1,9 +1,22 @@
-"""The vmap engine: `torch.func` forms every unit's gradient, whatever the layers are."""
+"""The vmap engine: `torch.func` forms every unit's gradient, whatever the layers are.
+
+Guarantee: as that of `userdp.gradients.engines.one_pass`, each norm taken of the very gradient that
+is added. Units of a pass are padded to the same number of rows. What ``vmap`` cannot trace (control
+flow or selections that depend on tensors, a loss that calls the model's own modules, an LSTM) and
+two-stage clips are computed by the reference engine, and so is a model that draws numbers which
+rows share. No two units meet in what is traced; the rows that pad a unit hold no tokens of others.
+
+Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` can trace a model is a
+matter of code and shapes (Python cannot look into what it batches), not of what the masks are, so
+the reference engine may then draw anew. A unit whose norm is not finite would be drawn again for
+what its masks were: where the model draws, it counts as zero instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,98 +24,34 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from userdp.errors import FailureError
-from userdp.gradients import reference
-from userdp.gradients.clipping import multiplicable, require_clip_norm
-from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.clipping import multiplicable
 from userdp.gradients.draws import Draws, draws_of, watching_host
-from userdp.gradients.engines.chunks import passes
-from userdp.gradients.engines.margins import aim, batches, one_at_a_time
-from userdp.gradients.engines.one_pass import LEAST_CLIP, most_units
-from userdp.gradients.engines.precision import Watch, require_no_masks
-from userdp.gradients.engines.uses import squares
-from userdp.gradients.held_state import HeldState
-from userdp.gradients.losses import Loss, row_losses
-from userdp.gradients.model_randomness import secretly
-from userdp.gradients.models import (
-    require_uncoupled,
-    trainable_parameters,
-)
-from userdp.gradients.rules import FLAT, ClipRule
+from userdp.gradients.engines import reference
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import most_units, passes
+from userdp.gradients.engines.precision import Watch, aim, require_no_masks
+from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.engines.uses import Dense, wide
+from userdp.gradients.losses import row_losses
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
-from userdp.vocabulary import require_count
 
 
-@secretly
-def clipped_sum(
-    model: nn.Module,
-    loss: Loss,
-    units: Units,
-    *,
-    l2_clip_norm: float,
-    item_clip_norm: float | None = None,
-    micro_batch: int = 32,
-    rule: ClipRule = FLAT,
-) -> ClippedSum:
-    """As `userdp.gradients.reference.clipped_sum`, with ``vmap(grad)`` over the units.
-
-    Guarantee: as the book-keeping engine's (`userdp.gradients.engines.bookkeeping`), each norm
-    taken of the very gradient that is added. Units of a pass are padded to the same number of rows.
-    What ``vmap`` cannot trace (control flow or selections that depend on tensors, a loss that calls
-    the model's own modules, an LSTM) and two-stage clips are computed by the reference engine, and
-    so is a model that draws numbers which rows share. No two units meet in what is traced; the rows
-    that pad a unit hold no tokens.
-
-    Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` can trace a model
-    is a matter of code and shapes (Python cannot look into what it batches), not of what the masks
-    are, so the reference engine may then draw anew. A unit whose norm is not finite would be drawn
-    again for what its masks were: where the model draws, it counts as zero instead.
-
-    Args:
-        model: as for the reference.
-        loss: per-row loss.
-        units: the cohort.
-        l2_clip_norm: C.
-        item_clip_norm: see the reference.
-        micro_batch: most rows in one pass.
-        rule: form and split of the unit's clip, see the reference.
+def sum_of_batches(task: Task) -> ClippedSum:
+    """The clipped sum with ``vmap(grad)`` over the units of a pass.
 
     Raises:
-        UseError: as the reference.
+        NotCoveredError: ``vmap`` cannot trace the model or the loss, or the clip has two stages.
     """
-    require_clip_norm("l2_clip_norm", l2_clip_norm)
-    require_count("micro_batch", micro_batch)
-    require_uncoupled(model)
-    largest = micro_batch, units.input_ids.shape[1]
-    require_rows_apart(model, loss, masked=units.targets is not None, largest=largest)
-    drawn = draws_of(model, loss, units)
-    possible = item_clip_norm is None and l2_clip_norm >= LEAST_CLIP
-    if possible and drawn is not Draws.SHARED and batches(model, loss, units):
-        try:
-            with _eager_attention(model):
-                return _clipped_sum(model, loss, units, l2_clip_norm, micro_batch, rule, drawn)
-        except (RuntimeError, AttributeError) as error:  # it traces no calls of submodules
-            if isinstance(error, torch.OutOfMemoryError | FailureError):
-                raise
-    if l2_clip_norm < LEAST_CLIP:
-        return reference.clipped_sum(
-            model,
-            loss,
-            units,
-            l2_clip_norm=l2_clip_norm,
-            item_clip_norm=item_clip_norm,
-            micro_batch=micro_batch,
-            rule=rule,
-        )
-    return one_at_a_time(
-        model,
-        loss,
-        units,
-        l2_clip_norm=l2_clip_norm,
-        item_clip_norm=item_clip_norm,
-        micro_batch=micro_batch,
-        rule=rule,
-    )
+    if task.item_clip_norm is not None:
+        raise NotCoveredError(["(the clip norm of rows)"])
+    try:
+        with _eager_attention(task.model):
+            return _sum_of_batches(task)
+    except (RuntimeError, AttributeError) as error:  # it traces no calls of submodules
+        if isinstance(error, torch.OutOfMemoryError | FailureError):
+            raise
+        raise NotCoveredError([f"({error})"]) from error
 
 
 @contextmanager
@@ -135,26 +84,10 @@ class _With(nn.Module):
         return functional_call(self._model, self._values, args, kwargs)
 
 
-def _clipped_sum(
-    model: nn.Module,
-    loss: Loss,
-    units: Units,
-    l2_clip_norm: float,
-    micro_batch: int,
-    rule: ClipRule,
-    drawn: Draws,
-) -> ClippedSum:
-    parameters = trainable_parameters(model)
-    sizes = {name: p.numel() for name, p in parameters.items()}
-    detached = {name: p.detach() for name, p in parameters.items()}
-    held = HeldState(model, loss)
-    clip = aim(model, loss, units, l2_clip_norm=l2_clip_norm)
-    total = {
-        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
-        for name, p in parameters.items()
-    }
-    norms = torch.zeros(len(units), dtype=torch.float64)
-    losses = torch.zeros(len(units), dtype=torch.float64)
+def _sum_of_batches(task: Task) -> ClippedSum:
+    drawn = draws_of(task.model, task.loss, task.units)
+    detached = {name: p.detach() for name, p in task.parameters.items()}
+    total, aimed = task.zero(), replace(task, l2_clip_norm=aim(task))
 
     def unit_loss(
         values: dict[str, Tensor],
@@ -163,66 +96,47 @@ def _clipped_sum(
         weights: Tensor,
         targets: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        rows = row_losses(loss, _With(model, values), input_ids, lengths, targets)
-        total_loss = (rows * weights.to(rows.dtype)).sum()
-        return total_loss, total_loss.detach()
+        rows = row_losses(task.loss, _With(task.model, values), input_ids, lengths, targets)
+        mean = (rows * weights.to(rows.dtype)).sum()
+        return mean, mean.detach()
 
-    gradients: Callable[..., Any] = vmap(
+    gradients_of: Callable[..., Any] = vmap(
         grad(unit_loss, has_aux=True),
-        in_dims=(None, 0, 0, 0, None if units.targets is None else 0),
+        in_dims=(None, 0, 0, 0, 0 if task.masked else None),
         randomness="different",
     )
     alone: list[int] = []
-    non_finite = 0
-    for begin, end in passes(units, rows=micro_batch, most_units=most_units(parameters, False)):
-        part = units.select(begin, end)
-        counts = part.offsets.diff()
-        if int(counts.max()) == 0:
+    for begin, end in passes(task.units, rows=task.micro_batch, most_units=most_units(task)):
+        part = task.units.select(begin, end)
+        rows = int(part.offsets[-1])
+        if rows == 0:
             continue
-        if int(part.offsets[-1]) > micro_batch:
+        if rows > task.micro_batch:
             alone += range(begin, end)
             continue
-        with watching_host(drawn), Watch(units.input_ids.device.type) as watch:
-            found, part_losses = gradients(detached, *_padded(part))
+        with watching_host(drawn), Watch(part.lengths.device.type) as watch:
+            gradients, losses = gradients_of(detached, *_padded(part))
         if watch.narrow:  # see one_pass
             require_no_masks(drawn)
             alone += range(begin, end)
             continue
-        wide = {name: g if g.dtype == torch.float64 else g.float() for name, g in found.items()}
-        by_name = {name: squares(g) for name, g in wide.items()}
+        uses = {name: Dense(wide(gradient)) for name, gradient in gradients.items()}
+        by_name = {name: use.squared_norms() for name, use in uses.items()}
         square = torch.stack(list(by_name.values())).sum(0)
-        factors = rule.factors(by_name, sizes, l2_clip_norm=clip)
+        factors = task.rule.factors(by_name, task.sizes, l2_clip_norm=aimed.l2_clip_norm)
         usable = square.isfinite() & multiplicable(factors.values())
-        norms[begin:end], losses[begin:end] = square.sqrt().cpu(), part_losses.double().cpu()
+        total.norms[begin:end], total.losses[begin:end] = square.sqrt().cpu(), losses.cpu()
         if drawn is Draws.NONE:
-            alone += [begin + int(u) for u in (~usable).nonzero()]
+            alone += [begin + int(unit) for unit in (~usable).nonzero()]
         else:
-            non_finite += int((~usable).sum())
+            total.non_finite += int((~usable).sum())
         good = usable.nonzero().flatten()
-        for name, g in wide.items():
-            weighted = factors[name].to(g.dtype)[good] @ g[good].flatten(1)
-            total[name].view(-1).add_(weighted)
+        for name, use in uses.items():
+            Dense(use.gradients[good]).add_to(total.value[name], factors[name][good])
     for unit in alone:
-        exact = reference.clipped_sum(
-            model,
-            loss,
-            units.select(unit, unit + 1),
-            l2_clip_norm=clip,
-            micro_batch=micro_batch,
-            rule=rule,
-        )
-        norms[unit], losses[unit] = exact.norms[0], exact.losses[0]
-        non_finite += exact.non_finite
-        for name, value in exact.value.items():
-            total[name] += value
-    held.require_unchanged()
-    return ClippedSum(
-        value=total,
-        norms=norms,
-        losses=losses,
-        non_finite=non_finite,
-        sensitivity=float(l2_clip_norm),
-    )
+        one = replace(aimed, units=task.units.select(unit, unit + 1))
+        total.add_unit(unit, reference.sum_of_units(one))
+    return total
 
 
 def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

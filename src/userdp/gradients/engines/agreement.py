@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import logging
-from typing import TypeAlias
-from weakref import WeakKeyDictionary
+from dataclasses import replace
 
-import torch
 from torch import nn
 
-from userdp.gradients import reference
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.coupling import evaluating, require_rows_apart
+from userdp.gradients.coupling import evaluating
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.one_pass import NotCoveredError, one_pass_sum
+from userdp.gradients.engines.one_pass import sum_of_passes
+from userdp.gradients.engines.reference import sum_of_units
+from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.losses import Loss
-from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
-_Answers: TypeAlias = dict[tuple[bool, tuple[tuple[str, torch.dtype], ...]], bool]
-_known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Loss, _Answers]] = WeakKeyDictionary()
+_known: Answers[bool] = Answers()
+
+_CLOSE = 0.03
+"""Relative. A rule that is wrong for a layout is off by far more than what bfloat16 rounds."""
 
 
-def agrees_with_reference(
-    model: nn.Module, loss: Loss, *, masked: bool, largest: tuple[int, int] | None = None
-) -> bool:
+def agrees_with_reference(model: nn.Module, loss: Loss, *, masked: bool) -> bool:
     """Whether the book-keeping engine agrees with the reference on made-up ragged rows.
 
     Asked once for each model, loss (with a mask and without) and set of trainable parameters, in
@@ -34,22 +33,19 @@ def agrees_with_reference(
     remembered. It is the test of the rules' arithmetic and of what no rule covers. Which row owns
     what is not left to it: every pass proves that for itself (`engines.rows`).
 
-    Of the passes of ``largest`` rows and tokens it is asked whether they keep rows apart.
-
-    No row of anybody's is read, so neither the answer nor a refusal depends on data.
-
-    Raises:
-        UseError: the model or the loss couples rows.
+    No row of anybody's is read, so the answer does not depend on data.
     """
-    require_rows_apart(model, loss, masked=masked, largest=largest)
     parameters = trainable_parameters(model)
     key = (masked, tuple((name, p.dtype) for name, p in parameters.items()))
-    known = _known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+    known = _known.of(model, loss)
     if key not in known:
         device = next(iter(parameters.values())).device
-        probes = [made_up(model, shape, masked=masked, device=device) for shape in RAGGED]
         with evaluating(model):
-            answers = [_agrees(model, loss, probe) for probe in probes]
+            answers = [
+                _agrees(Task(model=model, loss=loss, units=probe, l2_clip_norm=1e15))
+                for shape in RAGGED
+                for probe in [made_up(model, shape, masked=masked, device=device)]
+            ]
         if False not in answers and None in answers:
             return False  # asked anew once the weights give a gradient that tells
         known[key] = all(answers)
@@ -61,21 +57,20 @@ def agrees_with_reference(
     return known[key]
 
 
-def _agrees(model: nn.Module, loss: Loss, probe: Units) -> bool | None:
+def _agrees(unclipped: Task) -> bool | None:
     """None where the probe says nothing: a gradient that is zero, or not finite."""
-    # Wrong layouts are off by far more than what bfloat16 rounds.
-    close = 0.03
     try:
-        exact = reference.clipped_sum(model, loss, probe, l2_clip_norm=1e15)
+        exact = sum_of_units(unclipped)
         bound = float(exact.norms.min()) / 2
         if exact.non_finite or not 1e-6 < bound < 1e15:
             return None
-        exact = reference.clipped_sum(model, loss, probe, l2_clip_norm=bound)
+        task = replace(unclipped, l2_clip_norm=bound)
+        exact = sum_of_units(task)
         for form in Form:
-            ours = one_pass_sum(model, loss, probe, l2_clip_norm=bound, form=form)
+            ours = sum_of_passes(task, form=form)
             apart = squared_norm(ours.value[name] - v for name, v in exact.value.items()) ** 0.5
-            norms_agree = ((ours.norms - exact.norms).abs() <= close * exact.norms).all()
-            if not (bool(norms_agree) and apart <= 2 * close * bound):
+            norms_agree = ((ours.norms - exact.norms).abs() <= _CLOSE * exact.norms).all()
+            if not (bool(norms_agree) and apart <= 2 * _CLOSE * bound):
                 return False
     except (NotCoveredError, *CANNOT_RUN):
         return False

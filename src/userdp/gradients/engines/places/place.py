@@ -1,11 +1,12 @@
-"""`Place`: where the rows of a pass lie in a tensor; and a call whose result is to be placed."""
+"""`Place`: where the rows of a pass lie in a tensor; a call whose result is placed; its rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -83,10 +84,10 @@ class Call:
 
         A dimension of rows has more than one index, so that it is never itself broadcast.
         """
-        found: Place = CONSTANT
+        joined = CONSTANT
         for value in values:
             if not isinstance(value, Tensor):
-                if isinstance(value, tuple | list) and any(True for _ in _tensors(value)):
+                if isinstance(value, tuple | list) and any(True for _ in tensors_in(value)):
                     return None
                 continue
             place = self.place(value)
@@ -97,14 +98,14 @@ class Call:
             before = dims - value.dim()
             if before:
                 place = Place(place.dim + before, place.inner)
-            if found is not CONSTANT and found != place:
+            if joined is not CONSTANT and joined != place:
                 return None
-            found = place
-        return found
+            joined = place
+        return joined
 
     def rest_constant(self, skipped: int = 1) -> bool:
         """Whether every tensor but the first ``skipped`` arguments is a constant."""
-        places = [self.place(t) for t in _tensors((*self.args[skipped:], *self.kwargs.values()))]
+        places = [self.place(t) for t in tensors_in((*self.args[skipped:], *self.kwargs.values()))]
         return all(p is not None and p.constant for p in places)
 
     def rest_known(self) -> bool:
@@ -114,7 +115,7 @@ class Call:
         number without an unknown place is a constant.
         """
         for value in self.values[1:] if self.args else self.values:
-            if type(value) is not int and any(self.place(t) is None for t in _tensors((value,))):
+            if type(value) is not int and any(self.place(t) is None for t in tensors_in((value,))):
                 return False
         return True
 
@@ -126,15 +127,57 @@ class Call:
 
     def dim(self, position: int, name: str = "dim", default: Any = None) -> int | None:
         """A dimension, counted from the front; None where it is no single number."""
-        found = self.argument(position, name, default)
-        if not isinstance(found, int) or isinstance(found, bool):
+        dim = self.argument(position, name, default)
+        if not isinstance(dim, int) or isinstance(dim, bool):
             return None
-        return found % max(1, len(self.shape))
+        return dim % max(1, len(self.shape))
 
 
-def _tensors(values: Sequence[object]) -> Iterable[Tensor]:
+def tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
+    """The tensors among ``values``, and in lists of theirs."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, tuple | list):
-            yield from _tensors(value)
+            yield from tensors_in(value)
+
+
+Rule: TypeAlias = Callable[[Call], Place | None]
+"""The place of a call's result; None where it is unknown.
+
+A rule may answer with a place only if, for every value of the arguments, an element of row r in the
+result is a function of constants and of the arguments' elements of row r. See `engines.rows` for
+what follows.
+"""
+
+PLACES: dict[Callable[..., Any], Rule] = {}
+"""The rules, by torch's functions."""
+
+
+def places(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for all functions and methods of these names (split at spaces)."""
+
+    def register(rule: Rule) -> Rule:
+        PLACES.update(dict.fromkeys(named(" ".join(names)), rule))
+        return rule
+
+    return register
+
+
+def named(names: str) -> list[Callable[..., Any]]:
+    """All functions and methods of these names, wherever torch keeps them."""
+    homes = (torch, torch.Tensor, F, torch.functional)
+    known = [getattr(home, name, None) for name in names.split() for home in homes]
+    return [function for function in known if callable(function)]
+
+
+def getter(name: str) -> Callable[..., Any]:
+    """What stands for reading a tensor's property."""
+    read: Callable[..., Any] = getattr(torch.Tensor, name).__get__
+    return read
+
+
+def setter(name: str) -> Callable[..., Any]:
+    """What stands for setting a tensor's property."""
+    write: Callable[..., Any] = getattr(torch.Tensor, name).__set__
+    return write

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.uses import Layout
 from userdp.gradients.units import Units
 
 _CPU_TOKENS = 1024
+
+FORMED_BYTES = 256 << 20
+"""Memory for per-unit gradients, unless four times the parameters are more."""
 
 
 def rows_per_pass(units: Units, micro_batch: int) -> int:
@@ -29,16 +33,23 @@ def passes(units: Units, *, rows: int, most_units: int) -> list[tuple[int, int]]
     alone, never on what they say.
     """
     offsets = units.offsets.tolist()
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     begin = 0
     for end in range(1, len(offsets)):
         full = offsets[end] - offsets[begin] > rows or end - begin > most_units
         if full and end - 1 > begin:
-            found.append((begin, end - 1))
+            ranges.append((begin, end - 1))
             begin = end - 1
     if len(offsets) - 1 > begin:
-        found.append((begin, len(offsets) - 1))
-    return found
+        ranges.append((begin, len(offsets) - 1))
+    return ranges
+
+
+def most_units(task: Task) -> int:
+    """Units in a pass, so that their gradients fit even if all are formed."""
+    size = sum(p.numel() * max(4, p.element_size()) for p in task.parameters.values())
+    budget = max(FORMED_BYTES, 4 * size)
+    return max(1, budget // size // (1 if task.item_clip_norm is None else 4))
 
 
 def layout_of(units: Units, *, by_row: bool = False) -> Layout:

@@ -1,0 +1,172 @@
+"""The one way from a task to its clipped sum: which engine computes it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import nn
+
+from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.draws import Draws, draws_of, require_replayable
+from userdp.gradients.engines import one_pass, reference, vmap
+from userdp.gradients.engines.agreement import agrees_with_reference
+from userdp.gradients.engines.engine import Engine, Task
+from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.one_pass import LEAST_CLIP
+from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
+from userdp.gradients.engines.tape import NotCoveredError
+from userdp.gradients.held_state import HeldState
+from userdp.gradients.losses import Loss
+from userdp.gradients.model_randomness import secretly
+from userdp.gradients.sums import ClippedSum
+from userdp.gradients.units import Units
+
+_LOW_RANK = 256
+"""Adapters have matrices of at most this rank."""
+
+_FEW = 0.05
+"""Adapters are at most this part of all parameters: forming their gradients then costs little."""
+
+_BATCHED: dict[str, Callable[[Task], ClippedSum]] = {
+    "bookkeeping": one_pass.sum_of_passes,
+    "lora": partial(one_pass.sum_of_passes, form=Form.FORMED),
+    "vmap": vmap.sum_of_batches,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Which engine `auto` takes, and why; the reason speaks of shapes, never of data."""
+
+    engine: str
+    reason: str
+
+
+@secretly
+def choose(
+    model: nn.Module,
+    loss: Loss,
+    units: Units,
+    *,
+    l2_clip_norm: float = 1.0,
+    micro_batch: int = 32,
+) -> Choice:
+    """The engine that `auto` takes for this model and these units."""
+    task = Task(
+        model=model, loss=loss, units=units, l2_clip_norm=l2_clip_norm, micro_batch=micro_batch
+    )
+    return _choice(task)
+
+
+def _choice(task: Task) -> Choice:
+    if len(task.units) and int(task.units.offsets.diff().min()) > task.micro_batch:
+        return Choice(
+            engine="reference",
+            reason=f"every unit has more than micro_batch = {task.micro_batch} rows: one at a "
+            "time, accumulated over passes, costs no more than an ordinary step",
+        )
+    reason = why_alone(task)
+    if reason is not None:
+        return Choice(engine="reference", reason=reason)
+    trained = sum(task.sizes.values())
+    everything = sum(p.numel() for p in task.model.parameters())
+    low_rank = all(p.dim() < 2 or min(p.shape) <= _LOW_RANK for p in task.parameters.values())
+    if low_rank and trained <= _FEW * everything:
+        return Choice(
+            engine="lora",
+            reason=f"{trained:,} of {everything:,} parameters train, all of low rank: each unit's "
+            "gradient is formed",
+        )
+    return Choice(
+        engine="bookkeeping",
+        reason=f"{trained:,} of {everything:,} parameters train, all with a per-unit rule: one "
+        "backward pass; each layer forms gradients or Gram matrices, whichever costs less",
+    )
+
+
+def why_alone(task: Task, *, traced: bool = False) -> str | None:
+    """Why each unit needs passes of its own; None where several units may share a pass.
+
+    This is the one place where it is asked whether the batched engines agree with the reference:
+    once for each model, loss and class of shapes, always on made-up rows.
+
+    Args:
+        task: what is to be computed.
+        traced: whether ``vmap`` traces the model, which needs no rules for its layers.
+
+    Raises:
+        UseError: the model or the loss couples rows.
+    """
+    if task.least_clip_norm < LEAST_CLIP:
+        return f"the clip norm is below {LEAST_CLIP:g}, where float32 squares vanish"
+    if any(map(is_narrow, dtypes_of(task.model, task.loss, task.units))):
+        return (
+            "the model computes in fewer bits than float32, and in a batch everybody's rounding "
+            "would depend on who else is there: one at a time"
+        )
+    require_rows_apart(
+        task.model,
+        task.loss,
+        masked=task.masked,
+        largest=(task.micro_batch, task.units.input_ids.shape[1]),
+    )
+    if not (traced or agrees_with_reference(task.model, task.loss, masked=task.masked)):
+        return (
+            "some trainable parameter is used in a way that has no per-unit rule, or it is not "
+            "seen that rows are kept apart (tokens are selected, sorted or routed)"
+        )
+    if draws_of(task.model, task.loss, task.units) is Draws.SHARED:
+        return (
+            "the model draws random numbers that all rows of a pass share (a coin that skips a "
+            "layer, dropout of positions or weights), so each unit has passes of its own"
+        )
+    return None
+
+
+def _clipped_sum(name: str, task: Task) -> ClippedSum:
+    """The sum by engine ``name``, or unit by unit where that engine cannot serve."""
+    compute = _means(name, task)
+    held = HeldState(task.model, task.loss)
+    try:
+        total = compute(task)
+    except NotCoveredError:
+        total = one_at_a_time(task)
+    held.require_unchanged()
+    return total
+
+
+def _means(name: str, task: Task) -> Callable[[Task], ClippedSum]:
+    """What computes a task for engine ``name``."""
+    if name == "reference":
+        _require_separable(task)
+        return reference.sum_of_units
+    if name == "auto":
+        name = _choice(task).engine
+    elif why_alone(task, traced=name == "vmap") is not None:
+        name = "reference"
+    return _BATCHED.get(name, one_at_a_time)
+
+
+def one_at_a_time(task: Task) -> ClippedSum:
+    """The reference engine's sum, clipped where the batched engines aim.
+
+    Which of the two computes a cohort may depend on who is in it; with one aim for both, that
+    changes nobody's contribution by more than rounding.
+    """
+    _require_separable(task)
+    total = reference.sum_of_units(replace(task, l2_clip_norm=aim(task)))
+    total.sensitivity = float(task.l2_clip_norm)
+    return total
+
+
+def _require_separable(task: Task) -> None:
+    """Refuse a model or a loss by which units meet even if each has passes of its own."""
+    require_rows_apart(task.model, task.loss, masked=task.masked)
+    require_replayable(task.model, task.loss, task.units)
+
+
+ENGINES: dict[str, Engine] = {
+    name: Engine(partial(_clipped_sum, name)) for name in ("auto", "reference", *_BATCHED)
+}

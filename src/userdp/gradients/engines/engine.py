@@ -1,0 +1,142 @@
+"""`Task` and `Engine`: the one signature of all gradient engines, and what holds for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import nn
+
+from userdp.gradients.clipping import require_clip_norm
+from userdp.gradients.losses import Loss
+from userdp.gradients.model_randomness import secret_randomness
+from userdp.gradients.models import require_uncoupled, trainable_parameters
+from userdp.gradients.rules import FLAT, ClipRule
+from userdp.gradients.sums import ClippedSum
+from userdp.gradients.units import Units
+from userdp.vocabulary import require_count
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots, for the cached property
+class Task:
+    """One clipped sum that is to be computed. The arguments are those of `Engine.__call__`.
+
+    Raises:
+        UseError: a number is out of range, or the model couples rows.
+    """
+
+    model: nn.Module
+    loss: Loss
+    units: Units
+    l2_clip_norm: float
+    item_clip_norm: float | None = None
+    micro_batch: int = 32
+    rule: ClipRule = FLAT
+
+    def __post_init__(self) -> None:
+        require_clip_norm("l2_clip_norm", self.l2_clip_norm)
+        if self.item_clip_norm is not None:
+            require_clip_norm("item_clip_norm", self.item_clip_norm)
+        require_count("micro_batch", self.micro_batch)
+        require_uncoupled(self.model)
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The trainable parameters by name, each tensor once."""
+        return trainable_parameters(self.model)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many numbers each trainable parameter has."""
+        return {name: p.numel() for name, p in self.parameters.items()}
+
+    @property
+    def masked(self) -> bool:
+        """Whether the loss is told which tokens count."""
+        return self.units.targets is not None
+
+    @property
+    def least_clip_norm(self) -> float:
+        """The smaller one of the clip norms of units and of rows."""
+        return min(self.l2_clip_norm, self.item_clip_norm or self.l2_clip_norm)
+
+    def zero(self) -> ClippedSum:
+        """The sum to which no unit has been added yet."""
+        return ClippedSum.zero(
+            self.parameters, len(self.units), sensitivity=float(self.l2_clip_norm)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    r"""A way to compute the sum over units of their clipped mean gradients.
+
+    .. math::
+        \sum_k \mathrm{clip}\Big(\frac{1}{|D_k|} \sum_{x \in D_k} \nabla \ell(\theta, x),\, C\Big)
+
+    Guarantee: adding or removing one unit moves ``value`` by at most ``l2_clip_norm`` in L2,
+    rounding included (see `userdp.gradients.clipping`; for the batched engines
+    `userdp.gradients.engines.one_pass`). A unit with a NaN or infinite gradient contributes exactly
+    zero. Dropout masks are secret, and a unit's are drawn once; "at most" holds for equal masks of
+    everybody else, which is what privacy needs (`userdp.gradients.model_randomness`).
+
+    Args:
+        compute: the sum of a task, in secret randomness.
+    """
+
+    compute: Callable[[Task], ClippedSum]
+
+    def __call__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        units: Units,
+        *,
+        l2_clip_norm: float,
+        item_clip_norm: float | None = None,
+        micro_batch: int = 32,
+        rule: ClipRule = FLAT,
+    ) -> ClippedSum:
+        """Compute the clipped sum.
+
+        Args:
+            model: in training or evaluation mode (left as it is); frozen parameters are left out,
+                tied parameters count once. ``.grad`` is neither read nor written. Activation
+                checkpointing (not reentrant) works.
+            loss: per-row loss, see `userdp.gradients.losses.Loss`.
+            units: the cohort, on the model's device.
+            l2_clip_norm: C, in gradient units; in [1e-30, 1e30].
+            item_clip_norm: if given, each row's gradient is first clipped to this norm (two-stage
+                clip): one unusual example then cannot decide the direction of its unit. A unit with
+                a non-finite row counts as zero as a whole.
+            micro_batch: most rows in one pass; changes memory and rounding inside the unit's
+                gradient, never the guarantee.
+            rule: form of the unit's clip, and its split over layers (the clip of rows is always
+                flat).
+
+        Returns:
+            `ClippedSum`; zeros for an empty cohort (a noise-only step that counts).
+
+        Raises:
+            UseError: a parameter is out of range; the model or the loss couples rows
+                (`userdp.gradients.models.require_uncoupled`, `userdp.gradients.coupling`: one that
+                does gives no batched engine the same sum, so none accepts it); or the model's
+                random numbers cannot be kept (`userdp.gradients.draws.require_replayable`).
+            FailureError: the model seeded a generator.
+
+        Source: Charles et al. 2024, Algorithm 2 and Eq. 4 (ULS); with one row per unit, Algorithm 1
+        (ELS). Chua et al. 2024, User-wise DP-SGD.
+        """
+        with secret_randomness():
+            return self.compute(
+                Task(
+                    model=model,
+                    loss=loss,
+                    units=units,
+                    l2_clip_norm=l2_clip_norm,
+                    item_clip_norm=item_clip_norm,
+                    micro_batch=micro_batch,
+                    rule=rule,
+                )
+            )

@@ -1,0 +1,78 @@
+"""The reference engine: one unit at a time, plain autograd. Slow, simple, and the oracle.
+
+Guarantee: a unit's contribution is a function of the model and of that unit's rows: it is computed
+alone, padded to its own longest row, and added in float64. Dropout masks are drawn anew for each
+pass, and a pass is one unit's. A two-stage clip costs a backward pass per row.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.losses import checked_losses
+from userdp.gradients.sums import ClippedSum
+
+
+def sum_of_units(task: Task) -> ClippedSum:
+    """The clipped sum, unit by unit. What the model and the loss may be was asked before."""
+    total, sizes = task.zero(), task.sizes
+    for unit, rows in enumerate(task.units):
+        if len(rows[1]) == 0:
+            continue
+        gradient, total.losses[unit] = _mean_gradient(task, *rows)
+        squares = dict(zip(sizes, squared_norms(gradient), strict=True))
+        norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
+        if not bool(norm.isfinite()):
+            total.non_finite += 1
+            continue
+        by_name = task.rule.factors(squares, sizes, l2_clip_norm=task.l2_clip_norm)
+        factors = torch.stack([by_name[name] for name in sizes]).tolist()
+        for into, part, factor in zip(total.value.values(), gradient, factors, strict=True):
+            into.add_(part, alpha=factor)
+    return total
+
+
+def _mean_gradient(
+    task: Task, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
+) -> tuple[list[Tensor], float]:
+    """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss."""
+    rows, item_clip_norm = lengths.shape[0], task.item_clip_norm
+    most = task.micro_batch if item_clip_norm is None else 1
+    mean: list[Tensor] = []
+    mean_loss = 0.0
+    for begin in range(0, rows, most):
+        here = slice(begin, begin + most)
+        width = int(lengths[here].max())
+        marks = None if targets is None else targets[here, :width]
+        ids = input_ids[here, :width]
+        with torch.enable_grad():
+            losses = checked_losses(task.loss, task.model, ids, lengths[here], marks)
+            # Of a row that is clipped by itself the gradient must be the row's own, not its share.
+            total = losses.sum() * (1 / rows if item_clip_norm is None else 1.0)
+            gradients = torch.autograd.grad(
+                total, list(task.parameters.values()), allow_unused=True
+            )
+        part = [
+            torch.zeros_like(p, dtype=wide) if g is None else g.to_dense().to(wide)
+            for p, g in zip(task.parameters.values(), gradients, strict=True)
+            for wide in [torch.promote_types(p.dtype, torch.float32)]
+        ]
+        loss = float(total.detach())
+        if item_clip_norm is not None:
+            part, loss = _clipped_share(part, item_clip_norm, rows), loss / rows
+        mean = [a + b for a, b in zip(mean, part, strict=True)] if mean else part
+        mean_loss += loss
+    return mean, mean_loss
+
+
+def _clipped_share(gradient: list[Tensor], item_clip_norm: float, rows: int) -> list[Tensor]:
+    """A row's clipped gradient divided by ``rows``; all NaN where it is not finite.
+
+    NaN makes the whole unit's mean NaN, so that the unit counts as non-finite.
+    """
+    squares = torch.tensor(squared_norm(gradient), dtype=torch.float64)
+    factor = float(clip_factors(squares, l2_clip_norm=item_clip_norm)) or torch.nan
+    return [part.double() * (factor / rows) for part in gradient]

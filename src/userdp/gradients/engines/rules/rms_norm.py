@@ -1,0 +1,95 @@
+"""Norms that multiply by a vector: torch's RMS norm, and those written in Python (`LlamaRMSNorm`).
+
+They see the vector once per row instead, so that its gradient arrives per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from userdp.gradients.engines.layer import (
+    MODULE_RULES,
+    RUN,
+    Layer,
+    Watcher,
+    by_row,
+    placed,
+    stands_in_for,
+)
+from userdp.gradients.engines.places.place import FIRST
+from userdp.gradients.engines.uses import Dense, wide
+
+
+@dataclass(frozen=True, slots=True)
+class _PerRow(Layer):
+    """A vector, once for each row: (rows, 1, ..., width)."""
+
+    tape: Watcher
+    name: str
+    dims: int
+
+    def forward(self, vector: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        shape = (self.tape.layout.rows, *[1] * (self.dims - 2), vector.shape[0])
+        return vector.expand(shape).clone(), ()
+
+    def backward(self, saved: Any, gradient: Tensor, needed: bool) -> None:
+        self.tape.keep(self.name, Dense(self.tape.layout.summed(wide(gradient))))
+
+
+@stands_in_for(F.rms_norm)
+def _rms_norm(
+    tape: Watcher,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor | None:
+    name = tape.name_of(weight)
+    if name is None or weight is None or len(normalized_shape) != 1 or not by_row(tape, x):
+        return None
+    vectors = RUN(tape.anchor, _PerRow(tape, name, x.dim()), weight.detach())
+    return placed(tape, x, F.rms_norm(x, normalized_shape, None, eps) * vectors)
+
+
+def _norm_in_python(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
+    """For a norm that multiplies its input by its own vectors, in Python."""
+    own = dict(module.named_parameters(recurse=False))
+    if not (
+        type(module).__name__.endswith("Norm")
+        and not isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm)
+        and not list(module.children())
+        and all(p.dim() == 1 for p in own.values())
+        and any(tape.name_of(p) is not None for p in own.values())
+    ):
+        return None
+    original = module.forward
+
+    def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        # Asked anew: a sharded layer's parameters are other tensors while it is gathered.
+        own = dict(module.named_parameters(recurse=False))
+        fits = torch.is_grad_enabled() and by_row(tape, hidden)
+        if not fits or any(p.shape[0] != hidden.shape[-1] for p in own.values()):
+            return original(hidden, *args, **kwargs)
+        try:
+            with torch._C.DisableTorchFunction():
+                for name, parameter in own.items():
+                    known = tape.name_of(parameter)
+                    if known is not None:
+                        layer = _PerRow(tape, known, hidden.dim())
+                        vectors = RUN(tape.anchor, layer, parameter.detach())
+                        module.__dict__[name] = tape.rows.mark(vectors, FIRST)
+            return original(hidden, *args, **kwargs)
+        finally:
+            for name in own:
+                module.__dict__.pop(name, None)
+
+    return forward
+
+
+MODULE_RULES.append(_norm_in_python)

@@ -1,0 +1,69 @@
+"""How a pass is run and watched: as it is written, and under the eyes of modes of ours."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def eagerly() -> AbstractContextManager[None]:
+    """Within, what was compiled by `torch.compile` runs as it is written."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled; importing it takes seconds
+        return nullcontext()
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def run_backward(
+    total: Tensor, inputs: Iterable[Tensor], *, accumulate: bool = False
+) -> tuple[Tensor | None, ...]:
+    """The gradients of ``total``, or with ``accumulate`` none: they go to ``.grad``.
+
+    torch.autograd.grad and Tensor.backward would switch modes off while they run, and with these
+    the watching of checkpointed layers that are computed again; this is what they call.
+    """
+    gradients: tuple[Tensor | None, ...] = _engine_run_backward(
+        (total,),
+        (torch.ones_like(total),),
+        False,
+        False,
+        tuple(inputs),
+        True,
+        accumulate_grad=accumulate,
+    )
+    return gradients
+
+
+class FunctionMode(TorchFunctionMode):
+    """Within, each call of one of torch's functions goes through `ran`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.ran(func, args, kwargs or {})
+
+    @abstractmethod
+    def ran(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Run ``func`` and return what it returns."""
+
+
+class DispatchMode(TorchDispatchMode):
+    """Within, each operation goes through `ran`, those below autograd and in fused kernels too."""
+
+    def __init__(self) -> None:
+        initialise: Any = super().__init__  # torch gives it no types
+        initialise()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.ran(func, args, kwargs or {})
+
+    @abstractmethod
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Run ``func`` and return what it returns."""

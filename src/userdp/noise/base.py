@@ -1,0 +1,47 @@
+"""`NoiseLaw`: what the noise of a run's steps is, what it costs, and how much it remembers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from userdp.vocabulary import require_positive
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: the codec finds laws as subclasses
+class NoiseLaw(ABC):
+    """The joint law of the noise of all steps, on each coordinate of the clipped sums.
+
+    A subclass says by ``memory`` how large the state of its source is: the source keeps so many
+    float64 numbers for each coordinate from step to step. That state is secret, since it tells the
+    noise of steps that were released; training writes it to disk before each release, so that a
+    resumed run goes on with it (`userdp.gradients.noise.source_of` draws, `userdp.training`
+    writes).
+
+    Args:
+        multiplier: σ, the standard deviation of the noise that is drawn anew at each step, divided
+            by the clip norm; > 0. Beside the count of adaptive clipping the sum has more, see
+            `userdp.clip`.
+
+    Raises:
+        UseError: the multiplier is out of its range (NaN included).
+    """
+
+    kind: ClassVar[str]
+    memory: ClassVar[int] = 0
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        require_positive("noise_multiplier", self.multiplier)
+
+    @property
+    @abstractmethod
+    def independent_multiplier(self) -> float | None:
+        """The multiplier of independent Gaussian noise that protects no better than this noise.
+
+        Guarantee: for every way of sampling, and however a step depends on earlier releases, the
+        steps with this noise are dominated by those with that independent noise. None where that is
+        not proven: a plan then has no mechanism, and nothing is claimed for it.
+        """

@@ -1,0 +1,41 @@
+"""Layer normalisation."""
+
+from __future__ import annotations
+
+import pytest
+import torch.nn.functional as F
+from torch import nn
+
+from tests.gradients.rules.layers import Around, error, without_rule
+from userdp.gradients.engines.forms import Form
+from userdp.gradients.engines.rules import layer_norm
+from userdp.gradients.engines.tape import NotCoveredError
+
+
+def layer() -> Around:
+    return Around(nn.LayerNorm(8))
+
+
+@pytest.mark.parametrize("form", [None, *Form])
+def test_the_rule_gives_each_units_norm_and_clipped_gradient(form: Form | None) -> None:
+    assert error(layer(), form) < 2e-5  # float64's margin; the norms agree to rounding
+
+
+def test_without_the_rule_the_parameter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_rule(monkeypatch, F.layer_norm)
+    with pytest.raises(NotCoveredError, match="layer"):
+        error(layer())
+
+
+def test_invariant_3_twin_a_forgotten_bias_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = layer_norm._LayerNorm.backward
+
+    def without_bias(self, saved, gradient, needed):
+        return honest(
+            layer_norm._LayerNorm(self.tape, (self.names[0], None), 0), saved, gradient, needed
+        )
+
+    monkeypatch.setattr(layer_norm._LayerNorm, "backward", without_bias)
+    assert error(layer()) > 1e-2
