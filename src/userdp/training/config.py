@@ -190,8 +190,8 @@ class PlainPlan:
 
     @property
     def options(self) -> dict[str, Any]:
-        """It as options of ``userdp train``."""
-        return {"privacy": "none", "steps": self.steps, "batch_size": self.batch_size}
+        """The options of ``userdp train`` that make this plan."""
+        return {"privacy": "none", **encode(self)}
 
 
 PLAIN_OPTIONS = ("privacy", "steps", "batch_size")

@@ -8,15 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from userdp.codec import canonical
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.gradients import (
     Loss,
@@ -26,28 +27,20 @@ from userdp.gradients import (
     row_losses,
     trainable_parameters,
 )
+from userdp.ledger import RunFolder
 from userdp.training.config import PlainPlan
-from userdp.training.optimizer_checks import require_same_parameters
-from userdp.training.runs import OpenRun, RunFolder, open_run
+from userdp.training.optimizers import require_same_parameters
+from userdp.training.runs import open_run
 from userdp.training.steps import Step, finite_or_none
 
+_GRADIENT_NORM = 1.0
+"""The usual clip of a whole batch's gradient in language-model training; no user's is bounded."""
 
-def make_plain(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    store: UserStore,
-    plan: PlainPlan,
-    *,
-    out: Path,
-    seed: int,
-    loss: Loss = causal_lm_loss,
-    micro_batch: int = 32,
-    resume: bool = False,
-    identity: Mapping[str, str] | None = None,
-    public: Mapping[str, Any] | None = None,
-    train: Mapping[str, Any] | None = None,
-) -> PlainRun:
-    """Open a run without privacy; the store's claim becomes infinite from here on.
+
+class PlainRun:
+    """The steps of a run without privacy that remain; the store's claim is infinite from here on.
+
+    Use it as a context manager; call `finish` after the last step.
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
@@ -58,61 +51,50 @@ def make_plain(
         seed: of the order of the examples.
         loss: mean per row over its own targets.
         micro_batch: most rows in one pass.
-        resume: go on with the interrupted run in ``out``.
+        resume: continue the interrupted run in ``out``.
         identity: digests of what a resumed run must share.
-        public: public constants to note in config.json.
+        facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml.
-    """
-    require_same_parameters(model, optimizer)
-    if store.meta.loss_mask:
-        require_masked(loss)
-    split = store.split(Split.TRAIN)
-    if not len(split.counts):
-        raise UseError("the store has no training users")
-    run = open_run(
-        out,
-        store,
-        None,
-        identity={
-            "training length": f"{plan.steps} steps of {plan.batch_size}",
-            **(identity or {}),
-        },
-        public={**plan.options, **(public or {})},
-        train=None if train is None else {**plan.options, **train},
-        resume=resume,
-    )
-    return PlainRun(
-        run,
-        model=model,
-        split=split,
-        plan=plan,
-        seed=seed,
-        loss=loss,
-        micro_batch=micro_batch,
-    )
-
-
-class PlainRun:
-    """The steps of a run without privacy that remain; made by `make_plain`.
 
     Attributes:
+        folder: where the run lies.
         done: steps that the model has seen; set it after restoring a checkpoint.
     """
 
     def __init__(
         self,
-        run: OpenRun,
-        *,
         model: nn.Module,
-        split: StoreSplit,
+        optimizer: torch.optim.Optimizer,
+        store: UserStore,
         plan: PlainPlan,
+        *,
+        out: Path,
         seed: int,
-        loss: Loss,
-        micro_batch: int,
+        loss: Loss = causal_lm_loss,
+        micro_batch: int = 32,
+        resume: bool = False,
+        identity: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        train: Mapping[str, Any] | None = None,
     ) -> None:
+        require_same_parameters(model, optimizer)
+        if store.meta.loss_mask:
+            require_masked(loss)
+        split = store.split(Split.TRAIN)
+        if not len(split.counts):
+            raise UseError("the store has no training users")
         self.plan = plan
         self.done = 0
-        self._run = run
+        self.folder = RunFolder(out)
+        self._run = open_run(
+            out,
+            store,
+            None,
+            identity={"training length": canonical(plan), **(identity or {})},
+            facts=facts or {},
+            train={**plan.options, **(train or {})},
+            resume=resume,
+        )
         self._model = model
         self._split = split
         self._seed = seed
@@ -122,11 +104,6 @@ class PlainRun:
         self._users = np.repeat(np.arange(len(counts)), counts)
         self._examples = np.concatenate([np.arange(count) for count in counts])
         self._order = (-1, np.empty(0, dtype=np.int64))
-
-    @property
-    def folder(self) -> RunFolder:
-        """Where the run lies."""
-        return self._run.folder
 
     @property
     def remaining(self) -> int:
@@ -144,12 +121,12 @@ class PlainRun:
         begin = time.monotonic()
         rows = self._rows(self.done)
         gathered = self._split.gather(self._users[rows], self._examples[rows])
-        device = next(self._model.parameters()).device
+        parameters = trainable_parameters(self._model).values()
         units = Units.from_flat(
             gathered.tokens, gathered.offsets, np.arange(len(rows) + 1), gathered.targets
-        ).to(device)
+        ).to(next(iter(parameters)).device)
         targets = units.target_counts()
-        for parameter in trainable_parameters(self._model).values():
+        for parameter in parameters:
             parameter.grad = None
         total = 0.0
         for at in range(0, len(rows), self._micro_batch):
@@ -165,7 +142,7 @@ class PlainRun:
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]
             total += float(mean.detach())
-        torch.nn.utils.clip_grad_norm_(list(trainable_parameters(self._model).values()), 1.0)
+        torch.nn.utils.clip_grad_norm_(parameters, _GRADIENT_NORM)
         return Step(
             number=self.done + 1,
             operator={
@@ -175,35 +152,30 @@ class PlainRun:
             },
         )
 
-    def _rows(self, step: int) -> np.ndarray:
+    def _rows(self, step: int) -> NDArray[np.int64]:
         """The rows of a step: consecutive parts of one shuffled pass after another."""
         total = len(self._users)
         size = min(self.plan.batch_size, total)
-        per_pass = total // size
-        epoch, part = divmod(step, per_pass)
+        epoch, part = divmod(step, total // size)
         if self._order[0] != epoch:
             order = np.random.default_rng([self._seed, epoch]).permutation(total)
             self._order = (epoch, order)
         rows = self._order[1][part * size : (part + 1) * size]
+        # The longest first, so that rows of like length share a pass.
         by_length = np.argsort(-self._split.lengths(self._users[rows], self._examples[rows]))
         return rows[by_length]
 
     def finish(self) -> None:
         """Note the end of the run and settle with the store."""
         self._run.finish()
-        self._run.close()
+        self.close()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Let go of the folder; twice does no harm."""
         self._run.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -26,6 +26,7 @@ from userdp.gradients import (
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.auto import choose
 from userdp.training.config import TrainConfig
+from userdp.training.devices import fastest_device
 from userdp.training.lora import add_adapters
 from userdp.training.models import read_model, resolve
 from userdp.vocabulary import require_count
@@ -77,7 +78,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     Raises:
         UseError: there is no such model or device, or the model is too short for ``length``.
     """
-    device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = config.device or fastest_device()
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -99,9 +100,9 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     engines = []
     for name in ENGINES:
         engine = get_engine(name)
-        found = engine(model, causal_lm_loss, units, l2_clip_norm=bound, micro_batch=rows)
-        off = float(((found.norms - exact.norms) / exact.norms).abs().max())
-        move = _largest_move(engine, model, units, bound, found) / bound
+        summed = engine(model, causal_lm_loss, units, l2_clip_norm=bound, micro_batch=rows)
+        off = float(((summed.norms - exact.norms) / exact.norms).abs().max())
+        move = _largest_move(engine, model, units, bound, summed) / bound
         engines.append(
             {
                 "engine": name,
@@ -207,7 +208,7 @@ def _step_ratios(model: nn.Module, units: Units, bound: float, *, rounds: int) -
             ratio = seconds(name) / base
             if round_:  # the first warms up
                 ratios[name].append(ratio)
-    return {name: statistics.median(found) for name, found in ratios.items()}
+    return {name: statistics.median(of_rounds) for name, of_rounds in ratios.items()}
 
 
 def _wait(units: Units) -> None:
