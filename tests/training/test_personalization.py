@@ -118,7 +118,6 @@ def test_the_model_is_left_as_it_was(held_out):
 
 def test_a_summary_is_token_weighted_and_tells_of_no_loss_that_is_not_finite():
     personalized = personalization.Personalized(
-        users=np.arange(3),
         before=np.array([2.0, 1.0, 0.0]),
         after=np.array([[1.0, 1.5, 0.0], [np.inf, 1.0, 0.0]]),
         tokens=np.array([30, 10, 0]),

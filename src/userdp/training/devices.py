@@ -17,10 +17,10 @@ def require_device(name: str, *, processes: int = 1) -> torch.device:
 
     Args:
         name: "cpu", "cuda" or "cuda:N".
-        processes: of the run; several compute on CPUs alone.
+        processes: of the run; several compute only on CPUs.
 
     Raises:
-        UseError: it is none of these, is not there, or several processes ask for CUDA.
+        UseError: it is none of these, this machine has none, or several processes ask for CUDA.
     """
     try:
         device = torch.device(name)
@@ -34,7 +34,7 @@ def require_device(name: str, *, processes: int = 1) -> torch.device:
         )
     if processes > 1:
         raise UseError(
-            "several processes compute on CPUs alone: their sums have not been tried on CUDA",
+            "several processes compute only on CPUs: their sums have not been tried on CUDA",
             hint="leave --device out under torchrun, or train in one process",
         )
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():

@@ -152,9 +152,9 @@ class Dealing:
 
 
 class LeaderNoise:
-    """Noise that rank 0 adds once, and then broadcasts.
+    """Noise that the leader adds, once, and everybody receives.
 
-    Guarantee: as `NoiseSource`, once for all processes: only rank 0 has a source.
+    Guarantee: as `NoiseSource`, once for all processes: only the leader has a source.
     """
 
     def __init__(self, world: World, *, unsafe_noise_seed: int | None = None) -> None:
@@ -168,11 +168,11 @@ class LeaderNoise:
         return self._unsafe
 
     def sampler_on(self, device: torch.device) -> NoiseSampler:
-        """What rank 0 draws with; all processes compute on one kind of device."""
+        """What the leader draws with; all processes compute on one kind of device."""
         return usual_sampler(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """Put the ``value`` of rank 0, with noise added, into every process's."""
+        """The leader's ``value`` with noise, on every process."""
         if self._source is not None:
             self._source.add_(value, noise_std)
         self._world.broadcast(value)
@@ -182,7 +182,7 @@ class ScatteredNoise:
     """Noise for a sum of which each process holds a part, and for numbers that all share.
 
     Guarantee: each coordinate's noise is drawn once: a sharded parameter's by the process that
-    holds the part (`userdp.gradients.shards.ShardNoise`), any other number's by rank 0.
+    holds the part (`userdp.gradients.shards.ShardNoise`), any other number's by the leader.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class ScatteredNoise:
         return self._parts.sampler_on(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """Add noise to this process's parts, or that of rank 0 to numbers that all share."""
+        """Noise for this process's parts, or the leader's for all."""
         noise: Noise = self._parts if set(value) <= self._names else self._leader
         noise.add_(value, noise_std)
 

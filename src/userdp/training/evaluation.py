@@ -33,7 +33,7 @@ class Evaluation:
         user_quantiles: of the users' own means per target token, by the names of `QUANTILES`.
         users: users read.
         examples: examples read.
-        tokens: target tokens; with a loss mask, the marked ones alone.
+        tokens: target tokens; with a loss mask, only the marked ones.
     """
 
     split: str

@@ -27,7 +27,7 @@ from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.devices import machine_facts, require_device
 from userdp.training.distributed import current_world
 from userdp.training.evaluation import evaluate
-from userdp.training.lora import add_adapters, merged, save_adapter
+from userdp.training.lora import add_adapters, save_adapter
 from userdp.training.losses import build_loss
 from userdp.training.models import enable_checkpointing, load_model, save_model, weights_digest
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -156,18 +156,32 @@ def train(
             position = restore(checkpoint, model=model, optimizer=optimizer, average=average)
             if isinstance(run, PlainRun):
                 run.done = position.step
-        # A collective of all processes if the model is sharded, and else the work of rank 0 alone.
+        # Saving and evaluating a sharded model takes all processes; any other model only rank 0.
         takes_part = sharded or world.rank == 0
         notes = _Notes(run.folder, writes=world.rank == 0, curves=tensorboard)
         notes.write("machine", machine_facts(next(model.parameters()).device))
 
+        evaluated = takes_part and len(store.split(Split.HELD_OUT_USERS).counts) > 0
+
         def evaluate_now(step: int) -> None:
+            """Note the loss on held-out users of the weights that would be released now."""
             with nullcontext() if average is None else average.applied():
-                notes.evaluate(model, store, config, step=step)
+                evaluation = evaluate(
+                    model,
+                    store,
+                    Split.HELD_OUT_USERS,
+                    loss=build_loss(config, model),
+                    batch=config.micro_batch,
+                    most_users=config.evaluate_users,
+                )
+                reshard(model)
+            # asdict, not encode, which refuses a loss that is not finite: no loss may end a run.
+            notes.write("evaluation", {"step": step, **asdict(evaluation)})
+            notes.draw({"held-out users/loss": evaluation.loss}, step)
 
         progress.stage("train", plan.steps)
         progress.at(run.done)
-        if takes_part and config.evaluate_every and not run.done:
+        if evaluated and config.evaluate_every and not run.done:
             evaluate_now(0)
         for step in run:
             rate = learning_rate(config, step=step.number, steps=plan.steps)
@@ -187,7 +201,7 @@ def train(
                     writes=world.rank == 0,
                 )
             due = config.evaluate_every and (last or step.number % config.evaluate_every == 0)
-            if due and takes_part:
+            if due and evaluated:
                 evaluate_now(step.number)
             progress.at(step.number)
         notes.close()
@@ -198,7 +212,7 @@ def train(
         if world.rank == 0:
             if config.lora_rank is not None:
                 save_adapter(model, run.folder.adapter)
-                model = merged(model)
+                model = model.merge_and_unload()  # type: ignore[operator]
             save_model(model, run.folder.model, tokenizer=store.tokenizer_path)
         run.finish()
     return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
@@ -234,28 +248,10 @@ class _Notes:
         self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
         names = ("loss", "units", "clipped_fraction", "seconds")
         numbers = {f"train/{name}": step.operator.get(name) for name in names}
-        self._draw({"learning rate": rate, **numbers}, step.number)
+        self.draw({"learning rate": rate, **numbers}, step.number)
 
-    def evaluate(
-        self, model: nn.Module, store: UserStore, config: TrainConfig, *, step: int
-    ) -> None:
-        """The model's loss on held-out users, where the store has any."""
-        if not len(store.split(Split.HELD_OUT_USERS).counts):
-            return
-        evaluation = evaluate(
-            model,
-            store,
-            Split.HELD_OUT_USERS,
-            loss=build_loss(config, model),
-            batch=config.micro_batch,
-            most_users=config.evaluate_users,
-        )
-        reshard(model)
-        # asdict, not encode, which refuses a loss that is not finite: no loss may end a run.
-        self.write("evaluation", {"step": step, **asdict(evaluation)})
-        self._draw({"held-out users/loss": evaluation.loss}, step)
-
-    def _draw(self, numbers: Mapping[str, float | None], step: int) -> None:
+    def draw(self, numbers: Mapping[str, float | None], step: int) -> None:
+        """Add a point to each curve of which there is a number."""
         for name, number in numbers.items():
             if self._curves is not None and number is not None:
                 self._curves.add_scalar(name, float(number), step)

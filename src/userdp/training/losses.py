@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from userdp.data.store import StoreSplit
 from userdp.gradients import Loss, Units, causal_lm_loss, require_masked, row_losses
 from userdp.gradients.model_randomness import secretly
+from userdp.training.collate import gather_units
 from userdp.training.config import Precision, TrainConfig
 from userdp.vocabulary import require_count
 
@@ -22,7 +23,7 @@ from userdp.vocabulary import require_count
 def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
     """`causal_lm_loss`, under autocast to bfloat16 if ``config`` asks for it.
 
-    Sensitivity does not depend on it: a row's gradient stays a function of that row alone, and is
+    Sensitivity does not depend on it: a row's gradient stays a function of only that row, and is
     clipped as computed, in float32 or wider.
     """
     if config.precision is Precision.FLOAT32:
@@ -36,6 +37,15 @@ def build_loss(config: TrainConfig, model: nn.Module) -> Loss:
             return causal_lm_loss(model, input_ids, lengths, targets)
 
     return loss
+
+
+def losses_of(
+    loss: Loss, model: nn.Module, units: Units, rows: slice | NDArray[np.int64]
+) -> Tensor:
+    """The loss of some rows, (rows,), in one pass that is as wide as the longest of them."""
+    width = int(units.lengths[rows].max())
+    targets = None if units.targets is None else units.targets[rows, :width]
+    return row_losses(loss, model, units.input_ids[rows, :width], units.lengths[rows], targets)
 
 
 @secretly
@@ -60,7 +70,7 @@ def split_losses(
         part: of a store.
         users: int64 (rows,), positions in ``part``.
         examples: int64 (rows,), each one's position among its user's.
-        loss: with a mask, over marked tokens alone.
+        loss: with a mask, only over marked tokens.
         batch: rows in one pass.
         done: is told how many rows are done.
 
@@ -81,12 +91,9 @@ def split_losses(
     try:
         for begin in range(0, len(order), batch):
             here = order[begin : begin + batch]
-            rows = part.gather(users[here], examples[here])
-            if rows.targets is not None:
+            units = gather_units(part, users[here], examples[here]).to(device)
+            if units.targets is not None:
                 require_masked(loss)
-            units = Units.from_flat(
-                rows.tokens, rows.offsets, np.arange(len(here) + 1), rows.targets
-            ).to(device)
             of_rows = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
             losses[here] = of_rows.double().cpu().numpy()
             targets[here] = units.target_counts().cpu().numpy()

@@ -28,7 +28,7 @@ BASE_MODEL = Path(userdp.__file__).parent / "assets" / "base-model"
 def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
     """The model that ``config`` names, in its precision, ready to train on ``store``'s tokens.
 
-    Weights are read from safetensors alone: a pickle file can run code.
+    Weights are read only from safetensors: a pickle file can run code.
 
     Raises:
         UseError: there is no such model, it has no safetensors, or it cannot read the store's
@@ -94,8 +94,9 @@ def read_model(name: str, *, dropout: float = 0.0) -> nn.Module:
             name, config=shape, dtype=torch.float32, use_safetensors=True
         )
     except (OSError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UseError(
-            f"cannot load a causal language model from {name!r}: {_first_line(error)}",
+            f"cannot load a causal language model from {name!r}: {reason}",
             hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",
         ) from error
     return model
@@ -163,8 +164,7 @@ def _special_tokens(tokenizer: Path) -> dict[str, str]:
 
 def _set_dropout(shape: Any, dropout: float) -> None:
     for name, value in shape.to_dict().items():
-        is_rate = "dropout" in name or name.endswith("_pdrop")
-        if is_rate and isinstance(value, float) and not isinstance(value, bool):
+        if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
             setattr(shape, name, dropout)
 
 
@@ -197,10 +197,6 @@ def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
 def _vocabulary(path: Path) -> object:
     values = json.loads(path.read_text(encoding="utf-8"))
     return values.get("model", {}).get("vocab")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _quiet() -> None:

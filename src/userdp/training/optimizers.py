@@ -34,8 +34,10 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
     groups = [group for group in groups if group["params"]]
     match config.optimizer:
         case OptimizerName.ADAMW:
+            # One kernel for the whole update: on a CPU a quarter of the time.
+            fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
             return torch.optim.AdamW(
-                groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=_can_fuse(parameters)
+                groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=fused
             )
         case OptimizerName.ADAM_BC:
             return AdamBC(
@@ -48,11 +50,6 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
             return torch.optim.Adafactor(groups, lr=config.learning_rate)
         case OptimizerName.SGD:
             return torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
-
-
-def _can_fuse(parameters: list[nn.Parameter]) -> bool:
-    """Whether torch has one kernel for the whole update: on a CPU a quarter of the time."""
-    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
 
 
 def set_noise_std(optimizer: torch.optim.Optimizer, noise_std: float) -> None:

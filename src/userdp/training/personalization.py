@@ -26,18 +26,13 @@ from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import (
-    Units,
-    causal_lm_loss,
-    require_uncoupled,
-    row_losses,
-    trainable_parameters,
-)
+from userdp.gradients import causal_lm_loss, require_uncoupled, trainable_parameters
 from userdp.ledger import RunFolder
+from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import fastest_device
 from userdp.training.lora import add_adapters
-from userdp.training.losses import split_losses
+from userdp.training.losses import losses_of, split_losses
 from userdp.training.models import released_models
 from userdp.vocabulary import require_count, require_positive
 
@@ -93,13 +88,11 @@ class Personalized:
     """Each user's mean loss per target token on the half that was kept back. Operator-only.
 
     Args:
-        users: int64 (users,), indices in the split.
         before: float64 (users,), in nats, of the model as it is.
         after: float64 (learning rates, users), of the user's own models.
         tokens: int64 (users,), target tokens measured.
     """
 
-    users: NDArray[np.int64]
     before: NDArray[np.float64]
     after: NDArray[np.float64]
     tokens: NDArray[np.int64]
@@ -181,32 +174,17 @@ def personalize(
                         weight.copy_(value)
                         weight.grad = None
         progress.at(number + 1)
-    return Personalized(
-        users=np.array([user.user for user in users], dtype=np.int64),
-        before=before,
-        after=after,
-        tokens=tokens,
-    )
+    return Personalized(before=before, after=after, tokens=tokens)
 
 
 def _adapt(
     model: nn.Module, split: StoreSplit, user: LocalUser, optimizer: torch.optim.Optimizer
 ) -> None:
-    gathered = split.gather(np.full(len(user.train), user.user), user.train)
-    units = Units.from_flat(
-        gathered.tokens, gathered.offsets, np.array([0, len(user.train)]), gathered.targets
-    ).to(next(model.parameters()).device)
+    units = gather_units(split, np.full(len(user.train), user.user), user.train)
+    units = units.to(next(model.parameters()).device)
     for batch in user.batches:
-        width = int(units.lengths[batch].max())
-        losses = row_losses(
-            causal_lm_loss,
-            model,
-            units.input_ids[batch, :width],
-            units.lengths[batch],
-            None if units.targets is None else units.targets[batch, :width],
-        )
         optimizer.zero_grad()
-        losses.mean().backward()  # type: ignore[no-untyped-call]
+        losses_of(causal_lm_loss, model, units, batch).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 

@@ -5,10 +5,12 @@ For pre-training on public text, and as what private training is compared with.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,25 +21,20 @@ from userdp.codec import canonical
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.gradients import (
-    Loss,
-    Units,
-    causal_lm_loss,
-    require_masked,
-    row_losses,
-    trainable_parameters,
-)
+from userdp.gradients import Loss, causal_lm_loss, require_masked, trainable_parameters
 from userdp.ledger import RunFolder
+from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan
+from userdp.training.losses import losses_of
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.runs import open_run
-from userdp.training.steps import Step, finite_or_none
+from userdp.training.steps import Step
 
 _GRADIENT_NORM = 1.0
 """The usual clip of a whole batch's gradient in language-model training; no user's is bounded."""
 
 
-class PlainRun:
+class PlainRun(AbstractContextManager["PlainRun"]):
     """The steps of a run without privacy that remain; the store's claim is infinite from here on.
 
     Use it as a context manager; call `finish` after the last step.
@@ -120,25 +117,16 @@ class PlainRun:
     def _step(self) -> Step:
         begin = time.monotonic()
         rows = self._rows(self.done)
-        gathered = self._split.gather(self._users[rows], self._examples[rows])
         parameters = trainable_parameters(self._model).values()
-        units = Units.from_flat(
-            gathered.tokens, gathered.offsets, np.arange(len(rows) + 1), gathered.targets
-        ).to(next(iter(parameters)).device)
+        units = gather_units(self._split, self._users[rows], self._examples[rows])
+        units = units.to(next(iter(parameters)).device)
         targets = units.target_counts()
         for parameter in parameters:
             parameter.grad = None
         total = 0.0
         for at in range(0, len(rows), self._micro_batch):
             here = slice(at, at + self._micro_batch)
-            width = int(units.lengths[here].max())
-            losses = row_losses(
-                self._loss,
-                self._model,
-                units.input_ids[here, :width],
-                units.lengths[here],
-                None if units.targets is None else units.targets[here, :width],
-            )
+            losses = losses_of(self._loss, self._model, units, here)
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]
             total += float(mean.detach())
@@ -147,7 +135,7 @@ class PlainRun:
             number=self.done + 1,
             operator={
                 "rows": len(rows),
-                "loss": finite_or_none(total),
+                "loss": total if math.isfinite(total) else None,  # JSON knows no NaN
                 "seconds": round(time.monotonic() - begin, 4),
             },
         )
@@ -173,9 +161,6 @@ class PlainRun:
     def close(self) -> None:
         """Let go of the folder; twice does no harm."""
         self._run.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from userdp.gradients.probe import ProbedNorms, probe_norms
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.queries.medians import charge_medians, draw_medians
 from userdp.sampling.coins import secret_generator
+from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
@@ -56,8 +56,8 @@ def probe_store(
         users: how many to draw, without replacement; all if there are fewer. For ``DP_RELEASE``
             how many are expected: each is measured with probability ``users / population``.
         max_group_size: the largest G.
-        population: the declared number of users; for ``DP_RELEASE`` alone.
-        epsilon: what all medians together cost; for ``DP_RELEASE`` alone.
+        population: the declared number of users; only for ``DP_RELEASE``.
+        epsilon: what all medians together cost; only for ``DP_RELEASE``.
         seed: of the users and examples drawn; the operating system's by default.
         progress: is told how many users are done.
 
@@ -106,8 +106,23 @@ def probe_store(
         return probe_norms(model, loss, units, group_sizes=grid, done=reporter.at)
 
     if population is not None and epsilon is not None:
-        return _release(
-            store, config, split, grid, measure, users=users, population=population, epsilon=epsilon
+        require_count("population", population)
+        subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
+        query_id = charge_medians(store, epsilon=epsilon, subject=subject)
+        coins = secret_generator()
+        # A coin for each user, not a sample of fixed size: whether one is measured depends on no
+        # other user.
+        chosen = np.flatnonzero(coins.random(len(split.counts)) < min(1.0, users / population))
+        norms = measure(chosen, coins).users.numpy() if len(chosen) else np.zeros((0, len(grid)))
+        columns = {str(size): norms[:, column] for column, size in enumerate(grid)}
+        medians = draw_medians(columns, epsilon=epsilon, query_id=query_id).medians
+        return GradientNorms(
+            model=Path(config.model).name,
+            users=users,
+            user_norms={size: medians[str(size)] for size in grid},
+            example_norm=medians["1"],  # that of G = 1, so it costs nothing more
+            source=source,
+            ledger_line=query_id,
         )
     draw = np.random.default_rng(seed)
     chosen = draw.permutation(len(split.counts))[:users]
@@ -123,49 +138,14 @@ def probe_store(
     )
 
 
-def _release(
-    store: UserStore,
-    config: TrainConfig,
-    split: StoreSplit,
-    grid: tuple[int, ...],
-    measure: Callable[[NDArray[np.int64], np.random.Generator], ProbedNorms],
-    *,
-    users: int,
-    population: int,
-    epsilon: float,
-) -> GradientNorms:
-    """The same under DP. The norm of one example is that of G = 1, so it costs nothing more."""
-    require_count("population", population)
-    subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
-    query_id = charge_medians(store, epsilon=epsilon, subject=subject)
-    coins = secret_generator()
-    # A coin for each user, not a sample of fixed size: whether one is measured depends on nobody.
-    chosen = np.flatnonzero(coins.random(len(split.counts)) < min(1.0, users / population))
-    norms = measure(chosen, coins).users.numpy() if len(chosen) else np.zeros((0, len(grid)))
-    released = draw_medians(
-        {str(size): norms[:, column] for column, size in enumerate(grid)},
-        epsilon=epsilon,
-        query_id=query_id,
-    )
-    return GradientNorms(
-        model=Path(config.model).name,
-        users=users,
-        user_norms={size: released.medians[str(size)] for size in grid},
-        example_norm=released.medians["1"],
-        source=NormSource.DP_RELEASE,
-        ledger_line=query_id,
-    )
-
-
 def draw_units(
     split: StoreSplit, chosen: NDArray[np.int64], *, most: int, draw: np.random.Generator
 ) -> Units:
     """These users of a split as units, each with at most ``most`` examples in random order."""
     orders = [draw.permutation(int(count))[:most] for count in split.counts[chosen]]
     sizes = np.array([len(order) for order in orders], dtype=np.int64)
-    rows = split.gather(np.repeat(chosen, sizes), np.concatenate(orders))
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets)
+    return gather_units(split, np.repeat(chosen, sizes), np.concatenate(orders), offsets)
 
 
 def power_grid(largest: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +20,37 @@ from userdp.plan import Plan
 from userdp.version import __version__
 
 
+@dataclass(kw_only=True, slots=True)
 class OpenRun:
     """A run folder that this process holds, with its ledger, until `close`.
 
     Guarantee: while it is open nobody else trains in this folder; the store has been charged with
     the whole plan before this exists.
+
+    Args:
+        run_id: random.
+        ledger: the run's.
+        store: the store's ledger; None for a trial, where the private selection was charged.
+        lock: descriptor of the lock file; None once it is closed.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        run_id: str,
-        ledger: RunLedger,
-        store: StoreLedger | None,
-        lock: int,
-    ) -> None:
-        self.folder = folder
-        self.run_id = run_id
-        self.ledger = ledger
-        self._store = store  # None for a trial: the private selection was charged, not this run
-        self._lock: int | None = lock
+    run_id: str
+    ledger: RunLedger
+    store: StoreLedger | None
+    lock: int | None
 
     def finish(self) -> None:
         """Note the end in the ledger and settle with the store."""
         self.ledger.finish()
-        if self._store is not None:
-            self._store.settle(self.run_id, steps=self.ledger.attempts)
+        if self.store is not None:
+            self.store.settle(self.run_id, steps=self.ledger.attempts)
 
     def close(self) -> None:
         """Let go of the folder; twice does no harm."""
-        if self._lock is not None:
+        if self.lock is not None:
             self.ledger.close()
-            os.close(self._lock)
-            self._lock = None
+            os.close(self.lock)
+            self.lock = None
 
 
 def open_run(
@@ -143,7 +142,7 @@ def open_run(
                 },
                 trial_of=trial_of,
             )
-        return OpenRun(folder, run_id, ledger, None if trial_of else charges, lock)
+        return OpenRun(run_id=run_id, ledger=ledger, store=None if trial_of else charges, lock=lock)
     except BaseException:
         os.close(lock)
         if made and not folder.resume.exists():

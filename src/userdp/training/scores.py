@@ -1,8 +1,8 @@
 """Perplexity of each training example under a model of public data, for `userdp.data.selections`.
 
-A user's selection may depend on that user's text and on public data alone (invariant 11), so the
-model must owe nothing to the store: scores of a model that was trained on it would let one user's
-text decide which examples of another are trained on.
+A user's selection may depend only on that user's text and on public data (invariant 11), so the
+model must not have been trained on the store: its scores would let one user's text decide which
+examples of another are trained on.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def score_store(
 ) -> dict[str, Any]:
     """Write ``exp(mean loss)`` of each example of ``split`` to ``out``, a file of mode 0600.
 
-    Guarantee: a score depends on its own example and the model; with a loss mask, on marked tokens
-    alone. NaN where an example has no target or its loss is not finite. Operator-only: scores are
+    Guarantee: a score depends on its own example and the model; with a loss mask, only on marked
+    tokens. NaN where an example has no target or its loss is not finite. Operator-only: scores are
     exact functions of private text.
 
     Args:
         store: whose examples are read.
-        model: "bundled", a folder, or a name on the hub; trained on public data alone.
+        model: "bundled", a folder, or a name on the hub; trained only on public data.
         out: the file; new.
         split: which examples.
         batch: examples in one pass.

@@ -57,7 +57,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
     A store of ``--owners greedy --records-per-user K`` holds records of several owners, so that
     one user's text lies with others too. Over it a plan must claim ``fixed-graph`` adjacency, with
     example-level sampling (`Plan` sees to that) and ``group_size`` at least K: then no cap binds,
-    each record trains or not by its own text alone, and a user owns at most G of what trains.
+    whether a record trains depends only on its own text, and a user owns at most G of what trains.
 
     A split of held-out records by their number among their holder's *usable* records would break
     that: a user who empties a shared record moves the holder's later records from one split to the
@@ -83,7 +83,7 @@ def require_covered(store: UserStore, plan: Plan) -> None:
             f"the records of the store at {store.path} have several owners, bounded for "
             f"fixed-graph adjacency: a claim that says {plan.sampling.adjacency} would be false",
             hint=f"train with --sampling fixed-graph --group-size {bound}, or "
-            "prepare with --owners first, where a record is its first owner's alone",
+            "prepare with --owners first, where a record belongs only to its first owner",
         )
     group = plan.sampling.group_size
     if group < bound:
