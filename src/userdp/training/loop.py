@@ -102,12 +102,14 @@ def train(
     place = require_device(device, processes=world.size)
     progress = progress or NoProgress()
     model = load_model(config, store)
+    # Before adapters: their initial weights follow the configuration, which has a digest too.
     identity = {"model": weights_digest(model), "configuration": config.digest}
     model = add_adapters(model, config).to(place)
     if config.activation_checkpointing:
         enable_checkpointing(model)
     if sharded:
         shard(model)
+    # Adapters, the device and sharding all replace tensors, so the optimizer is built after them.
     optimizer = build_optimizer(model, config)
     average = build_average(model, config)
     opening: dict[str, Any] = {
@@ -160,7 +162,6 @@ def train(
         takes_part = sharded or world.rank == 0
         notes = _Notes(run.folder, writes=world.rank == 0, curves=tensorboard)
         notes.write("machine", machine_facts(next(model.parameters()).device))
-
         evaluated = takes_part and len(store.split(Split.HELD_OUT_USERS).counts) > 0
 
         def evaluate_now(step: int) -> None:
@@ -184,6 +185,7 @@ def train(
         if evaluated and config.evaluate_every and not run.done:
             evaluate_now(0)
         for step in run:
+            # By attempts charged: a resumed run does not repeat the rates of steps that were lost.
             rate = learning_rate(config, step=step.number, steps=plan.steps)
             set_learning_rate(optimizer, rate)
             optimizer.step()
@@ -209,6 +211,8 @@ def train(
             average.apply()
         if sharded:
             model = _whole_model(model, config, store)
+        # Released before the run is finished: a run that is killed in between can be resumed, and
+        # resuming releases the same weights from the last checkpoint.
         if world.rank == 0:
             if config.lora_rank is not None:
                 save_adapter(model, run.folder.adapter)

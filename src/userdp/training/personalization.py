@@ -5,9 +5,10 @@ examples, then the loss on the other half, with and without. Exact, so operator-
 it is released, and the users were never trained on.
 
 One user follows another. Adapting several users in one pass (`torch.func.vmap` over stacked
-weights, rows packed behind a block-diagonal mask) was 1.3 to 2.5 times as fast, for three times
-the code and only for models whose attention can be traced; an evaluation of some hundred users is
-not worth that.
+weights) was 1.3 to 2.5 times as fast, but only with rows packed behind a block-diagonal mask.
+Padded rows, which take half the code, were slower than one user after another (0.75 to 0.9 times).
+The packing took three times the code, and models whose attention can be traced; an evaluation of
+some hundred users is not worth that.
 """
 
 from __future__ import annotations
