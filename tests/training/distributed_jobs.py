@@ -114,7 +114,7 @@ def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.T
             return together(self, summed, rows, **options)
 
         Dealing.together = noisy
-        LeaderNoise.add_ = lambda self, value, noise_std: self._world.spread(value)
+        LeaderNoise.add_ = lambda self, value, noise_std: self._world.broadcast(value)
     if broken == "each its own":
         LeaderNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
     if broken == "one seed for all shards":

@@ -140,7 +140,7 @@ def test_its_state_survives_a_checkpoint(store, tmp_path, monkeypatch):
     config = changed(optimizer=OptimizerName.ADAM_BC, checkpoint_every=2, weight_decay=0.1)
     plan, seeds = uls_plan(), {"unsafe_seed": 1, "unsafe_noise_seed": 1, "tensorboard": False}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_note", interrupt_at(5))
+        patch.setattr(loop._Notes, "step", interrupt_at(5))
         train(store, plan, config, out=tmp_path / "run", **seeds)
     state = json.loads(
         (tmp_path / "run" / "checkpoints" / "step-000000004" / "state.json").read_text()

@@ -188,7 +188,7 @@ def test_invariant_3_a_user_moves_the_sum_of_all_processes_by_at_most_the_bound(
     """C for a user (ULS), twice that for both of a user's examples (ELS)."""
     store, run, world = copy()
     found = run_world(size, jobs.sums, world, store, run, kind, sharded, None)[0]
-    clip = jobs.plan_of(kind, l2_clip_norm=0.05).l2_clip_norm
+    clip = jobs.plan_of(kind, l2_clip_norm=0.05).clip.l2_norm
     require_bounded(found, clip if kind == "uls" else 2 * clip)
     assert float((found[0] - found[1]).norm()) > 0.5 * clip
 

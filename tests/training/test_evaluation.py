@@ -69,7 +69,7 @@ def coupled_loss(model, input_ids, lengths, targets=None):
 def pooled_losses(model, store, split, *, loss) -> list[float]:
     """The broken twin: all users' rows in one pass."""
     from userdp.training.evaluation import _rows_of
-    from userdp.training.split_losses import split_losses
+    from userdp.training.losses import split_losses
 
     part = store.split(split)
     users, examples = _rows_of(part, users_by_hash(part, None))

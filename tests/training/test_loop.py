@@ -12,7 +12,7 @@ from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_s
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.gradients import ENGINES
-from userdp.ledger import claim
+from userdp.ledger import RunFolder, claim
 from userdp.training import loop
 from userdp.training.config import (
     Averaging,
@@ -23,12 +23,11 @@ from userdp.training.config import (
     TrainConfig,
     train_config,
 )
-from userdp.training.evaluate_run import evaluate_run
+from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.evaluation import evaluate
 from userdp.training.loop import train
 from userdp.training.models import read_model, weights_digest
-from userdp.training.runs import RunFolder
-from userdp.training.schedules import learning_rate
+from userdp.training.optimizers import learning_rate
 from userdp.vocabulary import NONE
 
 # So little noise that it hides nothing; the claim is what it is.
@@ -51,7 +50,7 @@ def changed(**values) -> TrainConfig:
 def test_the_held_out_loss_falls_on_an_easy_problem(store, tmp_path, plan):
     before = evaluate(toy_model(store), store, Split.HELD_OUT_USERS).loss
     train(store, plan, changed(learning_rate=0.03), out=tmp_path / "run", tensorboard=False)
-    after = evaluate_run(tmp_path / "run", store, Split.HELD_OUT_USERS, with_base=True)
+    (after,) = evaluate_splits(tmp_path / "run", store, [Split.HELD_OUT_USERS])
     assert after["base"]["loss"] == pytest.approx(before, abs=1e-5)
     assert after["model"]["loss"] < before - 0.3
 
@@ -82,7 +81,7 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
     plan = PlainPlan(steps=6, batch_size=8)
     train(store, plan, config, out=tmp_path / "whole", tensorboard=False)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_note", interrupt_at(5))
+        patch.setattr(loop._Notes, "step", interrupt_at(5))
         train(store, plan, config, out=tmp_path / "broken", tensorboard=False)
     train(store, plan, config, out=tmp_path / "broken", resume=True, tensorboard=False)
     one, other = (
@@ -94,12 +93,12 @@ def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_doe
 
 
 def interrupt_at(step_number):
-    honest = loop._note
+    honest = loop._Notes.step
 
-    def note(folder, tracker, step, *, rate):
+    def note(self, step, *, rate):
         if step.number == step_number:
             raise KeyboardInterrupt
-        honest(folder, tracker, step, rate=rate)
+        honest(self, step, rate=rate)
 
     return note
 
@@ -109,7 +108,7 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
 ):
     plan, config = uls_plan(steps=7), changed(checkpoint_every=3, warmup_steps=7)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_note", interrupt_at(5))
+        patch.setattr(loop._Notes, "step", interrupt_at(5))
         train(store, plan, config, out=tmp_path / "run", tensorboard=False)
     train(store, plan, config, out=tmp_path / "run", resume=True, tensorboard=False)
     assert attempts(tmp_path / "run") == 7
@@ -123,7 +122,7 @@ def test_a_resumed_private_run_has_exactly_the_plans_attempts_and_its_epsilon(
 
 def test_invariant_7_a_changed_configuration_refuses_to_resume(store, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_note", interrupt_at(2))
+        patch.setattr(loop._Notes, "step", interrupt_at(2))
         train(store, uls_plan(), CONFIG, out=tmp_path / "run", tensorboard=False)
     with pytest.raises(UseError, match="the configuration is not the one"):
         train(
@@ -141,7 +140,7 @@ def test_invariant_7_a_base_model_of_other_weights_refuses_to_resume(store, tmp_
     toy_model(store).save_pretrained(folder)
     config = changed(model=str(folder))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_note", interrupt_at(2))
+        patch.setattr(loop._Notes, "step", interrupt_at(2))
         train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
     other = toy_model(store)
     with torch.no_grad():

@@ -21,7 +21,7 @@ from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.training import private as private_module
 from userdp.training.config import PlainPlan
 from userdp.training.evaluation import evaluate
-from userdp.training.plain import make_plain
+from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
 
 
@@ -111,7 +111,7 @@ def test_plain_training_counts_marked_tokens_whatever_the_micro_batch(store, tmp
     gradients = []
     for micro_batch in (2, 100):
         model = toy_model(store)
-        run = make_plain(
+        run = PlainRun(
             model, sgd(model), store, PlainPlan(steps=1, batch_size=100),
             out=tmp_path / str(micro_batch), seed=0, micro_batch=micro_batch,
         )  # fmt: skip

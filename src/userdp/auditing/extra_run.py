@@ -29,9 +29,8 @@ from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import enable_checkpointing, load_model
-from userdp.training.optimizers import build_optimizer, set_learning_rate
+from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.private import PrivateRun, make_private
-from userdp.training.schedules import learning_rate
 
 Sabotage = Callable[[PrivateRun], None]
 """FOR TESTS: breaks a run that has not begun, below what the observer sees."""

@@ -25,7 +25,7 @@ from userdp.auditing.roc import Roc, roc
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.training.split_losses import split_losses
+from userdp.training.losses import split_losses
 from userdp.vocabulary import require_count
 
 _SALT = 0x6672657368  # public: the same examples on every machine

@@ -60,7 +60,7 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     stages = _Stages(["prepare", *("train" for _ in names), *("evaluate" for _ in names), "report"])
     from userdp.cli.report import build_report
     from userdp.data.splits import Split
-    from userdp.training.evaluate_run import evaluate_run
+    from userdp.training.evaluate_run import evaluate_splits
     from userdp.training.loop import train
     from userdp.training.runs import RunFolder
 
@@ -75,8 +75,8 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     for number, (name, plan) in enumerate(recipe.plans):
         words = f"{plan.algorithm}{'' if number else ' and the base model'} on held-out users"
         with stages.next("evaluate", words):
-            found[name] = evaluate_run(
-                out / name, store, Split.HELD_OUT_USERS, with_base=number == 0
+            (found[name],) = evaluate_splits(
+                out / name, store, [Split.HELD_OUT_USERS], with_base=number == 0
             )
             if number:  # all runs begin from one model: it is measured once
                 base = found[recipe.plans[0][0]]["base"]

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from userdp.cli.output import emit
 from userdp.cli.progress import StepBar
-from userdp.errors import UseError
 from userdp.reporting.drawing import panels, require_drawing_place, save
 
 
@@ -25,7 +24,6 @@ def personalize(
     most_examples: int = 64,
     most_users: int | None = 200,
     lora_rank: int | None = None,
-    parallel: int = 8,
     base: bool = False,
     plot: Path | None = None,
     device: str | None = None,
@@ -45,35 +43,27 @@ def personalize(
         most_examples: of a user, both halves together.
         most_users: the first so many users alone.
         lora_rank: adapt adapters of this rank in place of all weights.
-        parallel: users adapted at once; time and memory alone.
         base: also personalize the model that the run began from.
         plot: draw the table into this file (PNG, SVG or PDF; operator-only).
         device: cuda where there is one, else cpu.
         json: print one JSON object on stdout.
     """
-    if not learning_rate:
-        raise UseError("give at least one learning rate")
     if plot is not None:
         require_drawing_place(plot)
     from userdp.data.store import UserStore
-    from userdp.training.personalization import LocalTraining
-    from userdp.training.personalize_run import personalize_run
+    from userdp.training.personalization import LocalTraining, personalize_run
 
-    ways = [
-        LocalTraining(
-            learning_rate=rate,
-            epochs=epochs,
-            batch_size=batch_size,
-            most_examples=most_examples,
-            parallel=parallel,
-        )
-        for rate in learning_rate
-    ]
+    how = LocalTraining(
+        learning_rates=learning_rate,
+        epochs=epochs,
+        batch_size=batch_size,
+        most_examples=most_examples,
+    )
     with StepBar() as bar:
         found = personalize_run(
             run,
             UserStore.open(store),
-            ways,
+            how,
             with_base=base,
             lora_rank=lora_rank,
             most_users=most_users,

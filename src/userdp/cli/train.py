@@ -94,12 +94,12 @@ def train(
             resume=resume,
             sharded=sharded,
             device=device,
-            progress=bar if world.leads else None,
+            progress=bar if world.rank == 0 else None,
             tensorboard=not no_tensorboard,
             trial_of=trial_of,
             allow_large_delta=True,  # judged above, by the number of users if there is one
         )
-    if not world.leads:
+    if world.rank != 0:
         return
     result = describe(out, chosen, seconds=done.seconds)
     emit(result, json=json, render=lambda console: _print(console, result))

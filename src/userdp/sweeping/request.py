@@ -17,9 +17,9 @@ from userdp.errors import UseError
 from userdp.plan import FixedGrid, Plan, PrivateSelection, Tuning
 from userdp.plan.origin import in_words, uncovered
 from userdp.plan.tuning import divided, selected
-from userdp.training.adjacency import require_covered
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model
+from userdp.training.store_facts import require_covered
 
 SCORES_SHARE = 0.1
 """Of the budget, for all scores of a fixed grid, if nothing else is asked for."""

@@ -1,5 +1,41 @@
-"""The loop: draw, clip, noise, charge, update; and all that stands around it.
+"""Training with user-level privacy, and everything that is done with a trained model.
 
-`private.make_private` is the call for people with a PyTorch loop of their own; `loop.train` is the
-command line's trainer, built on it. Importing this package imports no torch.
+`make_private` is the call for people with a PyTorch loop of their own; `train` is the command
+line's trainer, built on it. What may be used from outside stands in `__all__`, and is imported
+when it is asked for: importing this package imports no torch.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    "averaging": ("build_average",),
+    "config": ("Averaging", "OptimizerName", "PlainPlan", "TrainConfig", "train_config"),
+    "distributed": ("current_world", "joined"),
+    "evaluate_run": ("evaluate_splits", "held_out_splits", "release_evaluation"),
+    "evaluation": ("Evaluation", "evaluate", "user_losses"),
+    "generation": ("GenerateConfig", "GeneratedText", "TextGenerator"),
+    "loop": ("TrainResult", "train"),
+    "lora": ("add_adapters",),
+    "losses": ("build_loss", "split_losses"),
+    "models": ("enable_checkpointing", "load_model", "read_model", "require_fit", "resolve"),
+    "optimizers": ("build_optimizer", "learning_rate", "set_learning_rate"),
+    "personalization": ("LocalTraining", "personalize_run"),
+    "plain": ("PlainRun",),
+    "private": ("PrivateRun", "make_private"),
+    "probe": ("probe_store",),
+    "scores": ("score_store",),
+    "selftest": ("SelftestConfig", "run_selftest"),
+    "steps": ("Step",),
+    "store_facts": ("require_covered",),
+}
+__all__ = [name for names in _PUBLIC.values() for name in names]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _PUBLIC.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

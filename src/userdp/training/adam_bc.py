@@ -1,8 +1,8 @@
-r"""AdamW whose second moment leaves out the variance that the noise put there.
+r"""AdamW whose second moment leaves out the variance that the noise added.
 
 The second moment of a noisy gradient estimates :math:`\mathbb{E}[g^2] + s^2`, where s is the
 noise's standard deviation, a public number. At the noise that user-level privacy needs, s² is most
-of it, and Adam's step sizes then say nothing of g. What is subtracted here:
+of it, and Adam's step sizes then depend hardly on g. What is subtracted here:
 
 .. math::
     v_t = \beta_2 v_{t-1} + (1 - \beta_2) \tilde g_t^2, \qquad
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
-from userdp.vocabulary import require_positive
+from userdp.vocabulary import require_positive, require_probability
 
 
 class AdamBC(torch.optim.Optimizer):
@@ -61,8 +61,7 @@ class AdamBC(torch.optim.Optimizer):
     ) -> None:
         if not all(0 <= beta < 1 for beta in betas):
             raise UseError(f"betas must be in [0, 1), got {betas!r}")
-        if not 0 < floor <= 1:
-            raise UseError(f"floor must be in (0, 1], got {floor!r}")
+        require_probability("floor", floor)
         require_positive("eps", eps)
         defaults = {
             "lr": lr,

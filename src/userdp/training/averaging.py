@@ -20,31 +20,30 @@ class WeightAverage:
     Args:
         model: whose trainable parameters are averaged, in float32.
         decay: d.
+
+    Attributes:
+        values: the average, by parameter name.
+        updates: how many weights were averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._parameters = trainable_parameters(model)
         self._decay = decay
-        self._updates = 0
+        self.updates = 0
         self.values = {n: p.detach().float().clone() for n, p in self._parameters.items()}
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the present weights."""
-        self._updates += 1
-        decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
+        """Average the present weights in."""
+        self.updates += 1
+        decay = min(self._decay, (1 + self.updates) / (10 + self.updates))
         for name, parameter in self._parameters.items():
             self.values[name].lerp_(parameter.detach().float(), 1 - decay)
 
-    @property
-    def updates(self) -> int:
-        """How many weights were taken in."""
-        return self._updates
-
     def restore(self, values: dict[str, Tensor], updates: int) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.values = {name: values[name].float().clone() for name in self.values}
-        self._updates = updates
+        self.updates = updates
 
     def apply(self) -> None:
         """Put the average into the model, for good."""

@@ -1,4 +1,4 @@
-"""From indices to token rows: what a `Cohort` says, read from the store, as `Units`."""
+"""From a `Cohort`, which is indices, to its token rows in the store, as `Units`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,25 @@ from userdp.sampling.cohort import Cohort
 from userdp.sampling.coins import secret_generator
 
 
+def gather_units(
+    split: StoreSplit,
+    users: NDArray[np.int64],
+    examples: NDArray[np.int64],
+    offsets: NDArray[np.int64] | None = None,
+) -> Units:
+    """Examples of a split, as `Units` on the CPU.
+
+    Args:
+        split: where they are.
+        users: int64 (rows,), positions in ``split``.
+        examples: int64 (rows,), each one's position among its user's.
+        offsets: int64 (units + 1,), which rows belong to one unit; None for a unit per row.
+    """
+    rows = split.gather(users, examples)
+    offsets = np.arange(len(examples) + 1) if offsets is None else offsets
+    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets)
+
+
 class Collator:
     """Chooses among the examples of a cohort's users, and gathers their rows.
 
@@ -31,7 +50,7 @@ class Collator:
 
     Args:
         split: where the rows are.
-        plan: its sampling is all that is read.
+        plan: only its sampling is read.
         strategy: see `userdp.data.selections`.
         scores: float32 (examples,), for the perplexity strategies.
         seq_len: the store's, for ``random-chunk``.
@@ -67,10 +86,9 @@ class Collator:
             self._generator = secret_generator(None if unsafe_seed is None else unsafe_seed + 1)
             self.counts = np.ones_like(split.counts)
         elif not by_user or strategy is not Strategy.RANDOM:
-            capped, self._selection = select_once(
+            self.counts, self._selection = select_once(
                 split, plan.sampling.group_size, strategy=strategy, scores=scores
             )
-            self.counts = capped
 
     def __call__(self, cohort: Cohort) -> Units:
         """The cohort's rows, one unit per drawn user (ULS) or example (ELS)."""
@@ -78,20 +96,20 @@ class Collator:
             chosen = self._selector.select(cohort.users, self._generator)
             rows = chosen.rows
             return Units.from_flat(rows.tokens, rows.offsets, chosen.offsets, rows.targets)
-        examples = cohort.examples
-        if self._selection is not None:
-            examples = self._selection.map(cohort.users, examples)
-        rows = self._split.gather(cohort.users, examples)
-        return Units.from_flat(rows.tokens, rows.offsets, cohort.offsets, rows.targets)
+        return gather_units(self._split, cohort.users, self._examples(cohort), cohort.offsets)
+
+    def _examples(self, cohort: Cohort) -> NDArray[np.int64]:
+        """The drawn examples: named by the cohort itself, or by ranks in the fixed selection."""
+        if self._selection is None:
+            return cohort.examples
+        return self._selection.map(cohort.users, cohort.examples)
 
     def tokens(self, cohort: Cohort) -> NDArray[np.int64]:
         """int64 (units,): tokens of each unit; 1 each where they are drawn only at gathering."""
         if self._selector is not None:
             return np.ones(cohort.units, dtype=np.int64)
-        examples = cohort.examples
-        if self._selection is not None:
-            examples = self._selection.map(cohort.users, examples)
-        ends = np.concatenate([[0], np.cumsum(self._split.lengths(cohort.users, examples))])
+        lengths = self._split.lengths(cohort.users, self._examples(cohort))
+        ends = np.concatenate([[0], np.cumsum(lengths)])
         return np.diff(ends[cohort.offsets]).astype(np.int64)
 
     def microbatches(self, cohort: Cohort, *, rows: int) -> list[Cohort]:

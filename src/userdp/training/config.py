@@ -14,7 +14,7 @@ from userdp.vocabulary import require_count, require_positive
 
 
 class OptimizerName(StrEnum):
-    """Optimizers; each sees the noisy gradient alone, so each is free post-processing."""
+    """Optimizers; each sees only the noisy gradient, so each is free post-processing."""
 
     ADAMW = "adamw"
     ADAM_BC = "adam-bc"
@@ -48,7 +48,7 @@ class EngineName(StrEnum):
 
 
 class Precision(StrEnum):
-    """In which precision the model computes; weights, gradients and noise stay float32 or wider."""
+    """The precision of the matrix products; weights, gradients and noise stay float32 or wider."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -190,8 +190,8 @@ class PlainPlan:
 
     @property
     def options(self) -> dict[str, Any]:
-        """It as options of ``userdp train``."""
-        return {"privacy": "none", "steps": self.steps, "batch_size": self.batch_size}
+        """The options of ``userdp train`` that make this plan."""
+        return {"privacy": "none", **encode(self)}
 
 
 PLAIN_OPTIONS = ("privacy", "steps", "batch_size")

@@ -4,9 +4,10 @@
 
     torchrun --nproc-per-node 4 -m userdp train STORE --out RUN …
 
-Rank 0 leads: it alone holds the run's folder, charges the ledger, and draws the noise. What it says
-reaches the others through collectives of `torch.distributed`; a process that ends takes the others
-with it, and whatever was charged stays charged.
+Only rank 0 holds the run's folder, charges the ledger, and draws noise that all share. The others
+learn its results through collectives of `torch.distributed`, whose names the methods here bear. If
+one process ends, the collectives of the others fail, so that they end too; whatever was charged
+stays charged.
 """
 
 from __future__ import annotations
@@ -27,23 +28,25 @@ from userdp.gradients.shards import is_sharded
 T = TypeVar("T")
 
 _PATIENCE = timedelta(hours=6)
-"""The others wait while the leader evaluates or writes; a process that ends is noticed at once."""
+"""How long a collective waits: rank 0 may evaluate or write for hours meanwhile. Whatever this is,
+a process that ends is noticed at once."""
 
 
 class World:
-    """This process among those that train together; alone, where there are no others.
+    """This process among those that train together; a world of one, where there are no others.
 
-    Every method but the properties is a collective: all processes call it, in the same order.
+    Every method is a collective: all processes call it, in the same order. In a world of one each
+    does what it says without communication.
 
     Args:
-        group: of the processes; None for a process alone.
+        group: of the processes; None for a world of one.
 
     Attributes:
-        rank: of this process, from 0; 0 leads.
-        size: how many there are.
+        rank: of this process, from 0.
+        size: how many processes there are.
 
-    >>> World().size, World().leads, World().tell(7)
-    (1, True, 7)
+    >>> World().size, World().rank, World().broadcast_object(7)
+    (1, 0, 7)
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -51,50 +54,40 @@ class World:
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
 
-    @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes."""
-        return self.rank == 0
-
-    def tell(self, value: T) -> T:
-        """The leader's ``value``, on every process."""
-        if self.size == 1:
-            return value
-        told: list[Any] = [value if self.leads else None]
-        with _failures():
-            dist.broadcast_object_list(told, src=0, group=self._group)
-        result: T = told[0]
+    def broadcast_object(self, value: T) -> T:
+        """The ``value`` of rank 0, on every process."""
+        objects: list[Any] = [value if self.rank == 0 else None]
+        if self.size > 1:
+            with _failures():
+                dist.broadcast_object_list(objects, src=0, group=self._group)
+        result: T = objects[0]
         return result
 
-    def hear(self, value: T) -> list[T]:
-        """Everybody's ``value``, by rank, on every process."""
-        if self.size == 1:
-            return [value]
-        heard: list[Any] = [None] * self.size
-        with _failures():
-            dist.all_gather_object(heard, value, group=self._group)
-        return heard
+    def all_gather_object(self, value: T) -> list[T]:
+        """The ``value`` of every process, by rank, on every process."""
+        gathered: list[Any] = [value] * self.size
+        if self.size > 1:
+            with _failures():
+                dist.all_gather_object(gathered, value, group=self._group)
+        return gathered
 
-    def led(self, action: Callable[[], T]) -> T:
-        """What the leader's ``action`` returns, on every process; or the error it raises.
+    def on_rank_zero(self, action: Callable[[], T]) -> T:
+        """Run ``action`` only on rank 0, and return its result on every process.
 
         Raises:
-            UseError, FailureError: as the leader's action did.
+            UseError, FailureError: what ``action`` raised, on every process.
         """
-        if self.size == 1:
-            return action()
-        result: tuple[str, Any, str | None] = ("", None, None)
-        if self.leads:
+        outcome: tuple[Any, UseError | FailureError | None] = (None, None)
+        if self.rank == 0:
             try:
-                result = ("done", action(), None)
+                outcome = (action(), None)
             except (UseError, FailureError) as error:
-                self.tell((type(error).__name__, str(error), error.hint))
-                raise
-        kind, value, hint = self.tell(result)
-        if kind == "done":
-            done: T = value
-            return done
-        raise (UseError if kind == "UseError" else FailureError)(value, hint=hint)
+                outcome = (None, error)
+        result, failure = self.broadcast_object(outcome)
+        if failure is not None:
+            raise failure
+        done: T = result
+        return done
 
     def require_same(self, facts: Mapping[str, str]) -> None:
         """Refuse processes that are not about to do the same thing.
@@ -102,9 +95,9 @@ class World:
         Raises:
             UseError: names what differs; on every process.
         """
-        heard = self.hear(dict(facts))
-        for rank, other in enumerate(heard):
-            different = [name for name in heard[0] if other.get(name) != heard[0][name]]
+        first, *others = self.all_gather_object(dict(facts))
+        for rank, other in enumerate(others, start=1):
+            different = [name for name in first if other.get(name) != first[name]]
             if different:
                 raise UseError(
                     f"process {rank} has another {different[0]} than process 0: they would not "
@@ -113,42 +106,44 @@ class World:
                     "machines of one kind",
                 )
 
-    def sum_to_leader(self, value: Mapping[str, Tensor]) -> None:
-        """Add up everybody's float64 tensors in place, into the leader's; one reduction.
+    def reduce(self, tensors: Mapping[str, Tensor]) -> None:
+        """Add every process's tensors into those of rank 0, in place, in one reduction.
 
-        What the others' tensors hold afterwards is of no use.
+        What the tensors of the other processes hold afterwards is of no use.
         """
-        if self.size == 1:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in value.values()])
-        with _failures():
-            dist.reduce(flat, dst=0, op=dist.ReduceOp.SUM, group=self._group)
-        _into(flat, value)
+        self._as_one(tensors, lambda flat: dist.reduce(flat, dst=0, group=self._group))
 
-    def spread(self, value: Mapping[str, Tensor]) -> None:
-        """Put the leader's tensors into everybody's; one broadcast."""
-        if self.size == 1:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in value.values()])
-        with _failures():
-            dist.broadcast(flat, src=0, group=self._group)
-        _into(flat, value)
+    def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy the tensors of rank 0 into every process's, in place, in one broadcast."""
+        self._as_one(tensors, lambda flat: dist.broadcast(flat, src=0, group=self._group))
 
-    def align(self, model: nn.Module) -> None:
-        """Give every process the leader's parameters and buffers; those that are sharded stay."""
+    def broadcast_model(self, model: nn.Module) -> None:
+        """Give every process the parameters and buffers of rank 0; sharded ones stay."""
         if self.size == 1:
             return
         with torch.no_grad(), _failures():
             for tensor in [*model.parameters(), *model.buffers()]:
                 if is_sharded(tensor):
                     continue
-                held = tensor.detach().contiguous()
-                dist.broadcast(held.view(-1).view(torch.uint8), src=0, group=self._group)
-                tensor.copy_(held)
+                copy = tensor.detach().contiguous()
+                # As bytes: not every backend knows every dtype.
+                dist.broadcast(copy.view(-1).view(torch.uint8), src=0, group=self._group)
+                tensor.copy_(copy)
+
+    def _as_one(self, tensors: Mapping[str, Tensor], collective: Callable[[Tensor], Any]) -> None:
+        """Apply ``collective`` to all tensors as one vector: one message in place of many."""
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+        with _failures():
+            collective(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors.values()])
+        for tensor, part in zip(tensors.values(), parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
 
 
 def current_world() -> World:
-    """The processes that `torch.distributed` has joined; this one alone, where it has not."""
+    """The processes that `torch.distributed` has joined; if it has joined none, a world of one."""
     if dist.is_available() and dist.is_initialized():
         return World(dist.group.WORLD)
     return World()
@@ -156,7 +151,7 @@ def current_world() -> World:
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """Join the processes that `torchrun` started, for the block; alone without `torchrun`.
+    """Join the processes that `torchrun` started, for the block; without it, a world of one.
 
     Raises:
         FailureError: they did not find each other.
@@ -178,7 +173,7 @@ def joined() -> Iterator[World]:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """A collective that breaks: some other process ended."""
+    """Tell why a collective failed: some other process ended."""
     try:
         yield
     except RuntimeError as error:
@@ -188,10 +183,3 @@ def _failures() -> Iterator[None]:
             hint="see the other processes' messages; then go on with --resume, on any number of "
             "processes: steps in the ledger stay charged",
         ) from error
-
-
-def _into(flat: Tensor, value: Mapping[str, Tensor]) -> None:
-    begin = 0
-    for tensor in value.values():
-        tensor.copy_(flat[begin : begin + tensor.numel()].view(tensor.shape))
-        begin += tensor.numel()

@@ -1,20 +1,21 @@
-r"""A private run on several processes: who draws, who clips, who charges, who draws the noise.
+r"""A private run on several processes: which of them charges, draws, clips and adds noise.
 
 One step of P processes:
 
-1. every process states what it is about to do; the leader compares, and charges the step in the
-   ledger; nobody goes on before it has said so (invariant 7);
-2. every process draws the *same* cohort, from a generator that the leader's operating system
-   seeded once for all; whole units are dealt out by numbers of tokens (`deal`);
-3. each clips its own units, in float64; one reduction adds the sums up on the leader;
-4. the leader alone has a source of noise: it adds noise once (invariant 5) and hands the noisy sum
-   to all. A process without a unit hands in zeros.
+1. every process states what it is about to do; rank 0 compares the statements and charges the step
+   in the ledger; no process continues before rank 0 has said so (invariant 7);
+2. every process draws the *same* cohort, from a generator seeded once for all of them by the
+   operating system of rank 0; each unit is given whole to one process, so that all have about as
+   many tokens (`deal`);
+3. each process clips its own units, in float64; one reduction adds the sums up on rank 0. A process
+   without a unit contributes zeros;
+4. only rank 0 has a source of noise: it adds noise once (invariant 5) and broadcasts the noisy sum.
 
-Sensitivity (invariant 3): a unit is clipped on one process, so the sum is that of one process, in
-another order of the same float64 additions plus P - 1 (`userdp.gradients.clipping`, point 3).
-Which process clips a unit depends on the whole cohort; that moves its contribution only as its
-place in a batch does, which the engines' margins cover (docs/engines.md); processors of several
-kinds, which round differently, are refused.
+Sensitivity (invariant 3): each unit is clipped on one process, so the sum is that of a run in one
+process, with the same float64 additions in another order plus P - 1 more
+(`userdp.gradients.clipping`, point 3). Which process clips a unit depends on the whole cohort; that
+moves the unit's contribution only as its place in a batch does, which the engines' margins cover
+(docs/engines.md). Processors of different kinds round differently, so they are refused.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from __future__ import annotations
 import hashlib
 import heapq
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,32 +35,36 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, trainable_parameters
 from userdp.gradients.noise import source_of, usual_sampler
 from userdp.gradients.shards import ShardNoise
-from userdp.ledger import RunLedger
+from userdp.ledger import RunFolder
 from userdp.noise import Gaussian, NoiseLaw
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import StepRecord
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
-from userdp.training.runs import OpenRun, RunFolder
+from userdp.training.runs import OpenRun
 
 
-def shared_secret(world: World, unsafe_seed: int | None) -> int | None:
-    """256 bits of the leader's operating system for everybody's cohorts; None where not needed."""
-    if world.size == 1 or unsafe_seed is not None:
-        return None
-    return world.tell(secrets.randbits(256))
+def shared_secret(world: World) -> int | None:
+    """256 bits from the operating system of rank 0, on every process; None in a world of one.
+
+    Secret because it decides every cohort; shared because all processes must draw the same one.
+    """
+    return None if world.size == 1 else world.broadcast_object(secrets.randbits(256))
 
 
 def deal(tokens: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
-    """The process of each unit, so that all have about as many tokens.
+    """The rank that clips each unit, such that all processes have about as many tokens.
 
-    The longest first, each to whoever has least so far; at worst 4/3 of the best (Graham 1969,
-    "Bounds on Multiprocessing Timing Anomalies"). A function of the numbers alone, so that every
-    process finds the same.
+    The longest unit first, each to the process with the fewest tokens so far; the fullest process
+    then has at most 4/3 of the least possible (Graham 1969, "Bounds on Multiprocessing Timing
+    Anomalies"). A function of the numbers only, so that every process computes the same.
 
     Args:
         tokens: int64 (units,).
         processes: how many.
+
+    Returns:
+        int64 (units,), ranks.
 
     >>> deal(np.array([5, 1, 4, 3]), 2).tolist()
     [0, 0, 1, 1]
@@ -83,14 +87,14 @@ def take(cohort: Cohort, units: NDArray[np.int64]) -> Cohort:
 
 
 class Dealing:
-    """Deals each step's cohort out, and brings the clipped sums together again.
+    """Deals each step's cohort out to the processes, and adds their clipped sums up.
 
     Guarantee: each unit of the cohort is clipped by exactly one process, or the step stops before
-    its update: all processes drew the same cohort and dealt it out alike, which is checked.
+    its update: that all processes drew the same cohort and dealt it out alike is checked.
 
     Args:
         world: the processes.
-        tokens: how many each unit of a cohort has.
+        tokens: the number of tokens of each unit of a cohort.
     """
 
     def __init__(self, world: World, tokens: Callable[[Cohort], NDArray[np.int64]]) -> None:
@@ -100,7 +104,7 @@ class Dealing:
         self._units = 0
 
     def mine(self, cohort: Cohort) -> Cohort:
-        """This process's part of the cohort; all of it, where there is one process."""
+        """This process's part of the cohort; all of it in a world of one."""
         if self._world.size == 1:
             return cohort
         owners = deal(self._tokens(cohort), self._world.size)
@@ -112,42 +116,40 @@ class Dealing:
     def together(
         self, summed: ClippedSum, rows: int, *, scattered: bool = False
     ) -> tuple[ClippedSum, int]:
-        """Everybody's clipped sum, as `ClippedSum.value` on the leader alone; and all rows.
+        """The clipped sum of all processes, its ``value`` valid only on rank 0; and all rows.
 
-        Norms, losses and counts are those of all units, on every process. ``scattered``: the values
-        are parts of everybody's sum already, and stay as they are.
+        Norms, losses and counts are those of all units, on every process.
+
+        Args:
+            summed: of this process's part.
+            rows: that this process clipped.
+            scattered: the values are already this process's parts of the whole sum (a sharded
+                model), and stay as they are.
 
         Raises:
             FailureError: the processes did not clip one cohort, each unit once.
         """
         if self._world.size == 1:
             return summed, rows
-        own: dict[str, Any] = {
-            "digest": self._digest,
-            "norms": summed.norms,
-            "losses": summed.losses,
-            "non_finite": summed.non_finite,
-            "sensitivity": summed.sensitivity,
-            "rows": rows,
-        }
-        heard = self._world.hear(own)
-        units = sum(len(one["norms"]) for one in heard)
-        if any(one["digest"] != self._digest for one in heard) or units != self._units:
+        # All but the value, which is as large as the model and goes by a reduction of its own.
+        gathered = self._world.all_gather_object((self._digest, rows, replace(summed, value={})))
+        digests, all_rows, parts = zip(*gathered, strict=True)
+        if set(digests) != {self._digest} or sum(len(p.norms) for p in parts) != self._units:
             raise FailureError(
                 "the processes of this run did not draw the same cohort, so a user may count "
                 "twice or not at all; training stopped before this update",
                 hint="the step stays charged; start all processes with the same command",
             )
         if not scattered:
-            self._world.sum_to_leader(summed.value)
+            self._world.reduce(summed.value)
         whole = replace(
             summed,
-            norms=torch.cat([one["norms"] for one in heard]),
-            losses=torch.cat([one["losses"] for one in heard]),
-            non_finite=sum(one["non_finite"] for one in heard),
-            sensitivity=max(one["sensitivity"] for one in heard),
+            norms=torch.cat([part.norms for part in parts]),
+            losses=torch.cat([part.losses for part in parts]),
+            non_finite=sum(part.non_finite for part in parts),
+            sensitivity=max(part.sensitivity for part in parts),
         )
-        return whole, sum(one["rows"] for one in heard)
+        return whole, sum(all_rows)
 
 
 class LeaderNoise:
@@ -160,7 +162,9 @@ class LeaderNoise:
         self, world: World, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
     ) -> None:
         self._world = world
-        self._source = source_of(law, unsafe_noise_seed=unsafe_noise_seed) if world.leads else None
+        self._source = (
+            source_of(law, unsafe_noise_seed=unsafe_noise_seed) if world.rank == 0 else None
+        )
         self._unsafe = unsafe_noise_seed is not None
 
     @property
@@ -176,7 +180,7 @@ class LeaderNoise:
         """The leader's ``value`` with noise, on every process."""
         if self._source is not None:
             self._source.add_(value, noise_std)
-        self._world.spread(value)
+        self._world.broadcast(value)
 
     def state(self) -> dict[str, Tensor]:
         """The leader's; of the others nothing."""
@@ -221,39 +225,51 @@ class ScatteredNoise(LeaderNoise):
             super().add_(value, noise_std)
 
 
-class _QuietFolder(RunFolder):
-    """The run's folder as those see it who write nothing."""
+class SharedRun:
+    """An `OpenRun` for all processes: rank 0 holds it, and the others wait for rank 0.
 
-    def log(self, values: dict[str, Any]) -> None:
-        """The leader does."""
+    In a world of one it is the same as the `OpenRun` that it holds.
 
-
-class SharedLedger:
-    """The run's ledger: the leader writes, the others wait for its word.
+    Args:
+        world: the processes.
+        folder: of the run.
+        begin: opens the run; called only on rank 0.
 
     Attributes:
-        attempts, last_clip_norm: as `RunLedger`'s.
+        attempts: steps charged so far.
+        last_clip_norm: of the last of them, see `userdp.ledger.RunLedger`.
+        closed: whether the folder was let go.
+
+    Raises:
+        UseError, FailureError: as ``begin``, on every process.
     """
 
-    def __init__(self, world: World, ledger: RunLedger | None, facts: Mapping[str, Any]) -> None:
+    def __init__(self, world: World, folder: RunFolder, begin: Callable[[], OpenRun]) -> None:
+        self.folder = folder
         self._world = world
-        self._ledger = ledger
-        self._steps: int = facts["steps"]
-        self.attempts: int = facts["attempts"]
-        self.last_clip_norm: float | None = facts["last_clip_norm"]
+        self._opened: OpenRun | None = None
+        self.closed = False
+
+        def open_here() -> tuple[int, int, float | None]:
+            self._opened = begin()
+            ledger = self._opened.ledger
+            return ledger.attempts, ledger.remaining, ledger.last_clip_norm
+
+        self.attempts, remaining, self.last_clip_norm = world.on_rank_zero(open_here)
+        self._steps = self.attempts + remaining
 
     @property
     def remaining(self) -> int:
         """Steps that may still be attempted."""
-        return max(0, self._steps - self.attempts)
+        return self._steps - self.attempts
 
     def attempt(self, step: StepRecord) -> int:
-        """Charge one step for all processes; see `RunLedger.attempt`.
+        """Charge one step for all processes; see `userdp.ledger.RunLedger.attempt`.
 
         Raises:
             FailureError: as there, or the processes are not about to take the same step.
         """
-        steps = self._world.hear(step)
+        steps = self._world.all_gather_object(step)
 
         def charge() -> int:
             for rank, other in enumerate(steps):
@@ -262,70 +278,24 @@ class SharedLedger:
                         f"ledger and sampler disagree: process {rank} is about to do {other}, "
                         f"process 0 {step}; training stopped before this update"
                     )
-            assert self._ledger is not None
-            return self._ledger.attempt(step)
+            assert self._opened is not None
+            return self._opened.ledger.attempt(step)
 
-        self.attempts = self._world.led(charge)
+        self.attempts = self._world.on_rank_zero(charge)
         self.last_clip_norm = step.l2_clip_norm
         return self.attempts
 
-
-class SharedRun:
-    """An `OpenRun` of several processes: the leader holds the folder.
-
-    Args:
-        world: the processes.
-        folder: of the run.
-        opened: what the leader's `open_run` gave; None on the others.
-        facts: steps, attempts and last clip norm of its ledger.
-    """
-
-    def __init__(
-        self, world: World, folder: RunFolder, opened: OpenRun | None, facts: Mapping[str, Any]
-    ) -> None:
-        self._world = world
-        self._opened = opened
-        self._closed = False
-        self.folder = folder if world.leads else _QuietFolder(folder.path)
-        self.ledger = SharedLedger(world, None if opened is None else opened.ledger, facts)
-
     def finish(self) -> None:
-        """Note the end in the ledger and settle with the store; a collective."""
-        self._world.led(lambda: None if self._opened is None else self._opened.finish())
+        """Note the end in the ledger and settle with the store."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether the folder was let go."""
-        return self._closed
+        def end() -> None:
+            assert self._opened is not None
+            self._opened.finish()
+
+        self._world.on_rank_zero(end)
 
     def close(self) -> None:
         """Let go of the folder; twice does no harm."""
-        self._closed = True
+        self.closed = True
         if self._opened is not None:
             self._opened.close()
-
-
-def open_together(world: World, open_: Callable[[], OpenRun], folder: RunFolder) -> Any:
-    """What ``open_`` opens, on one process; on several the leader's, shared.
-
-    Returns:
-        `OpenRun` or `SharedRun`.
-
-    Raises:
-        UseError, FailureError: as `open_run`, on every process.
-    """
-    if world.size == 1:
-        return open_()
-    held: list[OpenRun] = []
-
-    def lead() -> dict[str, Any]:
-        held.append(open_())
-        ledger = held[0].ledger
-        return {
-            "steps": ledger.attempts + ledger.remaining,
-            "attempts": ledger.attempts,
-            "last_clip_norm": ledger.last_clip_norm,
-        }
-
-    facts = world.led(lead)
-    return SharedRun(world, folder, held[0] if held else None, facts)

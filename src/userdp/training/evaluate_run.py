@@ -6,55 +6,18 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from userdp import files
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.queries.means import ReleasedMean, release_means
-from userdp.training.config import train_config
+from userdp.ledger import RunFolder
+from userdp.queries.means import release_means
 from userdp.training.evaluation import evaluate, user_losses
-from userdp.training.models import load_model, read_model, require_fit
-from userdp.training.runs import RunFolder
-
-RELEASES = "releases.jsonl"
-"""In a run's folder, shareable: what was released about its model under DP, at a price of its own.
-"""
-
-
-def evaluate_run(
-    run: Path,
-    store: UserStore,
-    split: Split,
-    *,
-    with_base: bool = False,
-    batch: int = 32,
-    most_users: int | None = None,
-) -> dict[str, Any]:
-    """Loss and perplexity of ``run``'s released model, and of the model it began from.
-
-    The result, operator-only, is appended to the run's operator.jsonl.
-
-    Args:
-        run: a run's folder, finished.
-        store: with the tokenizer that the run was trained on.
-        split: which part to measure on.
-        with_base: also measure the model that the run began from.
-        batch: examples in one pass.
-        most_users: reads so many users alone, chosen by hash.
-
-    Returns:
-        ``split``, ``users``, ``examples``, and an `Evaluation` as a dict under ``model`` (and
-        under ``base``).
-    """
-    (found,) = evaluate_splits(
-        run, store, (split,), with_base=with_base, batch=batch, most_users=most_users
-    )
-    return found
+from userdp.training.models import released_models
 
 
 def evaluate_splits(
@@ -66,30 +29,44 @@ def evaluate_splits(
     batch: int = 32,
     most_users: int | None = None,
 ) -> list[dict[str, Any]]:
-    """`evaluate_run` for several splits; each model is read once."""
+    """Loss and perplexity of ``run``'s released model, and of the model it began from.
+
+    The result, operator-only, is appended to the run's operator.jsonl.
+
+    Args:
+        run: a run's folder, finished.
+        store: with the tokenizer that the run was trained on.
+        splits: which parts to measure on.
+        with_base: also measure the model that the run began from.
+        batch: examples in one pass.
+        most_users: reads only so many users, chosen by hash.
+
+    Returns:
+        For each split ``split``, ``users``, ``examples``, and an `Evaluation` as a dict under
+        ``model`` (and under ``base``).
+    """
     folder = RunFolder(run)
-    models = _models(folder, store, with_base=with_base)
     results: list[dict[str, Any]] = [{} for _ in splits]
-    for of, model in models.items():
+    for of, model in released_models(folder, store, with_base=with_base).items():
         for split, result in zip(splits, results, strict=True):
-            found = evaluate(model, store, split, batch=batch, most_users=most_users)
-            result |= {"split": found.split, "users": found.users, "examples": found.examples}
-            result[of] = found.to_dict()
-            folder.log({"kind": "final evaluation", "of": of, **found.to_dict()})
+            evaluation = asdict(evaluate(model, store, split, batch=batch, most_users=most_users))
+            result |= {name: evaluation[name] for name in ("split", "users", "examples")}
+            result[of] = evaluation
+            folder.log({"kind": "final evaluation", "of": of, **evaluation})
     return results
 
 
 def held_out_splits(store: UserStore) -> tuple[Split, ...]:
     """The held-out parts that the store has; `UseError` if it has none."""
     held = (Split.HELD_OUT_USERS, Split.HELD_OUT_EXAMPLES)
-    found = tuple(split for split in held if len(store.split(split).counts))
-    if not found:
+    splits = tuple(split for split in held if len(store.split(split).counts))
+    if not splits:
         raise UseError(
             f"the store at {store.path} holds nothing out: there is no loss to measure on text "
             "that was not trained on",
             hint="prepare it with --held-out-users 0.1, or measure on --split train",
         )
-    return found
+    return splits
 
 
 def release_evaluation(
@@ -123,9 +100,11 @@ def release_evaluation(
     """
     folder = RunFolder(run)
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
-    models = _models(folder, store, with_base=with_base)
+    models = released_models(folder, store, with_base=with_base)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
-    found = release_means(store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}")
+    released = release_means(
+        store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}"
+    )
     result = {
         "kind": "evaluation",
         "split": str(split),
@@ -135,33 +114,19 @@ def release_evaluation(
         "delta": 0.0,
         "unit": "user",
         "adjacency": "add-or-remove",
-        "released_users": found.users,
-        **{of: _released(mean) for of, mean in found.means.items()},
-        "query_ids": list(found.query_ids),
+        "released_users": released.users,
+        **{
+            of: {
+                "user_loss": mean.value,
+                "standard_error": mean.standard_error,
+                "perplexity": math.exp(min(mean.value, 700.0)),
+            }
+            for of, mean in released.means.items()
+        },
+        "query_ids": list(released.query_ids),
     }
-    _append(folder.path / RELEASES, result)
+    _append(folder.releases, result)
     return result
-
-
-def _released(mean: ReleasedMean) -> Mapping[str, float]:
-    return {
-        "user_loss": mean.value,
-        "standard_error": mean.standard_error,
-        "perplexity": math.exp(min(mean.value, 700.0)),
-    }
-
-
-def _models(folder: RunFolder, store: UserStore, *, with_base: bool) -> dict[str, nn.Module]:
-    """The released model under ``model``, and what it began from under ``base``."""
-    config = train_config(folder.read_train())
-    if not folder.model.is_dir():
-        raise UseError(
-            f"the run at {folder.path} has released no model yet",
-            hint="go on with it: userdp train STORE --out RUN --resume",
-        )
-    model = read_model(str(folder.model))
-    require_fit(model, str(folder.model), store)
-    return {"model": model, **({"base": load_model(config, store)} if with_base else {})}
 
 
 def _append(path: Path, values: Mapping[str, Any]) -> None:

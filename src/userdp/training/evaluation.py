@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,8 @@ from torch import nn
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.gradients import Loss, causal_lm_loss, require_masked
-from userdp.training.split_losses import split_losses
+from userdp.gradients import Loss, causal_lm_loss
+from userdp.training.losses import split_losses
 from userdp.vocabulary import require_count
 
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
@@ -34,7 +33,7 @@ class Evaluation:
         user_quantiles: of the users' own means per target token, by the names of `QUANTILES`.
         users: users read.
         examples: examples read.
-        tokens: target tokens; with a loss mask, the marked ones alone.
+        tokens: target tokens; with a loss mask, only the marked ones.
     """
 
     split: str
@@ -45,10 +44,6 @@ class Evaluation:
     users: int
     examples: int
     tokens: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
 
 def evaluate(
@@ -68,15 +63,12 @@ def evaluate(
         split: training users' held-out examples, held-out users, or the training split.
         loss: mean per row over its own targets.
         batch: examples in one pass, sorted by length.
-        most_users: reads the users of the so many smallest hashes alone, see `users_by_hash`; all
-            by default.
+        most_users: reads only the users of the so many smallest hashes, see `users_by_hash`; all by
+            default.
 
     Raises:
         UseError: the split is empty, or the store has a loss mask that ``loss`` would ignore.
     """
-    require_count("batch", batch)
-    if store.meta.loss_mask:
-        require_masked(loss)
     part = store.split(split)
     chosen = users_by_hash(part, most_users)
     if not part.counts[chosen].sum():
@@ -148,9 +140,6 @@ def user_losses(
     Returns:
         float64 (users,); not finite where the model's loss is not. Operator-only.
     """
-    require_count("batch", batch)
-    if store.meta.loss_mask:
-        require_masked(loss)
     part = store.split(split)
     means = []
     for user, count in enumerate(part.counts):

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.training.models import read_model
-from userdp.training.runs import RunFolder
+from userdp.ledger import RunFolder
+from userdp.training.models import read_model, require_released
 from userdp.vocabulary import require_count, require_positive, require_probability
 
 
@@ -82,14 +81,9 @@ class TextGenerator:
 
     def __init__(self, run: Path, config: GenerateConfig) -> None:
         folder = RunFolder(run)
-        if not folder.model.is_dir():
-            raise UseError(
-                f"the run at {run} has released no model yet",
-                hint="go on with it: userdp train STORE --out RUN --resume",
-            )
         self._config = config
+        self._model: Any = read_model(require_released(folder)).eval()
         self._tokenizer = StoreTokenizer.load(folder.model)
-        self._model = read_model(str(folder.model)).eval()
         self._end = self._tokenizer.end_of_text_id
         self._prompts = [(text, self._encode(text)) for text in config.prompts]
         if not self._prompts:
@@ -100,11 +94,11 @@ class TextGenerator:
                 )
             self._prompts = [("", [self._end])]
         longest = max(len(ids) for _, ids in self._prompts)
-        self._room = _context(self._model) - longest
+        context = getattr(self._model.config, "max_position_embeddings", None) or 2**20
+        self._room = int(context) - longest
         if self._room < 1:
             raise UseError(
-                f"a prompt has {longest} tokens, which fills the model's context of "
-                f"{_context(self._model)}",
+                f"a prompt has {longest} tokens, which fills the model's context of {context}",
                 hint="give a shorter --prompt",
             )
 
@@ -127,8 +121,7 @@ class TextGenerator:
         # Padded on the left, so that every text goes on from its prompt's last token.
         rows = [[pad] * (width - len(ids)) + ids for _, ids in prompts]
         seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids in prompts]
-        model: Any = self._model
-        found = model.generate(
+        sampled = self._model.generate(
             input_ids=torch.tensor(rows),
             attention_mask=torch.tensor(seen),
             do_sample=True,
@@ -141,24 +134,16 @@ class TextGenerator:
         )
         return [
             self._text(prompt, row[width:].tolist())
-            for (prompt, _), row in zip(prompts, found, strict=True)
+            for (prompt, _), row in zip(prompts, sampled, strict=True)
         ]
 
     def _text(self, prompt: str, ids: list[int]) -> GeneratedText:
-        ended = self._end is not None and self._end in ids
-        if ended:
-            # `ended` says that it is not None, which the type checker does not follow.
-            ids = ids[: ids.index(self._end)]  # type: ignore[arg-type]
-        text = self._tokenizer.encoder.decode(ids, skip_special_tokens=True)
-        return GeneratedText(prompt, text, tuple(ids), ended)
+        kept = ids[: ids.index(self._end)] if self._end in ids else ids  # no id is None
+        text = self._tokenizer.encoder.decode(kept, skip_special_tokens=True)
+        return GeneratedText(prompt, text, tuple(kept), len(kept) < len(ids))
 
     def _encode(self, text: str) -> list[int]:
         (ids,) = self._tokenizer.with_end(None).encode([text])
         if not ids:
             raise UseError("a prompt is empty", hint="leave --prompt out to begin from nothing")
         return ids
-
-
-def _context(model: nn.Module) -> int:
-    length = getattr(model.config, "max_position_embeddings", None)
-    return 2**20 if length is None else int(length)

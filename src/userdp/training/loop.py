@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
+from userdp import files
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
@@ -18,30 +19,22 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients.shards import reshard, shard, whole
+from userdp.ledger import RunFolder
 from userdp.plan import Plan
-from userdp.training.averaging import WeightAverage, build_average
+from userdp.training.averaging import build_average
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
 from userdp.training.config import PlainPlan, TrainConfig
-from userdp.training.devices import require_device
+from userdp.training.devices import machine_facts, require_device
 from userdp.training.distributed import current_world
 from userdp.training.evaluation import evaluate
-from userdp.training.lora import add_adapters, merged, save_adapter
+from userdp.training.lora import add_adapters, save_adapter
 from userdp.training.losses import build_loss
-from userdp.training.machine import machine_facts
-from userdp.training.models import (
-    enable_checkpointing,
-    load_model,
-    save_model,
-    weights_digest,
-)
-from userdp.training.optimizers import build_optimizer, set_learning_rate
-from userdp.training.plain import PlainRun, make_plain
+from userdp.training.models import enable_checkpointing, load_model, save_model, weights_digest
+from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
+from userdp.training.plain import PlainRun
 from userdp.training.private import PrivateRun, make_private
-from userdp.training.runs import RunFolder
-from userdp.training.schedules import learning_rate
 from userdp.training.steps import Step
 from userdp.training.store_facts import store_facts
-from userdp.training.tracking import Tracker, open_tracker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +73,9 @@ def train(
 
     Guarantee: with a `Plan`, what lies in ``out/model`` and in the shareable files satisfies
     ``plan.guarantee()``. The weights released are those after the last step (or their average),
-    never the best on held-out people. Where several processes have joined
-    (`userdp.training.distributed`), all call this alike, and the first one writes.
+    never those that did best on held-out people. Where several processes have joined
+    (`userdp.training.distributed`), all of them call this with the same arguments, and rank 0
+    writes.
 
     Args:
         store: the users.
@@ -89,10 +83,10 @@ def train(
         config: everything that privacy does not depend on.
         out: the run's folder; new, unless ``resume``.
         scores: of the examples, for selection by perplexity; see `userdp.training.scores`.
-        resume: go on with an interrupted run: its remaining steps, from its last checkpoint.
-        sharded: take the model apart over the processes of torchrun, see
-            `userdp.gradients.shards.shard`; a run may go on with or without.
-        device: see `userdp.training.devices`; a run may go on on another one.
+        resume: continue an interrupted run: its remaining steps, from its last checkpoint.
+        sharded: each process of torchrun holds a part of the model, see
+            `userdp.gradients.shards.shard`; a run may resume with or without.
+        device: see `userdp.training.devices`; a run may resume on another one.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
         trial_of: see `make_private`.
@@ -108,96 +102,31 @@ def train(
     place = require_device(device, processes=world.size)
     progress = progress or NoProgress()
     model = load_model(config, store)
+    # Before adapters: their initial weights follow the configuration, which has a digest too.
     identity = {"model": weights_digest(model), "configuration": config.digest}
     model = add_adapters(model, config).to(place)
     if config.activation_checkpointing:
         enable_checkpointing(model)
     if sharded:
         shard(model)
-    takes_part = world.leads or sharded
+    # Adapters, the device and sharding all replace tensors, so the optimizer is built after them.
     optimizer = build_optimizer(model, config)
     average = build_average(model, config)
-    with _open(
-        model,
-        optimizer,
-        store,
-        plan,
-        config,
-        out=out,
-        scores=scores,
-        resume=resume,
-        identity=identity,
-        trial_of=trial_of,
-        allow_large_delta=allow_large_delta,
-        unsafe_seed=unsafe_seed,
-        unsafe_noise_seed=unsafe_noise_seed,
-    ) as run:
-        found = world.tell(read_checkpoint(run.folder.checkpoints) if world.leads else None)
-        restored = (
-            restore(found, model=model, optimizer=optimizer, average=average) if found else None
-        )
-        if restored and isinstance(run, PlainRun):
-            run.done = restored.step
-        run.folder.log({"kind": "machine", **machine_facts(next(model.parameters()).device)})
-        tracker = open_tracker(run.folder.tensorboard, wanted=tensorboard and world.leads)
-        progress.stage("train", plan.steps)
-        progress.at(run.done)
-        if takes_part and config.evaluate_every and not run.done:
-            _evaluate(model, average, store, config, run.folder, tracker, step=0)
-        for step in run:
-            rate = learning_rate(config, step=step.number, steps=plan.steps)
-            set_learning_rate(optimizer, rate)
-            optimizer.step()
-            if average is not None:
-                average.update()
-            _note(run.folder, tracker, step, rate=rate)
-            last = step.number == plan.steps
-            if takes_part and (last or step.number % config.checkpoint_every == 0):
-                save_checkpoint(
-                    run.folder.checkpoints,
-                    Position(step=step.number),
-                    model=model,
-                    optimizer=optimizer,
-                    average=average,
-                    writes=world.leads,
-                )
-            due = config.evaluate_every and (last or step.number % config.evaluate_every == 0)
-            if due and takes_part:
-                _evaluate(model, average, store, config, run.folder, tracker, step=step.number)
-            progress.at(step.number)
-        tracker.close()
-        if average is not None:
-            average.apply()
-        if sharded:
-            model = _whole_model(model, config, store)
-        if world.leads:
-            _release(model, store, run.folder, lora=config.lora_rank is not None)
-        run.finish()
-    return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
-
-
-def _open(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    store: UserStore,
-    plan: Plan | PlainPlan,
-    config: TrainConfig,
-    *,
-    out: Path,
-    scores: Path | None,
-    resume: bool,
-    identity: Mapping[str, str],
-    trial_of: str | None,
-    allow_large_delta: bool,
-    unsafe_seed: int | None,
-    unsafe_noise_seed: int | None,
-) -> PrivateRun | PlainRun:
-    public: dict[str, Any] = {
-        "seq_len": store.meta.seq_len,
-        "store_facts": store_facts(store, base_model=config.model),
+    opening: dict[str, Any] = {
+        "out": out,
+        "loss": build_loss(config, model),
+        "micro_batch": config.micro_batch,
+        "resume": resume,
+        "identity": identity,
+        "facts": {
+            "seq_len": store.meta.seq_len,
+            "store_facts": store_facts(store, base_model=config.model),
+        },
+        "train": encode(config),
     }
+    run: PrivateRun | PlainRun
     if isinstance(plan, PlainPlan):
-        if current_world().size > 1:
+        if world.size > 1:
             raise UseError(
                 "a run without privacy trains in one process: it is there to compare with",
                 hint="start it without torchrun",
@@ -207,105 +136,141 @@ def _open(
                 "a run without privacy trains on all examples: there is none to select",
                 hint="leave --selection and --scores out",
             )
-        return make_plain(
+        run = PlainRun(model, optimizer, store, plan, seed=config.seed, **opening)
+    else:
+        run = make_private(
             model,
             optimizer,
             store,
             plan,
-            out=out,
-            seed=config.seed,
-            loss=build_loss(config, model),
-            micro_batch=config.micro_batch,
-            resume=resume,
-            identity=identity,
-            public=public,
-            train=encode(config),
+            engine=config.engine,
+            selection=config.selection,
+            scores=scores,
+            trial_of=trial_of,
+            allow_large_delta=allow_large_delta,
+            unsafe_seed=unsafe_seed,
+            unsafe_noise_seed=unsafe_noise_seed,
+            **opening,
         )
-    return make_private(
-        model,
-        optimizer,
-        store,
-        plan,
-        out=out,
-        loss=build_loss(config, model),
-        micro_batch=config.micro_batch,
-        engine=config.engine,
-        selection=config.selection,
-        scores=scores,
-        resume=resume,
-        identity=identity,
-        public=public,
-        train=encode(config),
-        trial_of=trial_of,
-        allow_large_delta=allow_large_delta,
-        unsafe_seed=unsafe_seed,
-        unsafe_noise_seed=unsafe_noise_seed,
-    )
+    with run:
+        checkpoint = world.on_rank_zero(lambda: read_checkpoint(run.folder.checkpoints))
+        if checkpoint is not None:
+            position = restore(checkpoint, model=model, optimizer=optimizer, average=average)
+            if isinstance(run, PlainRun):
+                run.done = position.step
+        # Saving and evaluating a sharded model takes all processes; any other model only rank 0.
+        takes_part = sharded or world.rank == 0
+        notes = _Notes(run.folder, writes=world.rank == 0, curves=tensorboard)
+        notes.write("machine", machine_facts(next(model.parameters()).device))
+        evaluated = takes_part and len(store.split(Split.HELD_OUT_USERS).counts) > 0
+
+        def evaluate_now(step: int) -> None:
+            """Note the loss on held-out users of the weights that would be released now."""
+            with nullcontext() if average is None else average.applied():
+                evaluation = evaluate(
+                    model,
+                    store,
+                    Split.HELD_OUT_USERS,
+                    loss=build_loss(config, model),
+                    batch=config.micro_batch,
+                    most_users=config.evaluate_users,
+                )
+                reshard(model)
+            # asdict, not encode, which refuses a loss that is not finite: no loss may end a run.
+            notes.write("evaluation", {"step": step, **asdict(evaluation)})
+            notes.draw({"held-out users/loss": evaluation.loss}, step)
+
+        progress.stage("train", plan.steps)
+        progress.at(run.done)
+        if evaluated and config.evaluate_every and not run.done:
+            evaluate_now(0)
+        for step in run:
+            # By attempts charged: a resumed run does not repeat the rates of steps that were lost.
+            rate = learning_rate(config, step=step.number, steps=plan.steps)
+            set_learning_rate(optimizer, rate)
+            optimizer.step()
+            if average is not None:
+                average.update()
+            notes.step(step, rate=rate)
+            last = step.number == plan.steps
+            if takes_part and (last or step.number % config.checkpoint_every == 0):
+                save_checkpoint(
+                    run.folder.checkpoints,
+                    Position(step=step.number),
+                    model=model,
+                    optimizer=optimizer,
+                    average=average,
+                    writes=world.rank == 0,
+                )
+            due = config.evaluate_every and (last or step.number % config.evaluate_every == 0)
+            if due and evaluated:
+                evaluate_now(step.number)
+            progress.at(step.number)
+        notes.close()
+        if average is not None:
+            average.apply()
+        if sharded:
+            model = _whole_model(model, config, store)
+        # Released before the run is finished: a run that is killed in between can be resumed, and
+        # resuming releases the same weights from the last checkpoint.
+        if world.rank == 0:
+            if config.lora_rank is not None:
+                save_adapter(model, run.folder.adapter)
+                model = model.merge_and_unload()  # type: ignore[operator]
+            save_model(model, run.folder.model, tokenizer=store.tokenizer_path)
+        run.finish()
+    return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
 
 
-def _note(folder: RunFolder, tracker: Tracker, step: Step, *, rate: float) -> None:
-    """The step's exact numbers, for the operator alone."""
-    folder.log({"kind": "step", "step": step.number, **step.operator, "learning_rate": rate})
-    tracker.scalar("learning rate", rate, step.number)
-    for name in ("loss", "units", "clipped_fraction", "seconds"):
-        value = step.operator.get(name)
-        if value is not None:
-            tracker.scalar(f"train/{name}", float(value), step.number)
+class _Notes:
+    """What only the operator may see: operator.jsonl, and curves where TensorBoard is installed.
 
+    Args:
+        folder: of the run.
+        writes: only rank 0 does; with False everything here does nothing.
+        curves: also write curves for TensorBoard (mode 0700).
+    """
 
-def _evaluate(
-    model: nn.Module,
-    average: WeightAverage | None,
-    store: UserStore,
-    config: TrainConfig,
-    folder: RunFolder,
-    tracker: Tracker,
-    *,
-    step: int,
-) -> None:
-    """Held-out loss of the weights that would be released now, for the operator alone."""
-    if not len(store.split(Split.HELD_OUT_USERS).counts):
-        return
+    def __init__(self, folder: RunFolder, *, writes: bool, curves: bool) -> None:
+        self._folder = folder if writes else None
+        self._curves: Any = None
+        if writes and curves:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                return
+            files.operator_folder(folder.tensorboard)
+            self._curves = SummaryWriter(str(folder.tensorboard))
 
-    def measure() -> None:
-        found = evaluate(
-            model,
-            store,
-            Split.HELD_OUT_USERS,
-            loss=build_loss(config, model),
-            batch=config.micro_batch,
-            most_users=config.evaluate_users,
-        )
-        reshard(model)
-        folder.log({"kind": "evaluation", "step": step, **found.to_dict()})
-        tracker.scalar("held-out users/loss", found.loss, step)
+    def write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Append one line."""
+        if self._folder is not None:
+            self._folder.log({"kind": kind, **values})
 
-    if average is None:
-        measure()
-    else:
-        with average.applied():
-            measure()
+    def step(self, step: Step, *, rate: float) -> None:
+        """The step's exact numbers."""
+        self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
+        names = ("loss", "units", "clipped_fraction", "seconds")
+        numbers = {f"train/{name}": step.operator.get(name) for name in names}
+        self.draw({"learning rate": rate, **numbers}, step.number)
+
+    def draw(self, numbers: Mapping[str, float | None], step: int) -> None:
+        """Add a point to each curve of which there is a number."""
+        for name, number in numbers.items():
+            if self._curves is not None and number is not None:
+                self._curves.add_scalar(name, float(number), step)
+
+    def close(self) -> None:
+        """Write what is pending."""
+        if self._curves is not None:
+            self._curves.close()
 
 
 def _whole_model(model: nn.Module, config: TrainConfig, store: UserStore) -> nn.Module:
-    """A sharded model's weights in one that is not, for the leader; a collective."""
+    """A sharded model's weights in a model that is not sharded, on rank 0; a collective."""
     weights = {name: whole(tensor) for name, tensor in model.state_dict().items()}
-    if not current_world().leads:
+    if current_world().rank != 0:
         return model
-    plain = add_adapters(load_model(config, store), config)
-    plain.load_state_dict(weights)
-    return plain
-
-
-def _release(
-    model: nn.Module,
-    store: UserStore,
-    folder: RunFolder,
-    *,
-    lora: bool,
-) -> None:
-    """Write the released weights: shareable."""
-    if lora:
-        save_adapter(model, folder.adapter)
-        model = merged(model)
-    save_model(model, folder.model, tokenizer=store.tokenizer_path)
+    unsharded = add_adapters(load_model(config, store), config)
+    unsharded.load_state_dict(weights)
+    return unsharded

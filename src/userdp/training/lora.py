@@ -37,7 +37,8 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
         lora_dropout=config.dropout,
         bias="none",
         task_type="CAUSAL_LM",
-        fan_in_fan_out=_uses_conv1d(model),
+        # GPT-2 stores its linear layers transposed.
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -52,20 +53,9 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
 
 
 def save_adapter(model: nn.Module, folder: Path) -> None:
-    """Write the adapters alone, in `peft`'s layout, whole or not at all."""
+    """Write only the adapters, in `peft`'s layout, whole or not at all."""
     settings: Any = model.peft_config["default"]  # type: ignore[index]
     settings.base_model_name_or_path = None
     with files.whole_folder(folder) as temporary:
         model.save_pretrained(temporary)  # type: ignore[operator]
         (temporary / "README.md").unlink(missing_ok=True)
-
-
-def merged(model: nn.Module) -> nn.Module:
-    """The plain model with the adapters added into its weights; ``model`` is used up."""
-    plain: nn.Module = model.merge_and_unload()  # type: ignore[operator]
-    return plain
-
-
-def _uses_conv1d(model: nn.Module) -> bool:
-    """GPT-2 stores its linear layers transposed."""
-    return any(type(module).__name__ == "Conv1D" for module in model.modules())

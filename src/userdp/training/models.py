@@ -17,7 +17,8 @@ import userdp
 from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.training.config import Precision, TrainConfig
+from userdp.ledger import RunFolder
+from userdp.training.config import Precision, TrainConfig, train_config
 
 BUNDLED = "bundled"
 NEW = "new"
@@ -27,7 +28,7 @@ BASE_MODEL = Path(userdp.__file__).parent / "assets" / "base-model"
 def load_model(config: TrainConfig, store: UserStore) -> nn.Module:
     """The model that ``config`` names, in its precision, ready to train on ``store``'s tokens.
 
-    Weights are read from safetensors alone: a pickle file can run code.
+    Weights are read only from safetensors: a pickle file can run code.
 
     Raises:
         UseError: there is no such model, it has no safetensors, or it cannot read the store's
@@ -49,18 +50,13 @@ def enable_checkpointing(model: nn.Module) -> None:
 
     Not reentrant: that variant runs a backward pass of its own, which no per-unit engine sees.
     """
-    if not getattr(model, "supports_gradient_checkpointing", True):
+    # Under two names: transformers 5 renamed the method, and the name of its one argument.
+    enable: Any = getattr(model, "activation_checkpointing_enable", None) or getattr(
+        model, "gradient_checkpointing_enable", None
+    )
+    if enable is None or not getattr(model, "supports_gradient_checkpointing", True):
         raise UseError("this model cannot checkpoint its activations")
-    options = {"use_reentrant": False}
-    # The newer of the two names first: transformers 5 gave the option another.
-    newer: Any = getattr(model, "activation_checkpointing_enable", None)
-    older: Any = getattr(model, "gradient_checkpointing_enable", None)
-    if newer is not None:
-        newer(activation_checkpointing_kwargs=options)
-    elif older is not None:
-        older(gradient_checkpointing_kwargs=options)
-    else:
-        raise UseError("this model cannot checkpoint its activations")
+    enable({"use_reentrant": False})
 
 
 def resolve(name: str) -> str:
@@ -98,11 +94,36 @@ def read_model(name: str, *, dropout: float = 0.0) -> nn.Module:
             name, config=shape, dtype=torch.float32, use_safetensors=True
         )
     except (OSError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UseError(
-            f"cannot load a causal language model from {name!r}: {_first_line(error)}",
+            f"cannot load a causal language model from {name!r}: {reason}",
             hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",
         ) from error
     return model
+
+
+def require_released(folder: RunFolder) -> str:
+    """Where a run's released model is; `UseError` where the run has released none."""
+    if not folder.model.is_dir():
+        raise UseError(
+            f"the run at {folder.path} has released no model yet",
+            hint="go on with it: userdp train STORE --out RUN --resume",
+        )
+    return str(folder.model)
+
+
+def released_models(
+    folder: RunFolder, store: UserStore, *, with_base: bool
+) -> dict[str, nn.Module]:
+    """A run's released model under ``model``, and the one that it began from under ``base``.
+
+    Raises:
+        UseError: the run has released no model, or a model cannot read the store's tokens.
+    """
+    config = train_config(folder.read_train())
+    model = read_model(require_released(folder))
+    require_fit(model, str(folder.model), store)
+    return {"model": model, **({"base": load_model(config, store)} if with_base else {})}
 
 
 def save_model(model: nn.Module, folder: Path, *, tokenizer: Path) -> None:
@@ -143,8 +164,7 @@ def _special_tokens(tokenizer: Path) -> dict[str, str]:
 
 def _set_dropout(shape: Any, dropout: float) -> None:
     for name, value in shape.to_dict().items():
-        is_rate = "dropout" in name or name.endswith("_pdrop")
-        if is_rate and isinstance(value, float) and not isinstance(value, bool):
+        if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
             setattr(shape, name, dropout)
 
 
@@ -177,10 +197,6 @@ def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
 def _vocabulary(path: Path) -> object:
     values = json.loads(path.read_text(encoding="utf-8"))
     return values.get("model", {}).get("vocab")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _quiet() -> None:

@@ -1,13 +1,24 @@
-"""Optimizers over the parameters that train: torch's own, and `AdamBC`."""
+"""The optimizer of a run: built over what trains, its learning rate, and whether it moves weights.
+
+Every optimizer sees only the noisy gradient, so each is post-processing, free of charge.
+"""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+import math
 
+import torch
+from torch import Tensor, nn
+
+from userdp.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
 from userdp.training.adam_bc import AdamBC
-from userdp.training.config import OptimizerName, TrainConfig
+from userdp.training.config import OptimizerName, Schedule, TrainConfig
+
+_COSINE_FLOOR = 0.05
+"""Of the peak rate: a rate of 0 would spend the last step's epsilon on nothing."""
+_WATCHED = 4096
+"""Numbers of each parameter that `MovementCheck` keeps."""
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -23,8 +34,10 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
     groups = [group for group in groups if group["params"]]
     match config.optimizer:
         case OptimizerName.ADAMW:
+            # One kernel for the whole update: on a CPU a quarter of the time.
+            fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
             return torch.optim.AdamW(
-                groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=_can_fuse(parameters)
+                groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=fused
             )
         case OptimizerName.ADAM_BC:
             return AdamBC(
@@ -39,11 +52,6 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
             return torch.optim.SGD(groups, lr=config.learning_rate, momentum=0.9)
 
 
-def _can_fuse(parameters: list[nn.Parameter]) -> bool:
-    """Whether torch has one kernel for the whole update: on a CPU a quarter of the time."""
-    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
-
-
 def set_noise_std(optimizer: torch.optim.Optimizer, noise_std: float) -> None:
     """Tell an optimizer that corrects for it how much noise is in ``.grad``; a public number."""
     for group in optimizer.param_groups:
@@ -55,3 +63,89 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Use ``rate`` in every group."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def learning_rate(config: TrainConfig, *, step: int, steps: int) -> float:
+    """The rate of step ``step`` (from 1) of ``steps``; greater than 0 at every one.
+
+    >>> config = TrainConfig(learning_rate=1.0, warmup_steps=2, schedule=Schedule.LINEAR)
+    >>> [learning_rate(config, step=t, steps=6) for t in range(1, 7)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    if step <= config.warmup_steps:
+        return config.learning_rate * step / config.warmup_steps
+    span = max(1, steps - config.warmup_steps)
+    done = min(1.0, (step - config.warmup_steps - 1) / span)
+    match config.schedule:
+        case Schedule.CONSTANT:
+            factor = 1.0
+        case Schedule.LINEAR:
+            factor = 1.0 - done
+        case Schedule.COSINE:
+            factor = _COSINE_FLOOR + (1 - _COSINE_FLOOR) * (1 + math.cos(math.pi * done)) / 2
+    return config.learning_rate * factor
+
+
+def require_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that holds other tensors than the model trains, in either direction.
+
+    Raises:
+        UseError: names what is missing. An ε would be spent on parameters that never move, or
+            something would move that never was clipped.
+    """
+    ours = {id(p): name for name, p in trainable_parameters(model).items()}
+    theirs = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    missing = [name for key, name in ours.items() if key not in theirs]
+    if missing:
+        raise UseError(
+            f"the optimizer does not hold {len(missing)} of the model's {len(ours)} trainable "
+            f"parameters ({', '.join(missing[:3])}…): epsilon would be spent on weights that "
+            "never move",
+            hint="build the optimizer after adapters were attached and the model was moved: "
+            "it must hold the model's own tensors",
+        )
+    if theirs - set(ours):
+        raise UseError(
+            f"the optimizer holds {len(theirs - set(ours))} tensors that are not trainable "
+            "parameters of the model: they would move without clipping or noise",
+            hint="give the optimizer only the parameters with requires_grad of this model",
+        )
+
+
+class MovementCheck:
+    """Notices an update that changed nothing.
+
+    Keeps a part of each trainable parameter; noise reaches every coordinate, so an update that was
+    applied shows in any part. A learning rate of 0 (a warm-up may begin there) excuses a step.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._excused = not self._has_learning_rate()
+        self._parameters = list(trainable_parameters(model).values())
+        self._before = [_part(p).clone() for p in self._parameters]
+
+    def require_moved(self) -> bool:
+        """Whether a parameter has changed since the check began; False for an excused step.
+
+        Raises:
+            FailureError: none has changed, though the learning rate is not 0.
+        """
+        for parameter, before in zip(self._parameters, self._before, strict=True):
+            if not torch.equal(_part(parameter), before):
+                return True
+        if self._excused or not self._has_learning_rate():
+            return False
+        raise FailureError(
+            "no trainable parameter moved in the update: epsilon would be spent and nothing "
+            "would learn",
+            hint="call optimizer.step() once per step, do not clear .grad before it, and check the "
+            "learning rate against the parameters' precision",
+        )
+
+    def _has_learning_rate(self) -> bool:
+        return any(float(group.get("lr", 1.0)) != 0 for group in self._optimizer.param_groups)
+
+
+def _part(parameter: Tensor) -> Tensor:
+    return parameter.detach().reshape(-1)[:_WATCHED]

@@ -5,50 +5,39 @@ For pre-training on public text, and as what private training is compared with.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from userdp.codec import canonical
 from userdp.data.splits import Split
-from userdp.data.store import StoreSplit, UserStore
+from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.gradients import (
-    Loss,
-    Units,
-    causal_lm_loss,
-    require_masked,
-    row_losses,
-    trainable_parameters,
-)
+from userdp.gradients import Loss, causal_lm_loss, require_masked, trainable_parameters
+from userdp.ledger import RunFolder
+from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan
-from userdp.training.optimizer_checks import require_same_parameters
-from userdp.training.runs import OpenRun, RunFolder, open_run
-from userdp.training.steps import Step, finite_or_none
+from userdp.training.losses import losses_of
+from userdp.training.optimizers import require_same_parameters
+from userdp.training.runs import open_run
+from userdp.training.steps import Step
+
+_GRADIENT_NORM = 1.0
+"""The usual clip of a whole batch's gradient in language-model training; no user's is bounded."""
 
 
-def make_plain(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    store: UserStore,
-    plan: PlainPlan,
-    *,
-    out: Path,
-    seed: int,
-    loss: Loss = causal_lm_loss,
-    micro_batch: int = 32,
-    clip_norm: float | None = 1.0,
-    resume: bool = False,
-    identity: Mapping[str, str] | None = None,
-    public: Mapping[str, Any] | None = None,
-    train: Mapping[str, Any] | None = None,
-) -> PlainRun:
-    """Open a run without privacy; the store's claim becomes infinite from here on.
+class PlainRun(AbstractContextManager["PlainRun"]):
+    """The steps of a run without privacy that remain; the store's claim is infinite from here on.
+
+    Use it as a context manager; call `finish` after the last step.
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
@@ -62,61 +51,49 @@ def make_plain(
         clip_norm: of a step's mean gradient, so that no step runs away; None leaves it as it is.
         resume: go on with the interrupted run in ``out``.
         identity: digests of what a resumed run must share.
-        public: public constants to note in config.json.
+        facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml.
-    """
-    require_same_parameters(model, optimizer)
-    if store.meta.loss_mask:
-        require_masked(loss)
-    split = store.split(Split.TRAIN)
-    if not len(split.counts):
-        raise UseError("the store has no training users")
-    run = open_run(
-        out,
-        store,
-        None,
-        identity={
-            "training length": f"{plan.steps} steps of {plan.batch_size}",
-            **(identity or {}),
-        },
-        public={**plan.options, **(public or {})},
-        train=None if train is None else {**plan.options, **train},
-        resume=resume,
-    )
-    return PlainRun(
-        run,
-        model=model,
-        split=split,
-        plan=plan,
-        seed=seed,
-        loss=loss,
-        micro_batch=micro_batch,
-        clip_norm=clip_norm,
-    )
-
-
-class PlainRun:
-    """The steps of a run without privacy that remain; made by `make_plain`.
 
     Attributes:
+        folder: where the run lies.
         done: steps that the model has seen; set it after restoring a checkpoint.
     """
 
     def __init__(
         self,
-        run: OpenRun,
-        *,
         model: nn.Module,
-        split: StoreSplit,
+        optimizer: torch.optim.Optimizer,
+        store: UserStore,
         plan: PlainPlan,
+        *,
+        out: Path,
         seed: int,
-        loss: Loss,
-        micro_batch: int,
-        clip_norm: float | None,
+        loss: Loss = causal_lm_loss,
+        micro_batch: int = 32,
+        clip_norm: float | None = _GRADIENT_NORM,
+        resume: bool = False,
+        identity: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        train: Mapping[str, Any] | None = None,
     ) -> None:
+        require_same_parameters(model, optimizer)
+        if store.meta.loss_mask:
+            require_masked(loss)
+        split = store.split(Split.TRAIN)
+        if not len(split.counts):
+            raise UseError("the store has no training users")
         self.plan = plan
         self.done = 0
-        self._run = run
+        self.folder = RunFolder(out)
+        self._run = open_run(
+            out,
+            store,
+            None,
+            identity={"training length": canonical(plan), **(identity or {})},
+            facts=facts or {},
+            train={**plan.options, **(train or {})},
+            resume=resume,
+        )
         self._model = model
         self._split = split
         self._seed = seed
@@ -127,11 +104,6 @@ class PlainRun:
         self._users = np.repeat(np.arange(len(counts)), counts)
         self._examples = np.concatenate([np.arange(count) for count in counts])
         self._order = (-1, np.empty(0, dtype=np.int64))
-
-    @property
-    def folder(self) -> RunFolder:
-        """Where the run lies."""
-        return self._run.folder
 
     @property
     def remaining(self) -> int:
@@ -148,69 +120,51 @@ class PlainRun:
     def _step(self) -> Step:
         begin = time.monotonic()
         rows = self._rows(self.done)
-        gathered = self._split.gather(self._users[rows], self._examples[rows])
-        device = next(self._model.parameters()).device
-        units = Units.from_flat(
-            gathered.tokens, gathered.offsets, np.arange(len(rows) + 1), gathered.targets
-        ).to(device)
+        parameters = trainable_parameters(self._model).values()
+        units = gather_units(self._split, self._users[rows], self._examples[rows])
+        units = units.to(next(iter(parameters)).device)
         targets = units.target_counts()
-        for parameter in trainable_parameters(self._model).values():
+        for parameter in parameters:
             parameter.grad = None
         total = 0.0
         for at in range(0, len(rows), self._micro_batch):
             here = slice(at, at + self._micro_batch)
-            width = int(units.lengths[here].max())
-            losses = row_losses(
-                self._loss,
-                self._model,
-                units.input_ids[here, :width],
-                units.lengths[here],
-                None if units.targets is None else units.targets[here, :width],
-            )
+            losses = losses_of(self._loss, self._model, units, here)
             mean = (losses * targets[here]).sum() / targets.sum().clamp(min=1)
             mean.backward()  # type: ignore[no-untyped-call]
             total += float(mean.detach())
         if self._clip_norm is not None:
-            parameters = list(trainable_parameters(self._model).values())
             torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         return Step(
             number=self.done + 1,
             operator={
                 "rows": len(rows),
-                "loss": finite_or_none(total),
+                "loss": total if math.isfinite(total) else None,  # JSON knows no NaN
                 "seconds": round(time.monotonic() - begin, 4),
             },
         )
 
-    def _rows(self, step: int) -> np.ndarray:
+    def _rows(self, step: int) -> NDArray[np.int64]:
         """The rows of a step: consecutive parts of one shuffled pass after another."""
         total = len(self._users)
         size = min(self.plan.batch_size, total)
-        per_pass = total // size
-        epoch, part = divmod(step, per_pass)
+        epoch, part = divmod(step, total // size)
         if self._order[0] != epoch:
             order = np.random.default_rng([self._seed, epoch]).permutation(total)
             self._order = (epoch, order)
         rows = self._order[1][part * size : (part + 1) * size]
+        # The longest first, so that rows of like length share a pass.
         by_length = np.argsort(-self._split.lengths(self._users[rows], self._examples[rows]))
         return rows[by_length]
 
     def finish(self) -> None:
         """Note the end of the run and settle with the store."""
         self._run.finish()
-        self._run.close()
+        self.close()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Let go of the folder; twice does no harm."""
         self._run.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -51,30 +51,28 @@ from userdp.gradients.engines.engine import Task
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, like
+from userdp.ledger import RunFolder
 from userdp.noise import NoiseLaw
 from userdp.plan import Plan, StepRecord
 from userdp.plan.small_delta import plan_with_small_delta
 from userdp.sampling.cohort import Sampler
 from userdp.sampling.coins import secret_generator
-from userdp.training.adjacency import require_covered
 from userdp.training.checkpoints import forget_noise, keep_noise, read_noise
 from userdp.training.collate import Collator
+from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import (
     Dealing,
     LeaderNoise,
     ScatteredNoise,
     SharedRun,
-    open_together,
     shared_secret,
 )
-from userdp.training.machine import machine_facts
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
-from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
-from userdp.training.optimizers import set_noise_std
-from userdp.training.runs import OpenRun, RunFolder, open_run
+from userdp.training.optimizers import MovementCheck, require_same_parameters, set_noise_std
+from userdp.training.runs import OpenRun, open_run
 from userdp.training.steps import Step, operator_facts
-from userdp.training.store_facts import store_facts
+from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
 
@@ -93,7 +91,7 @@ def make_private(
     scores: Path | None = None,
     resume: bool = False,
     identity: Mapping[str, str] | None = None,
-    public: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
     train: Mapping[str, Any] | None = None,
     trial_of: str | None = None,
     allow_large_delta: bool = False,
@@ -128,7 +126,7 @@ def make_private(
             yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
-        public: public constants to note in config.json.
+        facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml.
         trial_of: the private selection in the store's ledger that pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
@@ -141,7 +139,7 @@ def make_private(
 
     Raises:
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
-            store's (`userdp.training.adjacency`), the optimizer holds other parameters, the model
+            store's (`userdp.training.store_facts`), the optimizer holds other parameters, the model
             or the loss couples users, or the model draws random numbers out of reach
             (`userdp.gradients.models.require_uncoupled`), the folder is not new (or, to resume,
             something changed), or a value is out of range. Nothing has been charged then.
@@ -175,7 +173,7 @@ def make_private(
         unsafe_seed=unsafe_seed,
     )
     plan.sampling.require_store(collator.counts)
-    secret = shared_secret(world, unsafe_seed) if unsafe_seed is None else unsafe_seed
+    secret = shared_secret(world) if unsafe_seed is None else unsafe_seed
     sampler = plan.sampling.sampler(collator.counts, secret_generator(secret))
     unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
     same = {
@@ -195,7 +193,7 @@ def make_private(
             "number of threads": str(machine["threads"]),
         }
     )
-    world.align(model)
+    world.broadcast_model(model)
     if any(map(is_sharded, model.parameters())):
         if engine != "auto":
             raise UseError(
@@ -216,24 +214,24 @@ def make_private(
         largest = None if engine == "reference" else (micro_batch, opened.meta.seq_len)
         require_rows_apart(model, loss, masked=opened.meta.loss_mask, largest=largest)
 
-    def open_here() -> OpenRun:
+    def begin() -> OpenRun:
         return open_run(
             Path(out),
             opened,
             plan,
             identity=same,
-            public={
+            facts={
                 "selection": str(strategy),
                 "store_facts": store_facts(opened),
-                **(public or {}),
+                **(facts or {}),
             },
             train=train,
-            facts={"unsafe_seeds": True} if unsafe else None,
+            unsafe_seeds=unsafe,
             resume=resume,
             trial_of=trial_of,
         )
 
-    run = open_together(world, open_here, RunFolder(Path(out)))
+    run = SharedRun(world, RunFolder(Path(out)), begin)
     return PrivateRun(
         run,
         model=model,
@@ -263,7 +261,7 @@ class PrivateRun:
 
     def __init__(
         self,
-        run: OpenRun | SharedRun,
+        run: SharedRun,
         *,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -291,8 +289,8 @@ class PrivateRun:
         self._noise = noise
         self._rule = _rule(plan)
         self._l2_clip_norm = plan.clip.l2_norm
-        if plan.clip.adaptation is not None and run.ledger.last_clip_norm is not None:
-            self._l2_clip_norm = run.ledger.last_clip_norm
+        if plan.clip.adaptation is not None and run.last_clip_norm is not None:
+            self._l2_clip_norm = run.last_clip_norm
         self._noise_std = plan.noise_std_at(self._l2_clip_norm)
         self._count_noise_std = plan.count_noise_std
         self._loss = loss
@@ -317,12 +315,12 @@ class PrivateRun:
     @property
     def done(self) -> int:
         """Attempts charged so far, those of earlier processes included."""
-        return self._run.ledger.attempts
+        return self._run.attempts
 
     @property
     def remaining(self) -> int:
         """Steps that may still be attempted."""
-        return self._run.ledger.remaining
+        return self._run.remaining
 
     def __iter__(self) -> Iterator[Step]:
         """Each remaining step, with its noisy gradient in ``.grad``."""
@@ -335,7 +333,7 @@ class PrivateRun:
     def _step(self) -> Step:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()
-        number = self._run.ledger.attempt(
+        number = self._run.attempt(
             StepRecord(
                 sampling=self._sampler.sampling,
                 l2_clip_norm=self._l2_clip_norm,

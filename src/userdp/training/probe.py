@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from userdp.gradients.probe import ProbedNorms, probe_norms
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.queries.medians import charge_medians, draw_medians
 from userdp.sampling.coins import secret_generator
+from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
@@ -56,8 +56,8 @@ def probe_store(
         users: how many to draw, without replacement; all if there are fewer. For ``DP_RELEASE``
             how many are expected: each is measured with probability ``users / population``.
         max_group_size: the largest G.
-        population: the declared number of users; for ``DP_RELEASE`` alone.
-        epsilon: what all medians together cost; for ``DP_RELEASE`` alone.
+        population: the declared number of users; only for ``DP_RELEASE``.
+        epsilon: what all medians together cost; only for ``DP_RELEASE``.
         seed: of the users and examples drawn; the operating system's by default.
         progress: is told how many users are done.
 
@@ -69,107 +69,73 @@ def probe_store(
     """
     require_count("users", users)
     grid = power_grid(max_group_size)
-    if source is NormSource.DP_RELEASE:
-        return _release(
-            store, config, users=users, grid=grid, population=population, epsilon=epsilon,
-            seed=seed, progress=progress or NoProgress(),
-        )  # fmt: skip
-    if population is not None or epsilon is not None:
+    under_dp = source is NormSource.DP_RELEASE
+    if not under_dp and (population is not None or epsilon is not None):
         raise UseError(
             f"a population and an epsilon are for DP releases, and the source is {source}",
             hint="name the source dp-release, or leave both out",
         )
+    if under_dp and (population is None or epsilon is None):
+        raise UseError(
+            "a DP release of gradient norms needs the declared number of users and an epsilon",
+            hint="--source dp-release --population 20000 --users 2000 --epsilon 0.2",
+        )
+    if under_dp and seed is not None:
+        raise UseError(
+            "a DP release takes no seed: under known coins, whose examples are drawn would depend "
+            "on who else is there",
+            hint="leave --seed out",
+        )
     split = store.split(Split.HELD_OUT_USERS if source is NormSource.HELD_OUT else Split.TRAIN)
-    if not len(split.counts):
+    if not under_dp and not len(split.counts):
         raise UseError(
             f"the store at {store.path} has no users in its split {split.name}: there is nothing "
             "to measure",
             hint="prepare it with --held-out-users 0.1, or probe a store of public text with "
             "--source public",
         )
+    # Before anything is charged: a model that does not fit must cost nothing.
+    model = add_adapters(load_model(config, store), config)
+    loss = build_loss(config, model)
+    reporter = progress or NoProgress()
+
+    def measure(chosen: NDArray[np.int64], draw: np.random.Generator) -> ProbedNorms:
+        """Each user's norms: a function of that user's examples and of coins."""
+        units = draw_units(split, chosen, most=grid[-1], draw=draw)
+        reporter.stage("probe", len(units))
+        return probe_norms(model, loss, units, group_sizes=grid, done=reporter.at)
+
+    if population is not None and epsilon is not None:
+        require_count("population", population)
+        subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
+        query_id = charge_medians(store, epsilon=epsilon, subject=subject)
+        coins = secret_generator()
+        # A coin for each user, not a sample of fixed size: whether one is measured depends on no
+        # other user.
+        chosen = np.flatnonzero(coins.random(len(split.counts)) < min(1.0, users / population))
+        norms = measure(chosen, coins).users.numpy() if len(chosen) else np.zeros((0, len(grid)))
+        columns = {str(size): norms[:, column] for column, size in enumerate(grid)}
+        medians = draw_medians(columns, epsilon=epsilon, query_id=query_id).medians
+        return GradientNorms(
+            model=Path(config.model).name,
+            users=users,
+            user_norms={size: medians[str(size)] for size in grid},
+            example_norm=medians["1"],  # that of G = 1, so it costs nothing more
+            source=source,
+            ledger_line=query_id,
+        )
     draw = np.random.default_rng(seed)
     chosen = draw.permutation(len(split.counts))[:users]
-    found = _measurement(store, config, split, grid, progress or NoProgress())(chosen, draw)
+    probed = measure(chosen, draw)
     return GradientNorms(
         model=Path(config.model).name,
         users=len(chosen),
-        user_norms={size: found.user_median(size) for size in grid},
-        example_norm=found.example_median(),
+        user_norms={size: probed.user_median(size) for size in grid},
+        example_norm=probed.example_median(),
         source=source,
-        quantiles=None if source is NormSource.PUBLIC else _quartiles(found),
+        quantiles=None if source is NormSource.PUBLIC else _quartiles(probed),
         median_examples_per_user=max(1, int(np.median(split.counts[chosen]))),
     )
-
-
-def _release(
-    store: UserStore,
-    config: TrainConfig,
-    *,
-    users: int,
-    grid: tuple[int, ...],
-    population: int | None,
-    epsilon: float | None,
-    seed: int | None,
-    progress: Progress,
-) -> GradientNorms:
-    """The same under DP. The norm of one example is that of G = 1, so it costs nothing more."""
-    if population is None or epsilon is None:
-        raise UseError(
-            "a DP release of gradient norms needs the declared number of users and an epsilon",
-            hint="--source dp-release --population 20000 --users 2000 --epsilon 0.2",
-        )
-    if seed is not None:
-        raise UseError(
-            "a DP release takes no seed: under known coins, whose examples are drawn would depend "
-            "on who else is there",
-            hint="leave --seed out",
-        )
-    require_count("population", population)
-    rate = min(1.0, users / population)
-    part = store.split(Split.TRAIN)
-    measure = _measurement(store, config, part, grid, progress)
-    subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
-    query_id = charge_medians(store, epsilon=epsilon, subject=subject)
-    coins = secret_generator()
-    chosen = np.flatnonzero(coins.random(len(part.counts)) < rate)
-    norms = np.zeros((0, len(grid)))
-    if len(chosen):
-        norms = measure(chosen, coins).users.numpy()
-    released = draw_medians(
-        {str(size): norms[:, column] for column, size in enumerate(grid)},
-        epsilon=epsilon,
-        query_id=query_id,
-    )
-    return GradientNorms(
-        model=Path(config.model).name,
-        users=users,
-        user_norms={size: released.medians[str(size)] for size in grid},
-        example_norm=released.medians["1"],
-        source=NormSource.DP_RELEASE,
-        ledger_line=query_id,
-    )
-
-
-Measure = Callable[[NDArray[np.int64], np.random.Generator], ProbedNorms]
-
-
-def _measurement(
-    store: UserStore,
-    config: TrainConfig,
-    split: StoreSplit,
-    grid: tuple[int, ...],
-    progress: Progress,
-) -> Measure:
-    """What measures users, each by a function of that user's examples and of coins alone."""
-    model = add_adapters(load_model(config, store), config)
-    loss = build_loss(config, model)
-
-    def measure(chosen: NDArray[np.int64], draw: np.random.Generator) -> ProbedNorms:
-        units = draw_units(split, chosen, most=grid[-1], draw=draw)
-        progress.stage("probe", len(units))
-        return probe_norms(model, loss, units, group_sizes=grid, done=progress.at)
-
-    return measure
 
 
 def draw_units(
@@ -178,9 +144,8 @@ def draw_units(
     """These users of a split as units, each with at most ``most`` examples in random order."""
     orders = [draw.permutation(int(count))[:most] for count in split.counts[chosen]]
     sizes = np.array([len(order) for order in orders], dtype=np.int64)
-    rows = split.gather(np.repeat(chosen, sizes), np.concatenate(orders))
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Units.from_flat(rows.tokens, rows.offsets, offsets, rows.targets)
+    return gather_units(split, np.repeat(chosen, sizes), np.concatenate(orders), offsets)
 
 
 def power_grid(largest: int) -> tuple[int, ...]:
@@ -194,13 +159,12 @@ def power_grid(largest: int) -> tuple[int, ...]:
     return (*powers, largest)
 
 
-def _quartiles(found: ProbedNorms) -> dict[str, dict[str, float]]:
+def _quartiles(probed: ProbedNorms) -> dict[str, dict[str, float]]:
     """How far the norms of users spread, by group size; operator-only."""
-    spread = {}
-    for name, quantile in _QUARTILES.items():
-        columns = {}
-        for column, size in enumerate(found.group_sizes):
-            norms = found.users[:, column]
-            columns[str(size)] = float(norms[norms.isfinite()].quantile(quantile))
-        spread[name] = columns
-    return spread
+    return {
+        name: {
+            str(size): float(norms[norms.isfinite()].quantile(level))
+            for size, norms in zip(probed.group_sizes, probed.users.T, strict=True)
+        }
+        for name, level in _QUARTILES.items()
+    }

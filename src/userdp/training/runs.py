@@ -1,20 +1,4 @@
-"""A run's folder: what lies in it, who may read it, who holds it, and whether it may go on.
-
-::
-
-    RUN/
-      ledger.jsonl     shareable: a line per attempted step
-      plan.json        shareable: the plan; none of a run without privacy
-      train.toml       shareable: all else that is needed to train again, as options of userdp train
-      config.json      shareable: public facts about the run and its store
-      model/           shareable: the released weights (safetensors), config, tokenizer
-      operator.jsonl   0600: losses, norms, counts, times
-      resume.json      0600: digests of what must not change; the store's is an exact function of
-                       everybody's text, so that whoever holds it could test a guess
-      checkpoints/     0700
-      tensorboard/     0700, if TensorBoard is installed
-      .lock            held by the process that trains
-"""
+"""Who holds a run's folder, and whether a run may begin or resume; see `userdp.ledger.folder`."""
 
 from __future__ import annotations
 
@@ -22,99 +6,51 @@ import fcntl
 import json
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.ledger import RunLedger, StoreLedger
-from userdp.ledger.journal import read_entries
+from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.run import is_begun
 from userdp.plan import Plan
 from userdp.version import __version__
 
 
-class RunFolder:
-    """The places in a run's folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.ledger = path / "ledger.jsonl"
-        self.plan = path / "plan.json"
-        self.train = path / "train.toml"
-        self.config = path / "config.json"
-        self.model = path / "model"
-        self.adapter = path / "adapter"
-        self.operator = path / "operator.jsonl"
-        self.resume = path / "resume.json"
-        self.checkpoints = path / "checkpoints"
-        self.tensorboard = path / "tensorboard"
-        self.lock = path / ".lock"
-
-    def read_config(self) -> dict[str, Any]:
-        """The public constants; `UseError` if there is no run here."""
-        return _read_json(self.config, "run")
-
-    def read_train(self) -> dict[str, Any]:
-        """The options of ``userdp train`` that the run began with; none of `make_private`.
-
-        Raises:
-            UseError: the file is damaged.
-        """
-        try:
-            options = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
-        except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError) as error:
-            raise UseError(f"{self.train} is damaged: {error}") from error
-        return dict(options)
-
-    def log(self, values: dict[str, Any]) -> None:
-        """Append a line to operator.jsonl."""
-        files.append_line(self.operator, values)
-
-
+@dataclass(kw_only=True, slots=True)
 class OpenRun:
     """A run folder that this process holds, with its ledger, until `close`.
 
     Guarantee: while it is open nobody else trains in this folder; the store has been charged with
     the whole plan before this exists.
+
+    Args:
+        run_id: random.
+        ledger: the run's.
+        store: the store's ledger; None for a trial, where the private selection was charged.
+        lock: descriptor of the lock file; None once it is closed.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        run_id: str,
-        ledger: RunLedger,
-        store: StoreLedger | None,
-        lock: int,
-    ) -> None:
-        self.folder = folder
-        self.run_id = run_id
-        self.ledger = ledger
-        self._store = store  # None where a selection pays
-        self._lock: int | None = lock
+    run_id: str
+    ledger: RunLedger
+    store: StoreLedger | None
+    lock: int | None
 
     def finish(self) -> None:
         """Note the end in the ledger and settle with the store."""
         self.ledger.finish()
-        if self._store is not None:
-            self._store.settle(self.run_id, steps=self.ledger.attempts)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the folder was let go."""
-        return self._lock is None
+        if self.store is not None:
+            self.store.settle(self.run_id, steps=self.ledger.attempts)
 
     def close(self) -> None:
         """Let go of the folder; twice does no harm."""
-        if self._lock is not None:
+        if self.lock is not None:
             self.ledger.close()
-            os.close(self._lock)
-            self._lock = None
+            os.close(self.lock)
+            self.lock = None
 
 
 def open_run(
@@ -123,23 +59,23 @@ def open_run(
     plan: Plan | None,
     *,
     identity: Mapping[str, str],
-    public: Mapping[str, Any],
+    facts: Mapping[str, Any],
     train: Mapping[str, Any] | None = None,
-    facts: Mapping[str, Any] | None = None,
+    unsafe_seeds: bool = False,
     resume: bool = False,
     trial_of: str | None = None,
 ) -> OpenRun:
-    """Begin a run in a new folder, or go on with one.
+    """Begin a run in a new folder, or continue one.
 
     Args:
         out: the folder.
         store: whose people are charged.
         plan: None for a run without privacy.
-        identity: digests of what must be the same when the run goes on; kept operator-only.
-        public: for config.json; public constants alone.
+        identity: digests of what must be the same when the run continues; kept operator-only.
+        facts: for the ledger's first line; only public constants.
         train: options of ``userdp train`` for train.toml, if that was how it began.
-        facts: public constants for the ledger's first line.
-        resume: go on with an interrupted run.
+        unsafe_seeds: sampling or noise has a known seed, so that the run may claim nothing.
+        resume: continue an interrupted run.
         trial_of: the private selection in the store's ledger that pays for this run.
 
     Raises:
@@ -157,9 +93,7 @@ def open_run(
     if resume and not out.is_dir():
         raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
     made = not out.exists()
-    if made:
-        _make_folder(out)
-    elif not out.is_dir():
+    if not made and not out.is_dir():
         raise UseError(f"{out} is a file, and a run needs a folder")
     lock = _hold(folder)
     try:
@@ -172,27 +106,27 @@ def open_run(
         files.sweep(out)
         charges = StoreLedger(store.path)
         if trial_of is not None:
-            if plan is None or (facts or {}).get("unsafe_seeds"):
+            if plan is None or unsafe_seeds:
                 raise UseError("a trial of a private selection needs a plan and secret seeds")
             charges.require_selection(trial_of, plan)
         if not begun:
-            files.write_json(
-                folder.config,
-                {"run_id": run_id, "userdp": __version__, "store": store.meta.store_id, **public},
-            )
             if plan is not None:
                 plan.save(folder.plan)
             if train is not None:
                 files.write_file(folder.train, _toml("train", train).encode())
+            # The last file of a beginning, so that a run that can be resumed has all of them.
             files.write_json(
                 folder.resume,
                 {"run_id": run_id, "store_path": str(store.path.resolve()), "digests": expected},
                 mode=files.OPERATOR_FILE,
             )
-        # From here on every piece is idempotent: a kill between two of them is resumed.
+        # From here on a kill between two lines does no harm: resuming does again only what is not
+        # done yet. The store is charged before the run's ledger exists, so that no step can be
+        # taken whose plan the store does not know.
         if trial_of is None and all(charge.run_id != run_id for charge in charges.charges()):
-            # A known seed voids the claim, so that such a run counts as one without privacy.
-            charges.reserve(run_id, None if (facts or {}).get("unsafe_seeds") else plan)
+            # Whoever knows the seed can undo the noise, so that such a run counts as one without
+            # privacy.
+            charges.reserve(run_id, None if unsafe_seeds else plan)
         if is_begun(folder.ledger):
             ledger = RunLedger.resume(folder.ledger)
         else:
@@ -200,10 +134,15 @@ def open_run(
                 folder.ledger,
                 plan=plan,
                 run_id=run_id,
-                facts={"userdp": __version__, "store": store.meta.store_id, **(facts or {})},
+                facts={
+                    **facts,
+                    "userdp": __version__,
+                    "store": store.meta.store_id,
+                    **({"unsafe_seeds": True} if unsafe_seeds else {}),
+                },
                 trial_of=trial_of,
             )
-        return OpenRun(folder, run_id, ledger, None if trial_of else charges, lock)
+        return OpenRun(run_id=run_id, ledger=ledger, store=None if trial_of else charges, lock=lock)
     except BaseException:
         os.close(lock)
         if made and not folder.resume.exists():
@@ -211,31 +150,10 @@ def open_run(
         raise
 
 
-def is_finished(folder: RunFolder) -> bool:
-    """Whether the run's ledger notes its end."""
-    if not folder.ledger.exists():
-        return False
-    entries = read_entries(folder.ledger)
-    return bool(entries) and entries[-1].get("kind") == "finish"
-
-
-def _make_folder(out: Path) -> None:
-    if not out.parent.exists():
-        try:
-            out.parent.mkdir(parents=True)
-        except OSError as error:
-            raise FailureError(f"cannot make the folder {out.parent}: {error.strerror}") from error
-    try:
-        out.mkdir()
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise FailureError(f"cannot make the folder {out}: {error.strerror}") from error
-
-
 def _hold(folder: RunFolder) -> int:
     """The lock of a run folder, held until its descriptor is closed (a kill closes it too)."""
     try:
+        folder.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
     except OSError as error:
         raise FailureError(f"cannot write to {folder.path}: {error.strerror}") from error
@@ -257,14 +175,12 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
             f"there is a run at {folder.path} already",
             hint="go on with it with --resume, or choose another --out",
         )
-    others = [
-        path.name
+    # What a beginning that was killed may have left, and nothing else.
+    ours = (folder.lock, folder.plan, folder.train)
+    if any(
+        path not in ours and not path.name.startswith(files.TEMPORARY)
         for path in folder.path.iterdir()
-        if path != folder.lock
-        and path not in (folder.config, folder.plan, folder.train)
-        and not path.name.startswith(files.TEMPORARY)
-    ]
-    if others:
+    ):
         raise UseError(
             f"{folder.path} is not empty and holds no run: nothing of it is overwritten",
             hint="choose another --out",
@@ -272,8 +188,13 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
 
 
 def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
-    kept = _read_json(folder.resume, "interrupted run")
-    if is_finished(folder):
+    try:
+        kept = json.loads(folder.resume.read_bytes())
+    except FileNotFoundError:
+        raise UseError(f"there is no interrupted run at {folder.path}") from None
+    except ValueError as error:
+        raise UseError(f"{folder.resume} is damaged: {error}") from error
+    if folder.finished:
         raise UseError(
             f"the run at {folder.path} is finished: its steps are spent",
             hint="train again in another --out, with a plan and a budget of its own",
@@ -282,7 +203,7 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
         if kept["digests"].get(name) != digest:
             raise UseError(
                 f"the {name} is not the one that the run at {folder.path} began with: its ledger "
-                "would tell of something else than what runs",
+                "would describe another run than the one that continues",
                 hint=f"resume with the {name} it began with, or begin a new run",
             )
     run_id: str = kept["run_id"]
@@ -290,19 +211,18 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
 
 
 def _remove_new(folder: RunFolder) -> None:
-    """Take away a folder that was made for a run which then could not begin."""
+    """Remove a folder that was made for a run which then could not begin."""
     files.sweep(folder.path)
-    for path in (folder.config, folder.plan, folder.train):
+    for path in (folder.plan, folder.train, folder.lock):
         path.unlink(missing_ok=True)
-    folder.lock.unlink(missing_ok=True)
     if not any(folder.path.iterdir()):
         folder.path.rmdir()
 
 
 def _toml(table: str, values: Mapping[str, Any]) -> str:
-    """One TOML table of plain values, those that are None left out.
+    """One TOML table of plain values; those that are None are left out.
 
-    JSON's way to write a string, a number, a truth value or a list of strings is TOML's too.
+    JSON and TOML write strings, numbers, truth values and lists of them alike.
     """
     lines = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}"
@@ -310,15 +230,3 @@ def _toml(table: str, values: Mapping[str, Any]) -> str:
         if value is not None
     ]
     return "\n".join([f"[{table}]", *lines, ""])
-
-
-def _read_json(path: Path, what: str) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UseError(f"there is no {what} at {path.parent}: it holds no {path.name}") from None
-    except ValueError as error:
-        raise UseError(f"{path} is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise UseError(f"{path} is damaged: it holds no JSON object")
-    return values

@@ -1,20 +1,18 @@
 """Perplexity of each training example under a model of public data, for `userdp.data.selections`.
 
-A user's selection may depend on that user's text and on public data alone (invariant 11), so the
-model must owe nothing to the store: scores of a model that was trained on it would let one user's
-text decide which examples of another are trained on.
+A user's selection may depend only on that user's text and on public data (invariant 11), so the
+model must not have been trained on the store: its scores would let one user's text decide which
+examples of another are trained on.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -23,8 +21,10 @@ from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
+from userdp.ledger.folder import facts_of_model
+from userdp.training.devices import fastest_device
+from userdp.training.losses import split_losses
 from userdp.training.models import read_model, require_fit, resolve
-from userdp.training.split_losses import split_losses
 from userdp.vocabulary import require_count
 
 _BLOCK = 8192
@@ -43,13 +43,13 @@ def score_store(
 ) -> dict[str, Any]:
     """Write ``exp(mean loss)`` of each example of ``split`` to ``out``, a file of mode 0600.
 
-    Guarantee: a score depends on its own example and the model; with a loss mask, on marked tokens
-    alone. NaN where an example has no target or its loss is not finite. Operator-only: scores are
+    Guarantee: a score depends on its own example and the model; with a loss mask, only on marked
+    tokens. NaN where an example has no target or its loss is not finite. Operator-only: scores are
     exact functions of private text.
 
     Args:
         store: whose examples are read.
-        model: "bundled", a folder, or a name on the hub; trained on public data alone.
+        model: "bundled", a folder, or a name on the hub; trained only on public data.
         out: the file; new.
         split: which examples.
         batch: examples in one pass.
@@ -76,14 +76,14 @@ def score_store(
         raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
     scorer = read_model(resolve(model))
     require_fit(scorer, model, store)
-    scorer = scorer.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    told = progress or NoProgress()
-    told.stage("score", total)
+    scorer = scorer.to(device or fastest_device())
+    reporter = progress or NoProgress()
+    reporter.stage("score", total)
     seen: list[NDArray[np.float32]] = []
 
     def blocks() -> Iterator[NDArray[np.float32]]:
         for begin in range(0, total, _BLOCK):
-            block = _scored(scorer, part, begin, min(begin + _BLOCK, total), batch, told)
+            block = _scored(scorer, part, begin, min(begin + _BLOCK, total), batch, reporter)
             seen.append(block)
             yield block
 
@@ -102,13 +102,9 @@ def require_public(model: str, store: UserStore) -> None:
     """Refuse a model that a run on this very store released.
 
     Raises:
-        UseError: the folder lies in a run's, and the run's configuration names this store.
+        UseError: the model lies in a run's folder whose ledger names this store.
     """
-    try:
-        config = json.loads((Path(model).resolve().parent / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return
-    if isinstance(config, dict) and config.get("store") == store.meta.store_id:
+    if facts_of_model(model).get("store") == store.meta.store_id:
         raise UseError(
             f"the model {model!r} was trained on this store: its scores would let one user's text "
             "choose which examples of another are trained on",

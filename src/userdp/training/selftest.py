@@ -6,7 +6,10 @@ import copy
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -26,12 +29,15 @@ from userdp.gradients import (
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.choice import choose
 from userdp.training.config import TrainConfig
+from userdp.training.devices import fastest_device
 from userdp.training.lora import add_adapters
 from userdp.training.models import read_model, resolve
 from userdp.vocabulary import require_count
 
 NORM_TOLERANCE = 1e-5
 _MOST_TOKENS = 128
+_LEFT_OUT = 3
+"""Units that are left out in turn, to measure by how much each moves the sum."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,13 +77,13 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
         ``engines``: for each its ``norm_error`` (largest relative difference of a unit's norm from
         the reference's in float64), ``largest_move`` (by how much leaving one unit out moved the
         sum, over C; for the first three units), ``step_ratio`` (median time over the ordinary
-        forward and backward pass of the same rows, interleaved) and ``passed``; and what `auto`
-        takes.
+        forward and backward pass of the same rows, interleaved) and ``passed``; and the engine
+        that `auto` takes, with its reason.
 
     Raises:
         UseError: there is no such model or device, or the model is too short for ``length``.
     """
-    device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = config.device or fastest_device()
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -98,10 +104,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     ratios = _step_ratios(model, units, bound, rounds=config.rounds)
     engines = []
     for name in ENGINES:
-        engine = get_engine(name)
-        found = engine(model, causal_lm_loss, units, l2_clip_norm=bound, micro_batch=rows)
-        off = float(((found.norms - exact.norms) / exact.norms).abs().max())
-        move = _largest_move(engine, model, units, bound, found) / bound
+        off, move = _exactness(get_engine(name), model, units, bound, exact)
         engines.append(
             {
                 "engine": name,
@@ -126,7 +129,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
 
 
 def _move_adapters(model: nn.Module) -> None:
-    """Adapters are born as zeros, which would leave half of them without a gradient."""
+    """Adapters begin as zeros, which would leave half of them without a gradient."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -156,28 +159,29 @@ def _cohort(model: nn.Module, config: SelftestConfig, length: int, device: str) 
     ).to(device)
 
 
-def _largest_move(
-    engine: Engine, model: nn.Module, units: Units, bound: float, everybody: ClippedSum
-) -> float:
-    moves = []
-    for out in range(min(3, len(units))):
-        kept = [k for k in range(len(units)) if k != out]
-        rows = [r for k in kept for r in range(int(units.offsets[k]), int(units.offsets[k + 1]))]
-        sizes = units.offsets.diff()[kept]
-        without = engine(
+def _exactness(
+    engine: Engine, model: nn.Module, units: Units, bound: float, exact: ClippedSum
+) -> tuple[float, float]:
+    """The largest relative error of a norm; by how much a unit moved a sum at most, over C.
+
+    The sums are of all units, of all but the first, of all but the first two, and so on.
+    """
+    sums = [
+        engine(
             model,
             causal_lm_loss,
-            Units(
-                input_ids=units.input_ids[rows],
-                lengths=units.lengths[rows],
-                offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
-            ),
+            units.select(first, len(units)),
             l2_clip_norm=bound,
             micro_batch=len(units.lengths),
         )
-        apart = squared_norm(everybody.value[n] - v for n, v in without.value.items())
-        moves.append(math.sqrt(apart))
-    return max(moves)
+        for first in range(min(_LEFT_OUT + 1, len(units)))
+    ]
+    off = float(((sums[0].norms - exact.norms) / exact.norms).abs().max())
+    moves = [
+        math.sqrt(squared_norm(value - without.value[name] for name, value in whole.value.items()))
+        for whole, without in pairwise(sums)
+    ]
+    return off, max(moves) / bound
 
 
 def _step_ratios(model: nn.Module, units: Units, bound: float, *, rounds: int) -> dict[str, float]:
@@ -189,25 +193,21 @@ def _step_ratios(model: nn.Module, units: Units, bound: float, *, rounds: int) -
         losses = causal_lm_loss(model, units.input_ids, units.lengths)
         torch.autograd.grad(losses.mean(), parameters, allow_unused=True)
 
-    def seconds(name: str | None) -> float:
+    def seconds(step: Callable[[], object]) -> float:
         _wait(units)
         begin = time.perf_counter()
-        if name is None:
-            plain()
-        else:
-            engine = get_engine(name)
-            engine(model, causal_lm_loss, units, l2_clip_norm=bound, micro_batch=rows)
+        step()
         _wait(units)
         return time.perf_counter() - begin
 
     ratios: dict[str, list[float]] = {name: [] for name in ENGINES}
-    for round_ in range(rounds + 1):
-        base = seconds(None)
+    for _ in range(rounds + 1):
+        base = seconds(plain)
         for name in ENGINES:
-            ratio = seconds(name) / base
-            if round_:  # the first warms up
-                ratios[name].append(ratio)
-    return {name: statistics.median(found) for name, found in ratios.items()}
+            engine = partial(get_engine(name), l2_clip_norm=bound, micro_batch=rows)
+            ratios[name].append(seconds(partial(engine, model, causal_lm_loss, units)) / base)
+    # The first round warms up caches and compilers.
+    return {name: statistics.median(of_rounds[1:]) for name, of_rounds in ratios.items()}
 
 
 def _wait(units: Units) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +46,3 @@ def operator_facts(
         "non_finite": summed.non_finite,
         "seconds": round(seconds, 4),
     }
-
-
-def finite_or_none(value: float) -> float | None:
-    """JSON knows no NaN."""
-    return value if math.isfinite(value) else None

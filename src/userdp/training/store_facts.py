@@ -1,13 +1,16 @@
-"""What a store's preparation adds to the assumptions of a claim: constants for config.json."""
+"""What a store's preparation allows a claim to say, and what it adds to the claim's assumptions."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from userdp.data.ownership import first_owner_facts
+from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.ledger.folder import facts_of_model
+from userdp.plan import Plan
+from userdp.vocabulary import Adjacency
 
 _MAY_NAME_SEVERAL = ("jsonl", "csv", "parquet", "hf", "mbox", "maildir")
 
@@ -21,36 +24,86 @@ def store_facts(store: UserStore, *, base_model: str | None = None) -> dict[str,
 
     Args:
         store: that is trained on.
-        base_model: where training begins; a folder in a run's is asked what it was trained on.
+        base_model: where training begins; for a model in a run's folder, what that run says of its
+            own text is added.
 
     Returns:
         Any of ``owners`` (the assumption, in words) and ``filtered_against_private`` (names of the
         private data that the training text, or the base model's, was filtered against).
     """
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     rule = store.meta.ownership
     kinds = store.meta.sources
     if rule["rule"] != "greedy" and (
         "assumption" in rule or any(kind.get("kind") in _MAY_NAME_SEVERAL for kind in kinds)
     ):
-        found["owners"] = first_owner_facts()["assumption"]
+        facts["owners"] = first_owner_facts()["assumption"]
     against = {
         str(provenance["private_data"])
         for kind in kinds
         for provenance in kind.get("filtered_against_private", ())
     }
-    against |= _of_base(base_model)
+    if base_model is not None:
+        of_base = facts_of_model(base_model).get("store_facts", {})
+        against |= set(of_base.get("filtered_against_private", ()))
     if against:
-        found["filtered_against_private"] = sorted(against)
-    return found
+        facts["filtered_against_private"] = sorted(against)
+    return facts
 
 
-def _of_base(model: str | None) -> set[str]:
-    """What the run that released ``model`` says of its own text."""
-    if model is None:
-        return set()
-    try:
-        config = json.loads((Path(model).resolve().parent / "config.json").read_bytes())
-        return set(map(str, config["store_facts"]["filtered_against_private"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
+def require_covered(store: UserStore, plan: Plan) -> None:
+    """Refuse a plan whose adjacency is not the one that the store's preparation supports.
+
+    A store of ``--owners greedy --records-per-user K`` holds records of several owners, so that
+    one user's text lies with others too. Over it a plan must claim ``fixed-graph`` adjacency, with
+    example-level sampling (`Plan` sees to that) and ``group_size`` at least K: then no cap binds,
+    whether a record trains depends only on its own text, and a user owns at most G of what trains.
+
+    A split of held-out records by their number among their holder's *usable* records would break
+    that: a user who empties a shared record moves the holder's later records from one split to the
+    other, though they are not this user's. Such stores are refused.
+
+    Raises:
+        UseError: says which of these does not hold, and the way out.
+    """
+    rule = store.meta.ownership
+    bounded = rule["adjacency"] == Adjacency.FIXED_GRAPH
+    claimed = plan.sampling.adjacency is Adjacency.FIXED_GRAPH
+    if claimed and not bounded:
+        raise UseError(
+            f"the plan claims fixed-graph adjacency, and each record of the store at {store.path} "
+            "has one user: its claims are for add-or-remove",
+            hint="use --sampling examples",
+        )
+    if not bounded:
+        return
+    bound = int(rule["records_per_user"])
+    if not claimed:
+        raise UseError(
+            f"the records of the store at {store.path} have several owners, bounded for "
+            f"fixed-graph adjacency: a claim that says {plan.sampling.adjacency} would be false",
+            hint=f"train with --sampling fixed-graph --group-size {bound}, or "
+            "prepare with --owners first, where a record belongs only to its first owner",
+        )
+    group = plan.sampling.group_size
+    if group < bound:
+        raise UseError(
+            f"users own up to {bound} records of the store at {store.path}, and the plan's "
+            f"group_size is {group}: the cap would choose among one holder's records by "
+            "how many of them are usable, which other users decide",
+            hint=f"use --group-size {bound}, or prepare with --records-per-user {group}",
+        )
+    split = store.meta.sources[0].get("split", SplitRule.HASH)
+    by_number = split == SplitRule.HASH and store.meta.held_out_examples > 0
+    if by_number or split == SplitRule.FIRST_PART:
+        raise UseError(
+            f"records of the store at {store.path} were held out by their number among their "
+            "holder's usable records: under fixed-graph adjacency one user's text would move "
+            "records of others from one split to the other",
+            hint="prepare it with --split hash --held-out-examples 0",
+        )
+    if int(store.split("train").counts.max(initial=0)) > bound:
+        raise UseError(
+            f"the store at {store.path} is damaged: a user holds more than {bound} records",
+            hint="prepare it again from its source",
+        )
