@@ -185,11 +185,11 @@ def test_broken_twin_an_account_that_forgets_an_option_is_caught(
 ) -> None:
     from userdp.cli import account
 
-    honest = account.emit
+    honest = account.priced_answer
 
-    def deaf(result: dict[str, Any], **options: Any) -> None:
-        honest({key: value for key, value in result.items() if key != "curve"}, **options)
+    def deaf(result: dict[str, Any]) -> Any:
+        return honest({key: value for key, value in result.items() if key != "curve"})
 
-    monkeypatch.setattr(account, "emit", deaf)
+    monkeypatch.setattr(account, "priced_answer", deaf)
     with pytest.raises(AssertionError, match="is ignored"):
         require_all_heard(capsys, ["--ledger", str(places["interrupted"])], (["--curve"],))

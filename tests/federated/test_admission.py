@@ -16,7 +16,7 @@ from userdp.federated.data import SubjectItems
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import ModelKind, ModelSpec
 from userdp.federated.silo import DATA_FILE, PLAN_FILE, Silo, look
-from userdp.json_files import write_json
+from userdp.files import write_json
 
 LSTM = ModelSpec(kind=ModelKind.LSTM, width=4, inputs=12, outputs=12)
 WORDS = ModelSpec(kind=ModelKind.CAUSAL_LM, width=1, inputs=5, outputs=12, base="bundled")

@@ -155,8 +155,10 @@ def audit_run(
         result["flagged"] = contradictions(again, claimed.epsilon)
         result["false_alarm"] = 0.0 if math.isinf(claimed.epsilon) else again.false_alarm
     result["passed"] = not result["flagged"]
-    files.write_json(place / RESULT, _plain(result), mode=files.OPERATOR_FILE)
-    folder.log({"kind": "audit", **{k: _plain(result[k]) for k in ("flagged", "epsilon_lower")}})
+    files.write_json(place / RESULT, files.finite(result), mode=files.OPERATOR_FILE)
+    folder.log(
+        {"kind": "audit", **{k: files.finite(result[k]) for k in ("flagged", "epsilon_lower")}}
+    )
     return result
 
 
@@ -179,14 +181,3 @@ def _seconds_of(operator: Path) -> float | None:
     lines = map(json.loads, operator.read_text(encoding="utf-8").splitlines())
     found = [float(line["seconds"]) for line in lines if line.get("kind") == "step"]
     return sum(found) if found else None
-
-
-def _plain(value: Any) -> Any:
-    """For JSON, which has neither infinity nor NaN."""
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
-from userdp.cli.output import emit, print_warning, stderr
+from userdp.cli.output import Answer, print_warning, stderr
 from userdp.errors import UseError
 
 AlgorithmName = Literal["fedavg", "local-item-dp", "local-group-dp", "higradavg-dp", "user-ldp"]
@@ -47,8 +46,7 @@ def federate(
     submit: str | None = None,
     claim: bool = False,
     cpus: int | None = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Train across silos with privacy for subjects whose items lie in several of them.
 
     DATA is `digits` (scikit-learn's, of made-up hands), a JSON Lines file with the fields user and
@@ -88,14 +86,11 @@ def federate(
         submit: send the federation in the folder DATA to this SuperLink connection.
         claim: recompute what the ledgers of the federation in the folder DATA add up to.
         cpus: processors of the simulation.
-        json: print one JSON object on stdout.
     """
     if submit is not None:
-        _submit(Path(data), submit, json=json)
-        return
+        return _submit(Path(data), submit)
     if claim:
-        _claim(Path(data), json=json)
-        return
+        return _claim(Path(data))
     if out is None:
         raise UseError("--out is missing: the folder of the new federation")
     if out.exists():
@@ -168,7 +163,7 @@ def federate(
             model=spec,
         )
     left_out = {"items_unreadable": unreadable, "items_left_out_by_the_cap": dropped}
-    _run(out, plan, parts, held, runtime=runtime, cpus=cpus, left_out=left_out, json=json)
+    return _run(out, plan, parts, held, runtime=runtime, cpus=cpus, left_out=left_out)
 
 
 def _readable(spec: Any, *parts: Any) -> tuple[list[Any], int]:
@@ -188,8 +183,7 @@ def _run(
     runtime: str,
     cpus: int | None,
     left_out: dict[str, int],
-    json: bool,
-) -> None:
+) -> Answer:
     from userdp.federated.simulation import claim_of, make_federation, run_flower, run_in_process
 
     make_federation(out, plan, parts)
@@ -224,7 +218,7 @@ def _run(
         result["claim"] = claim_of(out, plan).to_dict()
         result["claims_of_the_plan"] = [asdict(g) for g in plan.guarantees()]
         result["operator_only"] |= {"accuracy": right, "loss": loss, "held_out_items": held.items}
-    emit(result, json=json, render=lambda console: _print(console, plan, result))
+    return Answer(values=result, parts=_parts(plan, result))
 
 
 def _other(plan: Any) -> dict[str, Any] | None:
@@ -253,70 +247,62 @@ def _other(plan: Any) -> dict[str, Any] | None:
     }
 
 
-def _print(console: Console, plan: Any, result: dict[str, Any]) -> None:
-    def say(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False)
-
-    say(
+def _parts(plan: Any, result: dict[str, Any]) -> Iterator[str]:
+    yield (
         f"{plan.algorithm}, accounting {plan.accounting}: {plan.silos} silos, {plan.rounds} rounds "
         f"of {plan.local_steps} local steps, noise multiplier {plan.noise_multiplier:.4g}."
     )
     other = result["other_accounting"]
     if other:
         flaws = f", unsound by ({', '.join(other['flaws'])})" if other["flaws"] else ""
-        say(
+        yield (
             f"By the accounting {other['accounting']}{flaws}: noise multiplier "
             f"{other['noise_multiplier']:.4g}, {other['rounds']} rounds."
         )
     for letter, why in plan.flaws.items():
-        say(f"No epsilon is claimed ({letter}): {why}.")
-    found = result["operator_only"]
-    if found["items_unreadable"]:
-        say(
-            f"Operator-only: {found['items_unreadable']} items hold a class or a token that the "
+        yield (f"No epsilon is claimed ({letter}): {why}.")
+    kept = result["operator_only"]
+    if kept["items_unreadable"]:
+        yield (
+            f"Operator-only: {kept['items_unreadable']} items hold a class or a token that the "
             "model does not have, and count as absent."
         )
-    if found["items_left_out_by_the_cap"]:
-        say(
-            f"Operator-only: {found['items_left_out_by_the_cap']} items were left out by the cap "
+    if kept["items_left_out_by_the_cap"]:
+        yield (
+            f"Operator-only: {kept['items_left_out_by_the_cap']} items were left out by the cap "
             "of a subject."
         )
     if "app" in result:
-        say(f"Flower app: {result['app']}; give each silo its own folder (docs/federated.md).")
+        yield (f"Flower app: {result['app']}; give each silo its own folder (docs/federated.md).")
         return
     claim = result["claim"]
     if math.isfinite(claim["epsilon"]):
-        say(f"Claim: {plan.guarantee(subject_steps=claim['subject_steps'])}.")
-    say(
-        f"Operator-only: accuracy {found['accuracy']:.3f}, loss {found['loss']:.3f} on "
-        f"{found['held_out_items']} held-out items; exact, not differentially private."
+        yield (f"Claim: {plan.guarantee(subject_steps=claim['subject_steps'])}.")
+    yield (
+        f"Operator-only: accuracy {kept['accuracy']:.3f}, loss {kept['loss']:.3f} on "
+        f"{kept['held_out_items']} held-out items; exact, not differentially private."
     )
 
 
-def _claim(folder: Path, *, json: bool) -> None:
+def _claim(folder: Path) -> Answer:
     from userdp.federated.ledger import LEDGER_FILE, federation_claim
 
-    found = federation_claim(sorted(folder.glob(f"silo-*/{LEDGER_FILE}")))
-    emit(
-        {"federation": str(folder), "claim": found.to_dict()},
-        json=json,
-        render=lambda console: console.print(
-            f"{found.guarantee}: {found.subject_steps} local steps of the silos that may hold a "
-            "subject" + (f"; unsound by ({', '.join(found.flaws)})" if found.flaws else ""),
-            soft_wrap=True,
-            markup=False,
-        ),
+    claim = federation_claim(sorted(folder.glob(f"silo-*/{LEDGER_FILE}")))
+    return Answer(
+        values={"federation": str(folder), "claim": claim.to_dict()},
+        parts=[
+            f"{claim.guarantee}: {claim.subject_steps} local steps of the silos that may hold a "
+            "subject" + (f"; unsound by ({', '.join(claim.flaws)})" if claim.flaws else "")
+        ],
     )
 
 
-def _submit(folder: Path, connection: str, *, json: bool) -> None:
+def _submit(folder: Path, connection: str) -> Answer:
     from userdp.federated.deployment import submit
 
     said = submit(folder, connection)
-    emit(
-        {"federation": str(folder), "connection": connection, "flower": said},
-        json=json,
-        render=lambda console: console.print(said, soft_wrap=True, markup=False),
+    return Answer(
+        values={"federation": str(folder), "connection": connection, "flower": said}, parts=[said]
     )
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import Answer, print_note
 from userdp.cli.progress import StepBar
 from userdp.cli.train import warn_of_delta
 from userdp.codec import encode
 from userdp.errors import UseError
+from userdp.reporting.table import Table, table_of
 from userdp.training.config import OptimizerName, TrainConfig, train_config
 from userdp.vocabulary import delta_up, round_up
 
@@ -69,8 +70,7 @@ def sweep(
     no_tensorboard: bool = False,
     allow_large_delta: bool = False,
     config: Annotated[FixedConfig | None, Parameter(name="*")] = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Train a grid of settings and choose the one of least held-out loss.
 
     Each candidate is a run of its own in DIR/trial-001 and on; the chosen one is copied to
@@ -104,7 +104,6 @@ def sweep(
         allow_large_delta: begin even where a plan's delta is not below 1 over its declared
             population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
-        json: print one JSON object on stdout.
     """
     from userdp.data.store import UserStore
     from userdp.sweeping.request import TuningMode
@@ -137,7 +136,7 @@ def sweep(
             repetitions=_repetitions(tuning, mean_trials, distribution),
         )
     with StepBar() as bar:
-        found = run_sweep(
+        swept = run_sweep(
             opened,
             out,
             request,
@@ -145,10 +144,10 @@ def sweep(
             resume=resume,
             tensorboard=not no_tensorboard,
             progress=bar,
-            say=lambda text: stderr.print(text, markup=False, soft_wrap=True),
+            say=print_note,
         )
-    result = describe(found, opened)
-    emit(result, json=json, render=lambda console: _print(console, result))
+    result = describe(swept, opened)
+    return Answer(values=result, parts=_parts(result))
 
 
 def _request(
@@ -212,55 +211,56 @@ def _repetitions(
     return TruncatedNegativeBinomial.of_mean(mean, eta=1.0 if distribution == "geometric" else 0.0)
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
+    def claimed(epsilon: float) -> str:
+        return "none" if math.isinf(epsilon) else round_up(epsilon)
+
     if result["operator_only"]:
-        console.print("[bold]Operator-only[/]: the losses are exact numbers about people's text.\n")
+        yield "Operator-only: the losses are exact numbers about people's text.\n"
     if result["trials"]:
-        _print_trials(console, result["trials"])
-        console.print()
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    table.add_row("chosen by", result["chosen_by"])
+        yield _trials(result["trials"])
+        yield ""
+    rows = [("chosen by", result["chosen_by"])]
     if result["winner"] is None:
-        table.add_row("winner", "none: no candidate was drawn, so nothing was trained")
+        rows.append(("winner", "none: no candidate was drawn, so nothing was trained"))
     else:
-        epsilon = float(result["epsilon"])
-        shown = "none" if math.isinf(epsilon) else round_up(epsilon)
-        table.add_row("winner", result["winner"])
-        for name, value in result["settings"].items():
-            if value is not None:
-                table.add_row(name.replace("_", " "), str(value))
-        table.add_row("epsilon", f"[bold]{shown}[/]")
-        table.add_row("delta", delta_up(result["delta"]))
-        for name in ("unit", "adjacency", "accountant", "composition"):
-            table.add_row(name, str(result[name]))
-    everything = float(result["store_epsilon"])
-    table.add_row("the store's epsilon", "none" if math.isinf(everything) else round_up(everything))
-    console.print(table)
+        settings = {k: str(v) for k, v in result["settings"].items() if v is not None}
+        rows += [
+            ("winner", result["winner"]),
+            *((name.replace("_", " "), value) for name, value in settings.items()),
+            ("epsilon", claimed(float(result["epsilon"]))),
+            ("delta", delta_up(result["delta"])),
+            *(
+                (name, str(result[name]))
+                for name in ("unit", "adjacency", "accountant", "composition")
+            ),
+        ]
+    rows.append(("the store's epsilon", claimed(float(result["store_epsilon"]))))
+    yield Table(rows=rows, strong=[n for n, row in enumerate(rows) if row[0] == "epsilon"])
     if result["tuning"] == "private-selection":
-        console.print(
+        yield (
             "\nOnly winner/ may be handed on: the other trials, their number, and how long all of "
-            "it took are the operator's.",
-            soft_wrap=True,
+            "it took are for the operator only."
         )
 
 
-def _print_trials(console: Console, trials: list[dict[str, Any]]) -> None:
+def _trials(trials: list[dict[str, Any]]) -> Table:
+    """The trials, with the settings that differ between them."""
     names = [
         name
         for name in ("algorithm", "l2_clip_norm", "learning_rate", "optimizer")
         if len({trial[name] for trial in trials}) > 1
     ]
-    table = Table(box=None, pad_edge=False)
-    for name in ("trial", *(name.replace("_", " ") for name in names), "loss per user", ""):
-        table.add_column(name, justify="right")
-    for trial in trials:
-        loss = trial["loss"]
-        table.add_row(
-            str(trial["trial"]),
-            *(str(trial[name]) for name in names),
-            "–" if loss is None else f"{loss:.4f}",
-            trial["note"] or "",
-        )
-    console.print(table)
+    return table_of(
+        trials,
+        {
+            "trial": lambda trial: str(trial["trial"]),
+            **{name.replace("_", " "): partial(_text, name) for name in names},
+            "loss per user": lambda trial: trial["loss"] and f"{trial['loss']:.4f}",
+            "note": lambda trial: trial["note"] or "",
+        },
+    )
+
+
+def _text(name: str, trial: dict[str, Any]) -> str:
+    return str(trial[name])

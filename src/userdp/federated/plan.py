@@ -27,7 +27,7 @@ from userdp.federated.accounting import (
     subject_probability,
     tight_noise,
 )
-from userdp.json_files import read_json
+from userdp.files import read_json
 from userdp.sampling import poisson
 from userdp.vocabulary import (
     NONE,

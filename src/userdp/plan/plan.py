@@ -16,7 +16,7 @@ from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.clip import Clip, ClipForm, sum_noise_multiplier
 from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
-from userdp.json_files import read_json, write_json
+from userdp.files import read_json, write_json
 from userdp.noise.gaussian import Gaussian
 from userdp.plan.origin import Origin
 from userdp.sampling import Sampling
