@@ -257,7 +257,7 @@ def test_a_noisy_total_is_half_the_bound_less_the_loss_of_each_user():
 
 
 def test_the_options_of_a_trial_are_its_configuration(tmp_path):
-    from userdp.training.runs import RunFolder
+    from userdp.ledger import RunFolder
 
     config = dataclasses.replace(CONFIG, activation_checkpointing=True, weight_decay=0.1)
     arguments = train_arguments(

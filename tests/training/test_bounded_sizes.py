@@ -13,13 +13,12 @@ from tests.plans import plan_of_size
 from userdp.auditing.audit_run import audit_run
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import RunFolder, StoreLedger, claim
 from userdp.ledger.journal import read_entries
 from userdp.plan import Plan
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedExamples, TruncatedUsers
 from userdp.sampling.coins import poisson_indices
 from userdp.training.loop import train
-from userdp.training.runs import RunFolder
 
 KINDS = [FixedSizeUsers, FixedSizeExamples, TruncatedUsers, TruncatedExamples]
 FIXED = KINDS[:2]

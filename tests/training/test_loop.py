@@ -12,7 +12,7 @@ from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_s
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.gradients import ENGINES
-from userdp.ledger import claim
+from userdp.ledger import RunFolder, claim
 from userdp.training import loop, private
 from userdp.training.config import (
     Averaging,
@@ -27,7 +27,6 @@ from userdp.training.evaluate_run import evaluate_run
 from userdp.training.evaluation import evaluate
 from userdp.training.loop import train
 from userdp.training.models import read_model, weights_digest
-from userdp.training.runs import RunFolder
 from userdp.training.schedules import learning_rate
 from userdp.vocabulary import NONE
 

@@ -57,9 +57,9 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     stages = _Stages(["prepare", *("train" for _ in names), *("evaluate" for _ in names), "report"])
     from userdp.cli.report import build_report
     from userdp.data.splits import Split
+    from userdp.ledger import RunFolder
     from userdp.training.evaluate_run import evaluate_run
     from userdp.training.loop import train
-    from userdp.training.runs import RunFolder
 
     with stages.next("prepare", "docstrings of installed packages to a user store") as bar:
         store = _prepare(recipe, out / "store", bar)

@@ -93,7 +93,7 @@ def generate(
     else:
         _write(out, texts)
     if store is not None:
-        from userdp.training.runs import RunFolder
+        from userdp.ledger import RunFolder
 
         checked = _check(store, texts, check_tokens)
         RunFolder(run).log({"kind": "verbatim check", **checked})

@@ -157,21 +157,23 @@ def _choose_plan(
 
 
 def _kept_plan(out: Path) -> Plan | PlainPlan:
+    from userdp.ledger import RunFolder
     from userdp.plan import Plan
-    from userdp.training.runs import RunFolder
 
     folder = RunFolder(out)
-    kept = folder.read_config()
     if folder.plan.exists():
         return Plan.load(folder.plan)
-    return PlainPlan(steps=kept["steps"], batch_size=kept["batch_size"])
+    options = folder.read_train()
+    if options.get("privacy") != "none":
+        raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
+    return PlainPlan(steps=options["steps"], batch_size=options["batch_size"])
 
 
 def _choose_config(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
     """The configuration of the options, or of the run that is resumed."""
     if config is not None or not resume:
         return config or TrainConfig()
-    from userdp.training.runs import RunFolder
+    from userdp.ledger import RunFolder
 
     return train_config(RunFolder(out).read_train())
 

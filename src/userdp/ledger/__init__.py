@@ -5,7 +5,8 @@ for the people whose data it is, `claim` turns either into a `Guarantee`.
 """
 
 from userdp.ledger.claim import Claim, claim
+from userdp.ledger.folder import RunFolder
 from userdp.ledger.run import RunLedger
 from userdp.ledger.store import StoreLedger
 
-__all__ = ["Claim", "RunLedger", "StoreLedger", "claim"]
+__all__ = ["Claim", "RunFolder", "RunLedger", "StoreLedger", "claim"]

@@ -11,6 +11,7 @@ from userdp.accounting.mechanisms import NoisySteps
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
 from userdp.ledger import store as store_ledger
+from userdp.ledger.folder import LEDGER
 from userdp.ledger.journal import read_entries
 from userdp.plan import Plan, StepRecord
 from userdp.sampling import poisson
@@ -84,8 +85,12 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
     if delta is not None:
         require_delta(delta)
     if path.is_dir():
-        path = path / store_ledger.FILE_NAME
-    entries = read_entries(path)
+        path = path / LEDGER
+    return claim_of(path, read_entries(path), delta=delta)
+
+
+def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None = None) -> Claim:
+    """`claim` of the entries of the ledger at ``path``, for who has read them already."""
     if not entries:
         raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
     if entries[0].get("kind") == "store":

@@ -9,7 +9,6 @@ from enum import StrEnum
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.reporting.markdown import visible
 from userdp.reporting.run_facts import RunFacts
-from userdp.reporting.store_facts import read_store_facts
 
 
 class Grade(StrEnum):
@@ -48,25 +47,24 @@ class Assumption:
 
 def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
     """The assumptions of these runs' claims, the most critical first."""
-    found = [*_ALWAYS, *_noise(runs)]
+    rests = [*_ALWAYS, *_noise(runs)]
     samplings = [run.plan.sampling for run in runs if run.plan is not None]
     if not all(sampling.by_user for sampling in samplings):
-        found.append(_CAP)
+        rests.append(_CAP)
     assumed = {one.key: one for sampling in samplings for one in sampling.words.assumes}
-    found += [Assumption(grade=Grade.CRITICAL, **asdict(one)) for one in assumed.values()]
+    rests += [Assumption(grade=Grade.CRITICAL, **asdict(one)) for one in assumed.values()]
     if any(run.settings.get("selection", "").endswith("perplexity") for run in runs):
-        found.append(_SCORES)
-    told = [read_store_facts(run.path) for run in runs]
-    found += [_owners(words) for words in sorted({f.owners for f in told if f.owners})]
-    against = sorted({name for facts in told for name in facts.filtered_against})
-    found += [_filtered(against)] if against else []
+        rests.append(_SCORES)
+    rests += [_owners(words) for words in sorted({run.owners for run in runs if run.owners})]
+    against = sorted({name for run in runs for name in run.filtered_against})
+    rests += [_filtered(against)] if against else []
     if len(runs) > 1:
-        found.append(_SEVERAL)
-    found += [_basis(basis) for basis in _uncovered_bases(runs)]
+        rests.append(_SEVERAL)
+    rests += [_basis(basis) for basis in _uncovered_bases(runs)]
     if any(run.plan is not None and not run.claim.complete for run in runs):
-        found.append(_INTERRUPTED)
+        rests.append(_INTERRUPTED)
     order = list(Grade)
-    return tuple(sorted(found, key=lambda assumption: order.index(assumption.grade)))
+    return tuple(sorted(rests, key=lambda assumption: order.index(assumption.grade)))
 
 
 def _told(text: str) -> str:

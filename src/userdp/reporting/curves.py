@@ -223,7 +223,9 @@ def _inline(figure: Figure, plot: Plot) -> str:
     )
 
 
-def points(values: Sequence[tuple[float, float | None]]) -> tuple[tuple[float, ...], ...]:
+def points(
+    values: Sequence[tuple[float, float | None]],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """``(xs, ys)`` of the pairs that have a y."""
     kept = [(x, y) for x, y in values if y is not None]
     return tuple(x for x, _ in kept), tuple(y for _, y in kept)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from userdp.reporting.markdown import Ready, escaped
@@ -58,16 +59,20 @@ class Table:
 
 
 def table_of(
-    items: Iterable[Item], columns: Mapping[str, Callable[[Item], Any]], **others: Any
+    items: Iterable[Item], columns: Mapping[str, str | Callable[[Item], Any]], **others: Any
 ) -> Table:
     """A table with a row for each item, whose columns are functions of it.
 
     Args:
         items: one for each row.
-        columns: by heading, what stands there; None becomes `MISSING`.
+        columns: by heading, what stands there: a function of the item, or the name of the value of
+            a mapping. None becomes `MISSING`.
         others: further fields of `Table`.
     """
-    cells = [[read(item) for read in columns.values()] for item in items]
+    readers: list[Callable[[Any], Any]] = [
+        itemgetter(read) if isinstance(read, str) else read for read in columns.values()
+    ]
+    cells = [[read(item) for read in readers] for item in items]
     rows = [[MISSING if cell is None else cell for cell in row] for row in cells]
     rows = [[cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows]
     return Table(rows=rows, columns=tuple(columns), **others)

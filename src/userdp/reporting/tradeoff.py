@@ -65,16 +65,15 @@ def trade_offs(
 
     Guarantee: no plot holds two units or adjacencies, nor losses on different people.
     """
-    facts = {run.path: found for run, found in zip(runs, operator, strict=True)}
+    facts = {run.path: one for run, one in zip(runs, operator, strict=True)}
     plots: list[Plot] = []
     for group in comparison.groups:
         people: dict[tuple[object, ...], list[Point]] = {}
         for run in group:
-            found = facts[run.path]
-            if found.after is not None and run.plan is not None:
-                base = found.before.loss if found.before else None
-                point = Point(run=run, loss=found.after.loss, base=base)
-                people.setdefault(_people(run, found.after), []).append(point)
+            before, after = facts[run.path].before, facts[run.path].after
+            if after is not None and run.plan is not None:
+                point = Point(run=run, loss=after.loss, base=before.loss if before else None)
+                people.setdefault(_people(run, after), []).append(point)
         for points in people.values():
             if len(points) > 1:
                 plots += _plots(points, first=len(plots))

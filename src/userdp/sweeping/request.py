@@ -14,7 +14,7 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.plan import FixedGrid, Plan, PrivateSelection, Tuning
+from userdp.plan import Plan, Tuning
 from userdp.plan.origin import in_words, uncovered
 from userdp.plan.tuning import divided, selected
 from userdp.training.adjacency import require_covered
@@ -78,7 +78,7 @@ class SweepRequest:
 
     @property
     def in_words(self) -> str:
-        """How the winner was chosen, for its config.json and its report."""
+        """How the winner was chosen, for its ledger and its report."""
         if self.mode is TuningMode.NON_PRIVATE:
             chosen = (
                 f"non-private tuning on {self.split} ({len(self.candidates)} candidates, of which "
@@ -112,7 +112,7 @@ def grid(
         axes: values of fields of `TrainConfig`, by name.
     """
     used = {name: values for name, values in (axes or {}).items() if values}
-    found = [
+    candidates = [
         Candidate(
             plan=plan if clip is None else replace(plan, clip=replace(plan.clip, l2_norm=clip)),
             config=replace(base, **dict(zip(used, values, strict=True))),
@@ -121,12 +121,12 @@ def grid(
         for clip in (l2_clip_norms or (None,))
         for values in itertools.product(*used.values())
     ]
-    if len(set(found)) < len(found):
+    if len(set(candidates)) < len(candidates):
         raise UseError(
             "two candidates of the grid are alike: that would be one more run for nothing",
             hint="name each value once",
         )
-    return tuple(found)
+    return tuple(candidates)
 
 
 def build_request(
@@ -191,8 +191,8 @@ def build_request(
     delta = min(plan.budget.target_delta for plan in plans)
     if mode is TuningMode.COMPOSITION:
         score = SCORES_SHARE * total / len(plans) if score_epsilon is None else score_epsilon
-        found: Tuning = divided(plans, epsilon=total, delta=delta, score_epsilon=score)
-        return _with(request, found, found.plans)
+        composed = divided(plans, epsilon=total, delta=delta, score_epsilon=score)
+        return _with(request, composed, composed.plans)
     if repetitions is None:
         raise UseError(
             "a private selection needs the mean of its random number of candidates",
@@ -200,15 +200,14 @@ def build_request(
         )
     distinct = tuple(dict.fromkeys(plans))
     score = SCORE_SHARE * total if score_epsilon is None else score_epsilon
-    found = selected(
+    selection = selected(
         distinct, epsilon=total, delta=delta, score_epsilon=score, repetitions=repetitions
     )
-    noisy = dict(zip(distinct, found.plans, strict=True))
-    return _with(request, found, tuple(noisy[plan] for plan in plans))
+    noisy = dict(zip(distinct, selection.plans, strict=True))
+    return _with(request, selection, tuple(noisy[plan] for plan in plans))
 
 
 def _with(request: SweepRequest, tuning: Tuning, plans: tuple[Plan, ...]) -> SweepRequest:
-    assert isinstance(tuning, FixedGrid | PrivateSelection)
     candidates = zip(request.candidates, plans, strict=True)
     return replace(
         request,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from userdp import files
+from userdp.ledger import RunFolder
 from userdp.training.config import TrainConfig
-from userdp.training.runs import RunFolder
 
 
 class Process(Protocol):

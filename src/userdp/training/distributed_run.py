@@ -35,12 +35,12 @@ from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, NoiseSource, trainable_parameters
 from userdp.gradients.noise import Noise, usual_sampler
 from userdp.gradients.shards import ShardNoise
-from userdp.ledger import RunLedger
+from userdp.ledger import RunFolder, RunLedger
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import StepRecord
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
-from userdp.training.runs import OpenRun, RunFolder
+from userdp.training.runs import OpenRun
 
 
 def shared_secret(world: World, unsafe_seed: int | None) -> int | None:

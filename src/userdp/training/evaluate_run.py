@@ -14,15 +14,11 @@ from userdp import files
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
+from userdp.ledger import RunFolder
 from userdp.queries.means import ReleasedMean, release_means
 from userdp.training.config import train_config
 from userdp.training.evaluation import evaluate, user_losses
 from userdp.training.models import load_model, read_model, require_fit
-from userdp.training.runs import RunFolder
-
-RELEASES = "releases.jsonl"
-"""In a run's folder, shareable: what was released about its model under DP, at a price of its own.
-"""
 
 
 def evaluate_run(
@@ -138,7 +134,7 @@ def release_evaluation(
         **{of: _released(mean) for of, mean in found.means.items()},
         "query_ids": list(found.query_ids),
     }
-    _append(folder.path / RELEASES, result)
+    _append(folder.releases, result)
     return result
 
 

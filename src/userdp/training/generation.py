@@ -17,8 +17,8 @@ from torch import nn
 
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
+from userdp.ledger import RunFolder
 from userdp.training.models import read_model
-from userdp.training.runs import RunFolder
 from userdp.vocabulary import require_count, require_positive, require_probability
 
 

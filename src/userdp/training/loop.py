@@ -18,6 +18,7 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients.shards import reshard, shard, whole
+from userdp.ledger import RunFolder
 from userdp.plan import Plan
 from userdp.training.averaging import WeightAverage, build_average
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
@@ -37,7 +38,6 @@ from userdp.training.models import (
 from userdp.training.optimizers import build_optimizer, set_learning_rate
 from userdp.training.plain import PlainRun, make_plain
 from userdp.training.private import PrivateRun, make_private
-from userdp.training.runs import RunFolder
 from userdp.training.schedules import learning_rate
 from userdp.training.steps import Step
 from userdp.training.store_facts import store_facts

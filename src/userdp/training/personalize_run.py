@@ -14,6 +14,7 @@ from userdp.data.progress import Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.ledger import RunFolder
 from userdp.training.config import TrainConfig, train_config
 from userdp.training.lora import add_adapters
 from userdp.training.models import load_model, read_model, require_fit
@@ -24,7 +25,6 @@ from userdp.training.personalization import (
     personalize,
     traceable,
 )
-from userdp.training.runs import RunFolder
 from userdp.vocabulary import require_count
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)

@@ -26,9 +26,10 @@ from userdp.gradients import (
     row_losses,
     trainable_parameters,
 )
+from userdp.ledger import RunFolder
 from userdp.training.config import PlainPlan
 from userdp.training.optimizer_checks import require_same_parameters
-from userdp.training.runs import OpenRun, RunFolder, open_run
+from userdp.training.runs import OpenRun, open_run
 from userdp.training.steps import Step, finite_or_none
 
 
@@ -60,7 +61,7 @@ def make_plain(
         micro_batch: most rows in one pass.
         resume: go on with the interrupted run in ``out``.
         identity: digests of what a resumed run must share.
-        public: public constants to note in config.json.
+        public: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml.
     """
     require_same_parameters(model, optimizer)
@@ -77,7 +78,7 @@ def make_plain(
             "training length": f"{plan.steps} steps of {plan.batch_size}",
             **(identity or {}),
         },
-        public={**plan.options, **(public or {})},
+        public=public or {},
         train=None if train is None else {**plan.options, **train},
         resume=resume,
     )

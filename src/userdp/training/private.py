@@ -52,6 +52,7 @@ from userdp.gradients.engines.auto import clipped_sum
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, like
+from userdp.ledger import RunFolder
 from userdp.plan import Plan, StepRecord
 from userdp.plan.small_delta import plan_with_small_delta
 from userdp.sampling.cohort import Sampler
@@ -71,7 +72,7 @@ from userdp.training.machine import machine_facts
 from userdp.training.optimizer_checks import MovementCheck, require_same_parameters
 from userdp.training.optimizers import set_noise_std
 from userdp.training.pieces import PASSES_AHEAD, sum_in_pieces
-from userdp.training.runs import OpenRun, RunFolder, open_run
+from userdp.training.runs import OpenRun, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import store_facts
 from userdp.vocabulary import require_count
@@ -127,7 +128,7 @@ def make_private(
             yet, with fresh cohorts and noise. Restoring the weights is the caller's part; attempts
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
-        public: public constants to note in config.json.
+        public: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml.
         trial_of: the private selection in the store's ledger that pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).

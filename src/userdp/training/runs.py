@@ -1,20 +1,4 @@
-"""A run's folder: what lies in it, who may read it, who holds it, and whether it may go on.
-
-::
-
-    RUN/
-      ledger.jsonl     shareable: a line per attempted step
-      plan.json        shareable: the plan; none of a run without privacy
-      train.toml       shareable: all else that is needed to train again, as options of userdp train
-      config.json      shareable: public facts about the run and its store
-      model/           shareable: the released weights (safetensors), config, tokenizer
-      operator.jsonl   0600: losses, norms, counts, times
-      resume.json      0600: digests of what must not change; the store's is an exact function of
-                       everybody's text, so that whoever holds it could test a guess
-      checkpoints/     0700
-      tensorboard/     0700, if TensorBoard is installed
-      .lock            held by the process that trains
-"""
+"""Who holds a run's folder, and whether the run may begin or go on; see `userdp.ledger.folder`."""
 
 from __future__ import annotations
 
@@ -22,7 +6,6 @@ import fcntl
 import json
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,51 +13,10 @@ from typing import Any
 from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.ledger import RunLedger, StoreLedger
-from userdp.ledger.journal import read_entries
+from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.run import is_begun
 from userdp.plan import Plan
 from userdp.version import __version__
-
-
-class RunFolder:
-    """The places in a run's folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.ledger = path / "ledger.jsonl"
-        self.plan = path / "plan.json"
-        self.train = path / "train.toml"
-        self.config = path / "config.json"
-        self.model = path / "model"
-        self.adapter = path / "adapter"
-        self.operator = path / "operator.jsonl"
-        self.resume = path / "resume.json"
-        self.checkpoints = path / "checkpoints"
-        self.tensorboard = path / "tensorboard"
-        self.lock = path / ".lock"
-
-    def read_config(self) -> dict[str, Any]:
-        """The public constants; `UseError` if there is no run here."""
-        return _read_json(self.config, "run")
-
-    def read_train(self) -> dict[str, Any]:
-        """The options of ``userdp train`` that the run began with; none of `make_private`.
-
-        Raises:
-            UseError: the file is damaged.
-        """
-        try:
-            options = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
-        except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError) as error:
-            raise UseError(f"{self.train} is damaged: {error}") from error
-        return dict(options)
-
-    def log(self, values: dict[str, Any]) -> None:
-        """Append a line to operator.jsonl."""
-        files.append_line(self.operator, values)
 
 
 class OpenRun:
@@ -136,9 +78,9 @@ def open_run(
         store: whose people are charged.
         plan: None for a run without privacy.
         identity: digests of what must be the same when the run goes on; kept operator-only.
-        public: for config.json; public constants alone.
+        public: public constants only, for the ledger's first line.
         train: options of ``userdp train`` for train.toml, if that was how it began.
-        facts: public constants for the ledger's first line.
+        facts: what the claim depends on, for the same line.
         resume: go on with an interrupted run.
         trial_of: the private selection in the store's ledger that pays for this run.
 
@@ -176,10 +118,6 @@ def open_run(
                 raise UseError("a trial of a private selection needs a plan and secret seeds")
             charges.require_selection(trial_of, plan)
         if not begun:
-            files.write_json(
-                folder.config,
-                {"run_id": run_id, "userdp": __version__, "store": store.meta.store_id, **public},
-            )
             if plan is not None:
                 plan.save(folder.plan)
             if train is not None:
@@ -200,7 +138,12 @@ def open_run(
                 folder.ledger,
                 plan=plan,
                 run_id=run_id,
-                facts={"userdp": __version__, "store": store.meta.store_id, **(facts or {})},
+                facts={
+                    "userdp": __version__,
+                    "store": store.meta.store_id,
+                    **public,
+                    **(facts or {}),
+                },
                 trial_of=trial_of,
             )
         return OpenRun(folder, run_id, ledger, None if trial_of else charges, lock)
@@ -209,14 +152,6 @@ def open_run(
         if made and not folder.resume.exists():
             _remove_new(folder)
         raise
-
-
-def is_finished(folder: RunFolder) -> bool:
-    """Whether the run's ledger notes its end."""
-    if not folder.ledger.exists():
-        return False
-    entries = read_entries(folder.ledger)
-    return bool(entries) and entries[-1].get("kind") == "finish"
 
 
 def _make_folder(out: Path) -> None:
@@ -261,7 +196,7 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
         path.name
         for path in folder.path.iterdir()
         if path != folder.lock
-        and path not in (folder.config, folder.plan, folder.train)
+        and path not in (folder.plan, folder.train)
         and not path.name.startswith(files.TEMPORARY)
     ]
     if others:
@@ -272,8 +207,8 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
 
 
 def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
-    kept = _read_json(folder.resume, "interrupted run")
-    if is_finished(folder):
+    kept = files.read_json(folder.resume, what="an interrupted run")
+    if folder.finished:
         raise UseError(
             f"the run at {folder.path} is finished: its steps are spent",
             hint="train again in another --out, with a plan and a budget of its own",
@@ -292,7 +227,7 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
 def _remove_new(folder: RunFolder) -> None:
     """Take away a folder that was made for a run which then could not begin."""
     files.sweep(folder.path)
-    for path in (folder.config, folder.plan, folder.train):
+    for path in (folder.plan, folder.train):
         path.unlink(missing_ok=True)
     folder.lock.unlink(missing_ok=True)
     if not any(folder.path.iterdir()):
@@ -310,15 +245,3 @@ def _toml(table: str, values: Mapping[str, Any]) -> str:
         if value is not None
     ]
     return "\n".join([f"[{table}]", *lines, ""])
-
-
-def _read_json(path: Path, what: str) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UseError(f"there is no {what} at {path.parent}: it holds no {path.name}") from None
-    except ValueError as error:
-        raise UseError(f"{path} is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise UseError(f"{path} is damaged: it holds no JSON object")
-    return values

@@ -7,7 +7,6 @@ text decide which examples of another are trained on.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
+from userdp.ledger.folder import facts_of_model
 from userdp.training.models import read_model, require_fit, resolve
 from userdp.training.split_losses import split_losses
 from userdp.vocabulary import require_count
@@ -102,13 +102,9 @@ def require_public(model: str, store: UserStore) -> None:
     """Refuse a model that a run on this very store released.
 
     Raises:
-        UseError: the folder lies in a run's, and the run's configuration names this store.
+        UseError: the folder lies in a run's, and the run's ledger names this store.
     """
-    try:
-        config = json.loads((Path(model).resolve().parent / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return
-    if isinstance(config, dict) and config.get("store") == store.meta.store_id:
+    if facts_of_model(model).get("store") == store.meta.store_id:
         raise UseError(
             f"the model {model!r} was trained on this store: its scores would let one user's text "
             "choose which examples of another are trained on",

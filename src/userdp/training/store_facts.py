@@ -1,13 +1,12 @@
-"""What a store's preparation adds to the assumptions of a claim: constants for config.json."""
+"""What a store's preparation adds to the assumptions of a claim: constants for the ledger."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from userdp.data.ownership import first_owner_facts
 from userdp.data.store import UserStore
+from userdp.ledger.folder import facts_of_model
 
 _MAY_NAME_SEVERAL = ("jsonl", "csv", "parquet", "hf", "mbox", "maildir")
 
@@ -49,8 +48,5 @@ def _of_base(model: str | None) -> set[str]:
     """What the run that released ``model`` says of its own text."""
     if model is None:
         return set()
-    try:
-        config = json.loads((Path(model).resolve().parent / "config.json").read_bytes())
-        return set(map(str, config["store_facts"]["filtered_against_private"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
+    facts = facts_of_model(model).get("store_facts")
+    return set(map(str, facts.get("filtered_against_private", ()))) if facts else set()

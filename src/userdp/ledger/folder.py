@@ -1,0 +1,128 @@
+"""A run's folder: what lies in it, and who may read it.
+
+::
+
+    RUN/
+      ledger.jsonl     shareable: the plan, public facts, and a line per attempted step
+      plan.json        shareable: the plan; none of a run without privacy
+      train.toml       shareable: all else that is needed to train again, as options of userdp train
+      releases.jsonl   shareable: losses that were released under DP, at a price of their own
+      model/           shareable: the released weights (safetensors), config, tokenizer
+      adapter/         shareable: the adapters alone, of a run that trained such
+      operator.jsonl   0600: losses, norms, counts, times
+      audit/           0700: what `userdp audit` found
+      resume.json      0600: digests of what must not change; the store's is an exact function of
+                       everybody's text, so that whoever holds it could test a guess
+      checkpoints/     0700
+      tensorboard/     0700, if TensorBoard is installed
+      .lock            held by the process that trains
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from userdp import files
+from userdp.errors import UseError
+from userdp.ledger.journal import read_entries
+
+Line = TypeVar("Line")
+LEDGER = "ledger.jsonl"
+"""The name of the ledger in a run's folder, and in a store's."""
+
+
+class RunFolder:
+    """The places in a run's folder, each named here and nowhere else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ledger = path / LEDGER
+        self.plan = path / "plan.json"
+        self.train = path / "train.toml"
+        self.releases = path / "releases.jsonl"
+        self.model = path / "model"
+        self.adapter = path / "adapter"
+        self.operator = path / "operator.jsonl"
+        self.audit = path / "audit"
+        self.resume = path / "resume.json"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+        self.lock = path / ".lock"
+
+    def read_facts(self) -> dict[str, Any]:
+        """The public facts in the ledger's first line; `UseError` if there is no run here."""
+        entries = read_entries(self.ledger)
+        if not entries or entries[0].get("kind") != "run":
+            raise UseError(f"there is no run at {self.path}: {self.ledger.name} is of none")
+        return dict(entries[0].get("facts", {}))
+
+    def read_train(self) -> dict[str, Any]:
+        """The options of ``userdp train`` that the run began with; none of `make_private`.
+
+        Raises:
+            UseError: the file is damaged.
+        """
+        try:
+            options = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError) as error:
+            raise UseError(f"{self.train} is damaged: {error}") from error
+        return dict(options)
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Append a line to operator.jsonl."""
+        files.append_line(self.operator, values)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the ledger notes the run's end."""
+        entries = read_entries(self.ledger) if self.ledger.exists() else []
+        return bool(entries) and entries[-1].get("kind") == "finish"
+
+
+def facts_of_model(model: str) -> dict[str, Any]:
+    """The public facts of the run that released the model in this folder; none for any other."""
+    try:
+        return RunFolder(Path(model).resolve().parent).read_facts()
+    except UseError:
+        return {}
+
+
+def read_lines(
+    path: Path, read: Callable[[dict[str, Any]], Line | None], *, torn: bool = False
+) -> list[Line]:
+    """What ``read`` makes of the lines of a file in a run's folder; none if there is no file.
+
+    Args:
+        path: JSON Lines.
+        read: of a line's object; None leaves the line out.
+        torn: leave out a last line that a crash cut short.
+
+    Raises:
+        UseError: the file cannot be read or is damaged: a line is none, or ``read`` refuses it.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UseError(
+            f"cannot read {path}: {error.strerror}; it may be for the run's operator only",
+            hint="ask its operator, or make a public report with --public",
+        ) from error
+    values: list[Line] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = read(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            if torn and number == len(lines):
+                break
+            raise UseError(f"line {number} of {path} is damaged: {error!r}") from error
+        if value is not None:
+            values.append(value)
+    return values
