@@ -202,7 +202,7 @@ def test_fixed_graph_claims_have_their_own_price_for_fewer_examples(make_run: Ma
     graph = examples_plan(fixed_graph=True)
     table = fewer_examples([read_run(make_run("g", graph)), read_run(make_run("u"))])
     assert table is not None
-    assert tuple(table.columns) == ("Run", "1", "2", "4")
+    assert tuple(table.columns) == ("Examples of a user", "1", "2", "4")
     ((name, *epsilons),) = table.rows
     assert name == "g"
     exact = [changed_plan(graph, group_size=held).guarantee().epsilon for held in (1, 2, 4)]

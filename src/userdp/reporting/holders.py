@@ -26,7 +26,7 @@ def fewer_examples(runs: Sequence[RunFacts]) -> Table | None:
     counts = sorted({*_counts(max(caps)), *caps})
     return Table(
         caption="ε at most, by the number of examples that a user holds",
-        columns=("Run", *(f"{count:,}" for count in counts)),
+        columns=("Examples of a user", *(f"{count:,}" for count in counts)),
         rows=[(run.name, *(_epsilon(run, held) for held in counts)) for run in able],
     )
 

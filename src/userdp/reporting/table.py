@@ -54,8 +54,11 @@ class Table:
     def markdown(self) -> Ready:
         """As a pipe table (GitHub Flavored Markdown, Section 4.10)."""
         width = len(self.numeric)
-        lines = [self.columns or [""] * width, ["---"] * width, *self.rows]
-        return Ready("\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines))
+        heading, *rows = (
+            f"| {' | '.join(map(escaped, line))} |"
+            for line in (self.columns or [""] * width, *self.rows)
+        )
+        return Ready("\n".join([heading, f"|{'---|' * width}", *rows]))
 
 
 def table_of(
