@@ -254,8 +254,8 @@ def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tm
 
 def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tmp_path):
     source = trial(tmp_path / "trial", uls_plan())
+    other = tuning(uls_plan(noise_multiplier=9.0))
     with pytest.raises(UseError, match="did not try"):
-        other = tuning(uls_plan(noise_multiplier=9.0))
         write_winner(source, tmp_path / "winner.jsonl", other, basis="DP scores")
     write_winner(source, tmp_path / "winner.jsonl", tuning(uls_plan()), basis="DP scores")
     lines = (tmp_path / "winner.jsonl").read_text().splitlines()

@@ -142,7 +142,7 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "tuned": table_of(rows, _TUNED, caption="What each plan was chosen from"),
         "released": released_losses([(run.name, loss) for run in runs for loss in run.released]),
         "ran": table_of(rows, _RAN, caption="Steps of each run"),
-        "meaning": table_of(private, _meaning_columns(), caption=_caption(private, comparison)),
+        "meaning": table_of(private, _MEANING, caption=_caption(private, comparison)),
         "version": __version__,
     }
 
@@ -172,19 +172,6 @@ def _caption(private: Sequence[Mapping[str, Any]], comparison: Comparison) -> st
     return f"At most, whoever sees the model and guesses {guess} …"
 
 
-def _meaning_columns() -> dict[str, str]:
-    from markupsafe import Markup
-
-    return {
-        "Run": "name",
-        "… is right, where a coin would be right half the time": "best_guess",
-        f"… accuses rightly, accusing wrongly {FALSE_ALARMS:.0%} of the time": "detection",
-        "Both bounded by": "bounded_by",
-        Markup("e<sup>ε</sup>"): "factor",
-        "On a common scale (Ponomareva et al. 2023)": "tier",
-    }
-
-
 def _draws_users(run: RunFacts) -> bool:
     return run.plan is not None and run.plan.sampling.by_user
 
@@ -198,6 +185,14 @@ _CLAIMS = {
     "Sampler": "sampler",
     "Accountant": "accountant",
     "Steps charged": "steps",
+}
+_MEANING = {
+    "Run": "name",
+    "… is right, where a coin would be right half the time": "best_guess",
+    f"… accuses rightly, accusing wrongly {FALSE_ALARMS:.0%} of the time": "detection",
+    "Both bounded by": "bounded_by",
+    "Factor e^ε": "factor",
+    "On a common scale (Ponomareva et al. 2023)": "tier",
 }
 _TUNED = {"Run": "name", "Its plan was chosen from": "basis"}
 _RAN = {
