@@ -103,7 +103,6 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
     for private in ("operator.jsonl", "sweep.json", "trials.json"):
         assert stat.S_IMODE((out / private).stat().st_mode) == 0o600
     assert {path.name for path in (out / "winner").iterdir()} == {
-        "config.json",
         "plan.json",
         "train.toml",
         "ledger.jsonl",
@@ -144,7 +143,7 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert told.pop("trials") == []
     assert "trial" not in json.dumps(told)
     assert "trial" not in (out / "winner" / "ledger.jsonl").read_text()
-    assert "trial" not in (out / "winner" / "config.json").read_text()
+    assert "trial" not in (out / "winner" / "ledger.jsonl").read_text()
 
 
 def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_nothing(

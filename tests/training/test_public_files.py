@@ -15,7 +15,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.evaluate_run import evaluate_run
 from userdp.training.loop import train
 
-SHAREABLE = ("ledger.jsonl", "plan.json", "train.toml", "config.json", "model")
+SHAREABLE = ("ledger.jsonl", "plan.json", "train.toml", "model")
 OPERATOR_FILES = ("operator.jsonl", "resume.json", ".lock")
 OPERATOR_FOLDERS = ("checkpoints", "tensorboard")
 OPERATOR_WORDS = re.compile(
@@ -77,19 +77,16 @@ def test_invariant_9_shareable_files_hold_nothing_of_the_operators(store, tmp_pa
     assert leaks(run, store) == []
 
 
-def test_invariant_9_twin_a_loss_in_the_public_config_is_caught(store, tmp_path, monkeypatch):
+def test_invariant_9_twin_a_loss_in_a_public_file_is_caught(store, tmp_path, monkeypatch):
     honest = loop._note
 
     def chatty(folder, tracker, step, *, rate):
         honest(folder, tracker, step, rate=rate)
-        kept = json.loads(folder.config.read_text())
-        losses = [*kept.get("losses_seen", ()), step.operator["loss"]]  # None for an empty cohort
-        folder.config.write_text(json.dumps({**kept, "losses_seen": losses}))
+        seen = f"# {step.operator['loss']!r}\n"  # None for an empty cohort
+        folder.train.write_text(folder.train.read_text() + seen)
 
     monkeypatch.setattr(loop, "_note", chatty)
-    assert any(
-        "config.json" in leak for leak in leaks(finished(store, tmp_path, uls_plan()), store)
-    )
+    assert any("train.toml" in leak for leak in leaks(finished(store, tmp_path, uls_plan()), store))
 
 
 def test_invariant_9_twin_an_operator_file_that_all_may_read_is_caught(store, tmp_path):

@@ -17,7 +17,7 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
-from userdp.ledger import StoreLedger
+from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.sampling.coins import secret_generator
 from userdp.training import private as private_module
 from userdp.training.collate import Collator
@@ -179,9 +179,8 @@ def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, store, tmp_pat
     chosen = {"selection": "highest-perplexity", "scores": path}
     with opened(**chosen) as private:
         next(iter(private))
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["selection"] == "highest-perplexity"
-    assert str(path) not in (tmp_path / "run" / "config.json").read_text()
+    assert RunFolder(tmp_path / "run").read_facts()["selection"] == "highest-perplexity"
+    assert str(path) not in (tmp_path / "run" / "ledger.jsonl").read_text()
     for other in ({}, {"selection": "longest"}, {**chosen, "selection": "lowest-perplexity"}):
         with pytest.raises(UseError, match="the selection is not the one"):
             opened(resume=True, **other)
@@ -211,13 +210,16 @@ def test_selections_that_mean_nothing_are_refused(scored, store, tmp_path, optio
 
 
 def test_scores_of_a_model_of_this_very_store_are_refused(store, tmp_path):
-    (tmp_path / "run" / "model").mkdir(parents=True)
-    config = tmp_path / "run" / "config.json"
-    config.write_text(json.dumps({"store": store.meta.store_id}))
+    for name, trained_on in (("here", store.meta.store_id), ("there", "another")):
+        (tmp_path / name / "model").mkdir(parents=True)
+        ledger = tmp_path / name / "ledger.jsonl"
+        RunLedger.create(ledger, plan=None, run_id=name, facts={"store": trained_on}).close()
     with pytest.raises(UseError, match="trained on this store"):
-        require_public(str(tmp_path / "run" / "model"), store)
-    config.write_text(json.dumps({"store": "another"}))
-    require_public(str(tmp_path / "run" / "model"), store)
+        require_public(str(tmp_path / "here" / "model"), store)
+    require_public(str(tmp_path / "there" / "model"), store)
+    ledger.write_text(ledger.read_text().replace("another", "altered") * 2)
+    with pytest.raises(UseError, match="edited"):
+        require_public(str(tmp_path / "there" / "model"), store)
 
 
 def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, capsys):
@@ -235,8 +237,7 @@ def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, cap
     assert userdp(run) == 2
     assert "userdp score" in capsys.readouterr().err
     assert userdp([*run, "--scores", scores]) == 0
-    kept = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert kept["selection"] == "highest-perplexity"
+    assert RunFolder(tmp_path / "run").read_facts()["selection"] == "highest-perplexity"
     plain = ["--privacy", "none", "--steps", "1", "--batch-size", "2", "--selection", "longest"]
     assert userdp(["train", str(store.path), "--out", str(tmp_path / "p"), *plain]) == 2
     assert CONFIG.selection is Strategy.RANDOM

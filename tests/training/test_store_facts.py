@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model
 from userdp.data.ownership import first_owner_facts, greedy_facts
+from userdp.ledger import RunFolder, RunLedger
 from userdp.training.private import make_private
 from userdp.training.store_facts import store_facts
 
@@ -39,17 +39,18 @@ def test_text_filtered_against_private_data_is_named_once(tmp_path):
     later = {"kind": "folder", "filtered_against_private": [{"private_data": "beef"}]}
     found = store_facts(a_store(SINGLE, filtered, [later, filtered]))
     assert found == {"filtered_against_private": ["beef", "feed"]}
-    (tmp_path / "config.json").write_text(json.dumps({"store_facts": found}))
+    facts = {"store_facts": found}
+    RunLedger.create(tmp_path / "ledger.jsonl", plan=None, run_id="r", facts=facts).close()
     clean = a_store(SINGLE, {"kind": "folder"})
     assert store_facts(clean, base_model=str(tmp_path / "model")) == found
     assert store_facts(clean, base_model="bundled") == {}
 
 
-def test_a_run_keeps_them_in_its_public_configuration(store, tmp_path):
+def test_a_run_keeps_them_in_its_ledger(store, tmp_path):
     store.meta = dataclasses.replace(
         store.meta, sources=[{**store.meta.sources[0], "kind": "jsonl"}]
     )
     model = toy_model(store)
     make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
-    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    kept = RunFolder(tmp_path / "run").read_facts()
     assert kept["store_facts"] == {"owners": first_owner_facts()["assumption"]}

@@ -80,9 +80,10 @@ def print_error(message: str, hint: str | None = None) -> None:
         stderr.print(f"[bold]hint:[/] {escape(hint)}", soft_wrap=True)
 
 
-def print_warning(message: str) -> None:
-    """Something that the operator should know before it happens, as ``warning: …``."""
-    stderr.print(f"[bold yellow]warning:[/] {escape(message)}", soft_wrap=True)
+def print_warning(message: str | None) -> None:
+    """Something that the operator should know before it happens, as ``warning: …``, if anything."""
+    if message is not None:
+        stderr.print(f"[bold yellow]warning:[/] {escape(message)}", soft_wrap=True)
 
 
 def print_note(message: str) -> None:

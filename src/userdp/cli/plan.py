@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,8 +58,7 @@ def plan(
     from userdp.cli.plan_inputs import gather
     from userdp.data.meta import read_meta
     from userdp.plan.small_delta import require_small_delta
-    from userdp.planning.budget import PrivacyBudget
-    from userdp.planning.planner import Request, propose
+    from userdp.planning.planner import propose
 
     meta = read_meta(store)
     if meta.ownership["adjacency"] != "add-or-remove":
@@ -69,31 +68,19 @@ def plan(
             hint="prepare a store with --owners first",
         )
     measured = _norms(store, norms, model)
-    inputs = gather(store, measured, declared)
-    assert inputs.population.value is not None
-    warning = require_small_delta(
-        inputs.delta,
-        int(inputs.population.value),
-        counted="users",
-        allow_large_delta=allow_large_delta,
-    )
-    if warning is not None:
-        print_warning(warning)
-    request = Request(
-        **asdict(goals),
-        privacy=PrivacyBudget(
-            epsilon=declared.epsilon,
-            delta=inputs.delta,
-            releases=inputs.releases,
-            query_share=declared.query_share,
-        ),
-        norms=measured,
-        population=inputs.population,
-        population_examples=inputs.population_examples,
-        median_examples=inputs.median_examples,
+    request, notes = gather(store, measured, declared, goals)
+    population = request.population.value
+    assert population is not None
+    print_warning(
+        require_small_delta(
+            request.privacy.delta,
+            int(population),
+            counted="users",
+            allow_large_delta=allow_large_delta,
+        )
     )
     proposal = propose(request)
-    proposal = replace(proposal, notes=inputs.notes + proposal.notes)
+    proposal = replace(proposal, notes=notes + proposal.notes)
     if plot is not None:
         from userdp.cli.plan_plot import draw
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from userdp.ledger.store import Charge
     from userdp.planning.budget import Release
     from userdp.planning.norms import GradientNorms
-    from userdp.planning.options import Declared
-    from userdp.planning.proposal import Constant
+    from userdp.planning.options import Declared, Goals
+    from userdp.planning.planner import Request
 
 _STATISTICS = {
     "population": ("users",),
@@ -22,20 +22,12 @@ _STATISTICS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """The constants of a request, the DP releases looked at for them, and what to know of those."""
+def gather(
+    store: Path, norms: GradientNorms, declared: Declared, goals: Goals
+) -> tuple[Request, tuple[str, ...]]:
+    """What is asked of the planner, and notes for the operator.
 
-    population: Constant
-    population_examples: Constant | None
-    median_examples: Constant | None
-    delta: float
-    releases: tuple[Release, ...]
-    notes: tuple[str, ...]
-
-
-def gather(store: Path, norms: GradientNorms, declared: Declared) -> Inputs:
-    """Each constant from its flag; else from the ledger's newest answer; else from the norms.
+    Each constant comes from its flag; else from the ledger's newest answer; else from the norms.
 
     A flag makes the ledger's answer unused, and unused answers cost this plan nothing.
 
@@ -43,7 +35,8 @@ def gather(store: Path, norms: GradientNorms, declared: Declared) -> Inputs:
         UseError: no population is known, or no δ can be fixed.
     """
     from userdp.ledger import StoreLedger
-    from userdp.planning.budget import Release, delta_for
+    from userdp.planning.budget import PrivacyBudget, Release, delta_for
+    from userdp.planning.planner import Request
     from userdp.planning.proposal import Constant, Origin
 
     charges = StoreLedger(store).charges()
@@ -125,14 +118,20 @@ def gather(store: Path, norms: GradientNorms, declared: Declared) -> Inputs:
             )
         assert known[0].value is not None
         delta = delta_for(int(known[0].value))
-    return Inputs(
+    request = Request(
+        **asdict(goals),
+        privacy=PrivacyBudget(
+            epsilon=declared.epsilon,
+            delta=delta,
+            releases=tuple(releases),
+            query_share=declared.query_share,
+        ),
+        norms=norms,
         population=constants["population"],
         population_examples=constants.get("population examples"),
         median_examples=constants.get(median),
-        delta=delta,
-        releases=tuple(releases),
-        notes=tuple(notes),
     )
+    return request, tuple(notes)
 
 
 def _count(name: str, value: int) -> int:

@@ -106,13 +106,8 @@ def warn_of_delta(plan: Plan, path: Path | None, *, allow_large_delta: bool) -> 
     from userdp.plan.small_delta import plan_with_small_delta
     from userdp.planning.proposal import declared_users
 
-    warning = plan_with_small_delta(
-        plan,
-        users=None if path is None else declared_users(path),
-        allow_large_delta=allow_large_delta,
-    )
-    if warning is not None:
-        print_warning(warning)
+    users = None if path is None else declared_users(path)
+    print_warning(plan_with_small_delta(plan, users=users, allow_large_delta=allow_large_delta))
 
 
 def _described(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, Any]:

@@ -86,11 +86,14 @@ class RunFolder:
 
 
 def facts_of_model(model: str) -> dict[str, Any]:
-    """The public facts of the run that released the model in this folder; none for any other."""
-    try:
-        return RunFolder(Path(model).resolve().parent).read_facts()
-    except UseError:
-        return {}
+    """The public facts of the run that released the model in this folder; none for any other.
+
+    Raises:
+        UseError: there is a ledger beside the model, and it was edited.
+    """
+    ledger = RunFolder(Path(model).resolve().parent).ledger
+    entries = read_entries(ledger) if ledger.is_file() else []
+    return dict(entries[0].get("facts", {})) if entries else {}
 
 
 def read_lines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from userdp.accounting import Mixture, binomial_steps
@@ -13,21 +13,6 @@ from userdp.accounting.roots import least
 from userdp.errors import UseError
 from userdp.planning.uls import UlsCell, UlsProblem
 from userdp.vocabulary import delta_up
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Nearest:
-    """The nearest budgets that meet the noise limit, each with all else fixed.
-
-    Args:
-        epsilon: the least ε, a little rounded up; None if none up to 1000 is enough.
-        budget: the least gradients per step found, and its configuration.
-        steps: the most steps found, and their configuration.
-    """
-
-    epsilon: float | None
-    budget: tuple[int, UlsCell] | None
-    steps: tuple[int, UlsCell] | None
 
 
 def noise_to_signal(cell_noise_std: float, example_norm: float) -> float:
@@ -55,6 +40,8 @@ def require_usable(problem: UlsProblem) -> None:
 def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseError:
     """The error for a budget whose least noise is over the limit (or that no noise meets).
 
+    Its hint names the nearest ε, B and T that would do, each with all else fixed.
+
     Args:
         problem: the budget.
         best: the configuration of least noise, or None if no noise is enough.
@@ -74,34 +61,7 @@ def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseEr
             f"users a step: noise of {ratio:.3g} times an example's gradient norm on every "
             f"coordinate, and the limit is {limit:g}; such a model would learn next to nothing"
         )
-    near = _nearest(problem, group_size=1 if best is None else best.group_size, limit=limit)
-    ways = []
-    if near.budget is not None:
-        size, cell = near.budget
-        ways.append(
-            f"--budget {size} (M = {cell.cohort_size:.5g} users a step, σ = "
-            f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
-        )
-    elif best is not None:
-        what += f"; no larger budget does, with {problem.population} users"
-    if near.epsilon is not None:
-        ways.append(f"epsilon {near.epsilon:g} for training at this budget")
-    if near.steps is not None:
-        count, cell = near.steps
-        ways.append(f"--steps {count} (σ = {cell.noise_multiplier:.4g})")
-    if ways:
-        hint = "the nearest that would do: " + "; or ".join(ways)
-    else:
-        hint = (
-            f"no budget, epsilon up to 1000 or number of steps meets it with "
-            f"{problem.population} users: more users are needed"
-        )
-    return UseError(what, hint=hint)
-
-
-def _nearest(problem: UlsProblem, *, group_size: int, limit: float) -> Nearest:
-    """The nearest feasible ε, B and T, trying group sizes 1 and ``group_size``."""
-    sizes = sorted({1, group_size})
+    sizes = sorted({1, 1 if best is None else best.group_size})
     target = limit * problem.norms.example_norm
 
     def with_budget(budget: int) -> UlsProblem:
@@ -113,13 +73,31 @@ def _nearest(problem: UlsProblem, *, group_size: int, limit: float) -> Nearest:
     def first(changed: Callable[[int], UlsProblem], low: int, high: int) -> tuple[int, int] | None:
         return _first(lambda at: _within(changed(at), sizes, target), low, high)
 
+    ways = []
     budget = first(with_budget, math.ceil(problem.budget), problem.population * max(sizes))
-    steps = first(with_less, 0, problem.steps - 1)
-    return Nearest(
-        epsilon=_least_epsilon(problem, sizes, target),
-        budget=budget and (budget[0], with_budget(budget[0]).cell(budget[1])),
-        steps=steps and (problem.steps - steps[0], with_less(steps[0]).cell(steps[1])),
-    )
+    if budget is not None:
+        cell = with_budget(budget[0]).cell(budget[1])
+        ways.append(
+            f"--budget {budget[0]} (M = {cell.cohort_size:.5g} users a step, σ = "
+            f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
+        )
+    elif best is not None:
+        what += f"; no larger budget does, with {problem.population} users"
+    least_epsilon = _least_epsilon(problem, sizes, target)
+    if least_epsilon is not None:
+        ways.append(f"epsilon {least_epsilon:g} for training at this budget")
+    fewer = first(with_less, 0, problem.steps - 1)
+    if fewer is not None:
+        cell = with_less(fewer[0]).cell(fewer[1])
+        ways.append(f"--steps {cell.steps} (σ = {cell.noise_multiplier:.4g})")
+    if ways:
+        hint = "the nearest that would do: " + "; or ".join(ways)
+    else:
+        hint = (
+            f"no budget, epsilon up to 1000 or number of steps meets it with "
+            f"{problem.population} users: more users are needed"
+        )
+    return UseError(what, hint=hint)
 
 
 def _loudest(problem: UlsProblem, group_size: int, target: float) -> Mixture:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from userdp import files
+from userdp.errors import FailureError
 from userdp.ledger import RunFolder
+from userdp.ledger.journal import exclusive
 from userdp.training.config import TrainConfig
 
 
@@ -80,17 +81,14 @@ def train_arguments(
 
 def is_held(run: RunFolder) -> bool:
     """Whether a process trains in the folder, such as one that outlived its sweep."""
-    try:
-        descriptor = os.open(run.lock, os.O_RDWR)
-    except OSError:
+    if not run.lock.exists():
         return False
+    held = FailureError(f"{run.path} is held")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        with exclusive(run.lock, refusal=held):
+            return False
+    except FailureError:
         return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def last_words(log: Path) -> str:
