@@ -31,8 +31,8 @@ def evaluate(
     """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
 
     By split, per token and per user, next to the model that the run began from. Without --epsilon
-    the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, for
-    the operator alone. With it, each model's mean loss per user is released, after it was charged
+    the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, which
+    is for the operator only. With it, each model's mean loss per user is released, after it was charged
     in the store's privacy ledger; it stands in RUN/releases.jsonl and may be published.
 
     Args:

@@ -22,7 +22,6 @@ from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.accounting.repetitions import Repetitions
-    from userdp.data.store import UserStore
     from userdp.sweeping.request import SweepRequest
 
 _Hidden = Parameter(parse=False)
@@ -81,7 +80,7 @@ def sweep(
         store: a user store made by userdp prepare.
         out: the sweep's folder (DIR).
         plan: plan files; several compare methods, such as ULS and ELS.
-        tuning: non-private: by the exact loss; the winner claims its own run alone and says how it
+        tuning: non-private: by the exact loss; the winner claims only its own run and says how it
             was chosen. composition: by DP losses; the budget is divided over all runs and scores.
             private-selection: a random number of random candidates; only the winner may be handed
             on, at the price of choosing (Papernot and Steinke 2022).
@@ -105,8 +104,10 @@ def sweep(
             population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
     """
+    from userdp.data.splits import Split
     from userdp.data.store import UserStore
-    from userdp.sweeping.request import TuningMode
+    from userdp.planning.proposal import load_plan
+    from userdp.sweeping.request import TuningMode, build_request, grid
     from userdp.sweeping.sweep import describe, run_sweep
 
     opened = UserStore.open(store, fixed_graph=True)  # each plan is held against it
@@ -118,18 +119,30 @@ def sweep(
             hint="give --resume alone, or all of the options once more",
         )
     if not resume or tuning is not None:
-        request = _request(
+        if tuning is None:
+            raise UseError(
+                "a sweep needs --tuning by name: what the winner claims depends on how it is "
+                "chosen",
+                hint="non-private, composition or private-selection; see `userdp sweep --help`",
+            )
+        if not plan:
+            raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
+        plans = [load_plan(path) for path in plan]
+        for path, one in zip(plan, plans, strict=True):
+            warn_of_delta(one, path, allow_large_delta=allow_large_delta)
+        request = build_request(
             opened,
-            plan,
-            None if tuning is None else TuningMode(tuning),
-            config or FixedConfig(),
-            l2_clip_norm=l2_clip_norm or [],
-            allow_large_delta=allow_large_delta,
-            axes={
-                "learning_rate": learning_rate or [],
-                "optimizer": [OptimizerName(name) for name in optimizer or ()],
-            },
-            split=split,
+            TuningMode(tuning),
+            grid(
+                plans,
+                train_config(encode(config or FixedConfig())),
+                l2_clip_norms=l2_clip_norm or [],
+                axes={
+                    "learning_rate": learning_rate or [],
+                    "optimizer": [OptimizerName(name) for name in optimizer or ()],
+                },
+            ),
+            split=Split(split),
             epsilon=epsilon,
             score_epsilon=score_epsilon,
             loss_bound=loss_bound,
@@ -148,41 +161,6 @@ def sweep(
         )
     result = describe(swept, opened)
     return Answer(values=result, parts=_parts(result))
-
-
-def _request(
-    store: UserStore,
-    paths: list[Path] | None,
-    mode: Any,
-    config: FixedConfig,
-    *,
-    l2_clip_norm: list[float],
-    allow_large_delta: bool,
-    axes: dict[str, list[Any]],
-    **given: Any,
-) -> SweepRequest:
-    from userdp.data.splits import Split
-    from userdp.planning.proposal import load_plan
-    from userdp.sweeping.request import build_request, grid
-
-    if mode is None:
-        raise UseError(
-            "a sweep needs --tuning by name: what the winner claims depends on how it is chosen",
-            hint="non-private, composition or private-selection; see `userdp sweep --help`",
-        )
-    if not paths:
-        raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
-    plans = [load_plan(path) for path in paths]
-    for path, plan in zip(paths, plans, strict=True):
-        warn_of_delta(plan, path, allow_large_delta=allow_large_delta)
-    candidates = grid(
-        plans,
-        train_config(encode(config)),
-        l2_clip_norms=l2_clip_norm,
-        axes=axes,
-    )
-    split = Split(given.pop("split"))
-    return build_request(store, mode, candidates, split=split, **given)
 
 
 def _repetitions(

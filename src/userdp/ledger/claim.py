@@ -48,7 +48,7 @@ class Claim:
 
     @property
     def is_of_plan(self) -> bool:
-        """Whether the run's plan alone is what ε prices: not so for the winner of a tuning."""
+        """Whether ε prices the run's plan and nothing else: not so for the winner of a tuning."""
         return self.composition == _ONE_MECHANISM
 
     @property
@@ -90,7 +90,7 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
 
 
 def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None = None) -> Claim:
-    """`claim` of the entries of the ledger at ``path``, for who has read them already."""
+    """`claim` of the entries of the ledger at ``path``, for callers that have read them already."""
     if not entries:
         raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
     if entries[0].get("kind") == "store":
@@ -156,7 +156,7 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
             sampling=samplings.pop() if len(samplings) == 1 else MIXED,
             accountant=" + ".join(sorted({part.accountant for part in parts})),
         )
-    alone = charges[0] if len(charges) == 1 else None
+    single = charges[0] if len(charges) == 1 else None
     return Claim(
         guarantee=guarantee,
         subject="store",
@@ -164,8 +164,8 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
         runs=len(charges),
         complete=all(charge.settled for charge in charges),
         composition="basic composition of runs" if len(charges) > 1 else "one run",
-        mechanism=_mechanism(alone.plan, alone.steps, guarantee) if alone else None,
-        plan=alone.plan if alone else None,
+        mechanism=_mechanism(single.plan, single.steps, guarantee) if single else None,
+        plan=single.plan if single else None,
     )
 
 

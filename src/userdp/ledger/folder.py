@@ -8,7 +8,7 @@
       train.toml       shareable: all else that is needed to train again, as options of userdp train
       releases.jsonl   shareable: losses that were released under DP, at a price of their own
       model/           shareable: the released weights (safetensors), config, tokenizer
-      adapter/         shareable: the adapters alone, of a run that trained such
+      adapter/         shareable: the adapters of a run that trained such
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
       resume.json      0600: digests of what must not change; the store's is an exact function of

@@ -1,6 +1,6 @@
 """The run ledger: one line per attempted step, on the disk before its update is applied.
 
-``ledger.jsonl`` may be handed on. It therefore holds public constants alone, and
+``ledger.jsonl`` may be handed on. It therefore holds only public constants, and
 the clip norm where that adapts, a function of DP releases: no times (a step's
 duration tells its cohort's size), no losses, no hash of the data.
 """

@@ -80,8 +80,8 @@ class StoreLedger:
         Raises:
             UseError: it was never reserved here, or ``plan`` is not one of its plans.
         """
-        found = {charge.run_id: charge.selection for charge in self.charges()}
-        selection = found.get(selection_id)
+        selections = {charge.run_id: charge.selection for charge in self.charges()}
+        selection = selections.get(selection_id)
         if selection is None or plan not in selection.plans:
             raise UseError(
                 f"no private selection {selection_id} in {self.path} pays for this plan, so a "

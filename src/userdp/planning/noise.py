@@ -28,7 +28,7 @@ class NoiseTable:
     searches in `userdp.planning.uls` leave cells out by that, and by nothing unproven.
 
     Args:
-        target_epsilon: of training alone, > 0.
+        target_epsilon: of training only, > 0.
         target_delta: in (0, 1).
 
     Attributes:

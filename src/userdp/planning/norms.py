@@ -43,7 +43,7 @@ class GradientNorms:
         source: whose gradients these are.
         statistic: ψ of Equation 8, in words.
         quantiles: further statistics, operator-only, by name; not used for planning.
-        ledger_line: the id of the store ledger's query; for the source ``dp-release`` alone.
+        ledger_line: the id of the store ledger's query; only for the source ``dp-release``.
         median_examples_per_user: of the users measured, if it was counted.
         median_examples_source: whose median that is; by default that of the norms.
 
@@ -140,7 +140,7 @@ class GradientNorms:
         return math.exp(low + share * (high - low))
 
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all; readable by its owner alone where it is private."""
+        """Write as JSON, whole or not at all; readable only by its owner where it is private."""
         private = self.quantiles is not None or self.source in (
             NormSource.HELD_OUT,
             NormSource.NON_PRIVATE,

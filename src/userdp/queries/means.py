@@ -37,7 +37,7 @@ class ReleasedMean:
 
     Args:
         value: in [0, bound].
-        standard_error: of the noise alone, to first order, computed from released numbers.
+        standard_error: of the noise only, to first order, computed from released numbers.
     """
 
     value: float

@@ -1,6 +1,6 @@
 """One self-contained HTML page about one or several runs.
 
-The page's public part is rendered from `RunFacts` alone, by a template that is given nothing else;
+The page's public part is rendered only from `RunFacts`, by a template that is given nothing else;
 the operator's part is rendered apart and put in whole, or not at all (invariant 9).
 """
 
@@ -61,7 +61,7 @@ def render_report(
 ) -> str:
     """The page as text.
 
-    Guarantee: with ``operator`` None the page is a function of ``runs`` alone, so it shows nothing
+    Guarantee: with ``operator`` None the page is a function of ``runs`` only, so it shows nothing
     that the runs' ε do not cover. With it, the public part is the same, and the rest stands in one
     section that says who may see it.
 
@@ -107,7 +107,7 @@ def why_no_claim(run: RunFacts) -> str:
     if not run.plan.sampling.covered:
         return "it drew shuffled batches, which no accountant here covers"
     if run.claim.is_of_trial:
-        return "it is a trial of a private selection, of which the winner alone claims anything"
+        return "it is a trial of a private selection, of which only the winner claims anything"
     return "its accountant gave no finite bound"
 
 
@@ -273,7 +273,7 @@ def _state(run: RunFacts) -> str:
 
 
 def mechanism_command(run: RunFacts) -> str | None:
-    """The command that prices the mechanism from the constants on this page alone."""
+    """The command that prices the mechanism from nothing but the constants on this page."""
     plan = run.plan
     if plan is None or not run.private or run.claim.steps == 0:
         return None

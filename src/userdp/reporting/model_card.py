@@ -1,4 +1,4 @@
-"""A model card in the Hugging Face format, from public facts alone."""
+"""A model card in the Hugging Face format, from public facts only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 def render_model_card(run: RunFacts) -> str:
     """``MODEL_CARD.md`` of a run's released model: YAML front matter, then Markdown.
 
-    Guarantee: it is a function of ``run`` alone, which holds nothing that the run's ε, or that of a
+    Guarantee: it is a function of ``run`` only, which holds nothing that the run's ε, or that of a
     release with a price of its own, does not cover. Whatever the template prints is escaped, so
     that no name or setting becomes markup.
     """

@@ -1,4 +1,4 @@
-"""What the operator alone may see of a run: exact losses and counts, and what attacks showed.
+"""What only the operator may see of a run: exact losses and counts, and what attacks showed.
 
 No ε covers any of it. A public page is rendered without ever opening the files it comes from.
 """

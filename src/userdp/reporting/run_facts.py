@@ -68,7 +68,7 @@ class RunFacts:
             line does not say, so that nothing is claimed.
         store: the random name of the user store, or None if the ledger has none.
         version: of userdp when the run began.
-        settings: public constants of the training, by name, of `_ALLOWED` alone, as text.
+        settings: public constants of the training, by name, only those of `_ALLOWED`, as text.
         train: the public options that the run began with, the model without its place.
         released: losses that were released under DP, at a price of their own.
         owners: the assumption that was made where a record may have several owners; else None.

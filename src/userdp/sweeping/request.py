@@ -30,7 +30,7 @@ SCORE_SHARE = 0.05
 class TuningMode(StrEnum):
     """How the best candidate is chosen, and so what the winner claims.
 
-    ``NON_PRIVATE``: by an exact loss; the winner claims its own run alone, and says so.
+    ``NON_PRIVATE``: by an exact loss; the winner claims only its own run, and says so.
     ``COMPOSITION``: by DP scores; the winner claims all runs and all scores together.
     ``PRIVATE_SELECTION``: a random number of candidates; the winner claims what choosing costs.
     """

@@ -73,8 +73,8 @@ def run_sweep(
 
     Guarantee: ``out/winner`` satisfies the claim of its own ledger. With `TuningMode.COMPOSITION`
     and `TuningMode.PRIVATE_SELECTION` that claim covers the choice, and everything is charged in
-    the store's ledger before it is drawn; with `TuningMode.NON_PRIVATE` it covers the winner's run
-    alone, and its ledger says that the choice was not private.
+    the store's ledger before it is drawn; with `TuningMode.NON_PRIVATE` it covers only the
+    winner's run, and its ledger says that the choice was not private.
 
     Args:
         store: trained on, scored on, charged.
