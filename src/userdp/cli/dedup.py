@@ -50,7 +50,8 @@ def dedup(
     Args:
         public: the corpus, JSON Lines (gzip or plain).
         private: the private records: files, folders or patterns, as for userdp prepare.
-        out: the filtered corpus, for the operator only (mode 0600); a new file; gzip if it ends in .gz.
+        out: the filtered corpus, a new file for the operator only (mode 0600); gzip if its name
+            ends in .gz.
         source: the kind of the private records; by default told from the paths.
         store: the user store of the private records, whose id then names them in the provenance;
             a new random name by default.

@@ -32,8 +32,8 @@ def evaluate(
 
     By split, per token and per user, next to the model that the run began from. Without --epsilon
     the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, which
-    is for the operator only. With it, each model's mean loss per user is released, after it was charged
-    in the store's privacy ledger; it stands in RUN/releases.jsonl and may be published.
+    is for the operator only. With it, each model's mean loss per user is released, after it was
+    charged in the store's privacy ledger; it stands in RUN/releases.jsonl and may be published.
 
     Args:
         run: the folder of a finished run.

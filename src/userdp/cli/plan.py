@@ -59,14 +59,9 @@ def plan(
     from userdp.data.meta import read_meta
     from userdp.plan.small_delta import require_small_delta
     from userdp.planning.planner import propose
+    from userdp.queries.ownership import require_one_owner
 
-    meta = read_meta(store)
-    if meta.ownership["adjacency"] != "add-or-remove":
-        raise UseError(
-            "this store's records have several owners, and a plan's epsilon would be claimed per "
-            f"user under add-or-remove adjacency, not under {meta.ownership['adjacency']}",
-            hint="prepare a store with --owners first",
-        )
+    require_one_owner(read_meta(store))
     measured = _norms(store, norms, model)
     request, notes = gather(store, measured, declared, goals)
     population = request.population.value

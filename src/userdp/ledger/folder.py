@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,6 +94,19 @@ def facts_of_model(model: str) -> dict[str, Any]:
     ledger = RunFolder(Path(model).resolve().parent).ledger
     entries = read_entries(ledger) if ledger.is_file() else []
     return dict(entries[0].get("facts", {})) if entries else {}
+
+
+def train_toml(values: Mapping[str, Any]) -> str:
+    """Options of ``userdp train`` as a file for its ``--config``; those that are None left out.
+
+    JSON's way to write a string, a number, a truth value or a list of strings is TOML's too.
+    """
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "\n".join(["[train]", *lines, ""])
 
 
 def read_lines(

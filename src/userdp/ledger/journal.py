@@ -159,7 +159,8 @@ def _write(descriptor: int, path: Path, text: bytes, end: int) -> None:
     except OSError as error:
         os.ftruncate(descriptor, end)
         raise FailureError(
-            f"cannot write the ledger {path}: {error.strerror}; nothing was released",
+            f"cannot write the ledger {path}: {error.strerror}; what it would have charged for was "
+            "not released",
             hint="free some disk space and resume the run",
         ) from error
 

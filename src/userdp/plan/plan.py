@@ -64,7 +64,7 @@ class Plan:
         population: the declared nominal number of units: of users, or of examples after the cap of
             G per user.
         budget: the target δ, and the ε that the noise was chosen for, if it was.
-        accountant: the accountant that prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
+        accountant: what prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
             Group Privacy (Chua et al. 2024, Algorithm 1): the steps of ELS, accounted for single
             examples and lifted to a user's G by a lemma, with more noise at the same ε.
         origins: where constants come from that were not declared, by the field's name.

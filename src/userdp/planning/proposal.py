@@ -126,7 +126,7 @@ class Proposal:
         return {**values, "budget": values["budget"] | self.budget.shares, "basis": self.basis}
 
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all; readable only by its owner where it holds private numbers."""
+        """Write as JSON, whole or not at all; for its owner only where it holds private numbers."""
         mode = OPERATOR_FILE if self.operator_only else SHAREABLE_FILE
         write_json(path, self.to_dict(), mode=mode)
 

@@ -12,7 +12,7 @@ from userdp.vocabulary import delta_up, round_up
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Together:
-    """What somebody who sees all of several runs on one store may learn: the sum of their claims."""
+    """What anybody who sees several runs on one store may learn: the sum of their claims."""
 
     names: tuple[str, ...]
     epsilon: str

@@ -6,7 +6,7 @@
       sweep.json       0600: the request, its id; fixed before the first run
       trials.json      0600: the candidate of each trial; drawn once, never again
       operator.jsonl   0600: a line per score
-      plans/           0700: a plan file per trial
+      plans/           0700: a plan file and a file of other options per trial
       logs/            0700: what each trial said
       trial-001/ …     0700: the runs
       winner/          shareable, once it is copied out: the released weights, plan.json,
@@ -29,6 +29,7 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
+from userdp.ledger.folder import train_toml
 from userdp.ledger.run import write_winner
 from userdp.sweeping.request import Candidate, SweepRequest
 from userdp.sweeping.scores import Score
@@ -135,13 +136,15 @@ class SweepFolder:
         files.operator_folder(folder)
         return folder / f"trial-{number:03d}.log"
 
-    def write_plan(self, number: int, candidate: Candidate) -> Path:
-        """The plan file of a trial."""
+    def write_settings(self, number: int, candidate: Candidate) -> tuple[Path, Path]:
+        """The plan file of a trial, and the file of its other options."""
         folder = self.path / "plans"
         files.operator_folder(folder)
-        path = folder / f"trial-{number:03d}.json"
-        files.write_json(path, encode(candidate.plan), mode=files.OPERATOR_FILE)
-        return path
+        plan, config = (folder / f"trial-{number:03d}.{end}" for end in ("json", "toml"))
+        files.write_json(plan, encode(candidate.plan), mode=files.OPERATOR_FILE)
+        options = train_toml(encode(candidate.config))
+        files.write_file(config, options.encode(), mode=files.OPERATOR_FILE)
+        return plan, config
 
     def note(self, number: int, candidate: Candidate, score: Score) -> None:
         """Keep a score, on the disk before it is shown."""

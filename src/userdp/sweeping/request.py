@@ -17,6 +17,7 @@ from userdp.errors import UseError
 from userdp.plan import Plan, Tuning
 from userdp.plan.origin import in_words, uncovered
 from userdp.plan.tuning import divided, selected
+from userdp.queries.ownership import require_one_owner
 from userdp.training.adjacency import require_covered
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model
@@ -220,11 +221,6 @@ def _require_scores(store: UserStore, bound: float) -> None:
     """DP scores can be drawn here; said before anything is charged."""
     if not 0 < bound <= 1e6:
         raise UseError(f"the loss bound must be greater than 0 and at most 1e6, got {bound!r}")
-    if store.meta.ownership["adjacency"] != "add-or-remove":
-        raise UseError(
-            "this store's records have several owners, and its claims stand under "
-            f"{store.meta.ownership['adjacency']} adjacency: a DP score has no price there",
-            hint="prepare a store with --owners first, or use --tuning non-private",
-        )
+    require_one_owner(store.meta)
     if importlib.util.find_spec("opendp") is None:
         raise UseError("DP scores need the library `opendp`", hint="pip install 'userdp[queries]'")

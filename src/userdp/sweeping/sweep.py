@@ -238,8 +238,7 @@ class _Sweep:
         arguments = train_arguments(
             self.store.path,
             run,
-            self.folder.write_plan(number, candidate),
-            candidate.config,
+            *self.folder.write_settings(number, candidate),
             trial_of=self.sweep_id if self._selects else None,
             tensorboard=self.tensorboard,
         )

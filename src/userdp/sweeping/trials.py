@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +12,6 @@ from userdp import files
 from userdp.errors import FailureError
 from userdp.ledger import RunFolder
 from userdp.ledger.journal import exclusive
-from userdp.training.config import TrainConfig
 
 
 class Process(Protocol):
@@ -61,15 +59,15 @@ def train_arguments(
     store: Path,
     run: RunFolder,
     plan: Path,
-    config: TrainConfig,
+    config: Path,
     *,
     trial_of: str | None,
     tensorboard: bool,
 ) -> list[str]:
     """The command line of a trial: what its folder holds decides whether it begins or goes on."""
     arguments = ["train", str(store), "--out", str(run.path), "--plan", str(plan)]
+    arguments += ["--config", str(config)]
     arguments.append("--allow-large-delta")  # the sweep has judged its plans
-    arguments += _flags(config)
     if trial_of is not None:
         arguments += ["--trial-of", trial_of]
     if not tensorboard:
@@ -99,19 +97,3 @@ def last_words(log: Path) -> str:
         return "it left no word"
     said = [line for line in lines if line.startswith("error: ")]
     return (said or lines or ["it left no word"])[-1].removeprefix("error: ")[:500]
-
-
-def _flags(config: TrainConfig) -> list[str]:
-    """The options that differ from the defaults."""
-    defaults, flags = TrainConfig(), []
-    for field in fields(TrainConfig):
-        value = getattr(config, field.name)
-        if value == getattr(defaults, field.name):
-            continue
-        name = "--" + field.name.replace("_", "-")
-        if isinstance(value, bool):
-            flags.append(name)
-        else:
-            for one in value if isinstance(value, tuple) else (value,):
-                flags += [name, repr(one) if isinstance(one, float) else str(one)]
-    return flags

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
+from userdp.ledger.folder import train_toml
 from userdp.ledger.run import is_begun
 from userdp.plan import Plan
 from userdp.version import __version__
@@ -121,7 +121,7 @@ def open_run(
             if plan is not None:
                 plan.save(folder.plan)
             if train is not None:
-                files.write_file(folder.train, _toml("train", train).encode())
+                files.write_file(folder.train, train_toml(train).encode())
             files.write_json(
                 folder.resume,
                 {"run_id": run_id, "store_path": str(store.path.resolve()), "digests": expected},
@@ -232,16 +232,3 @@ def _remove_new(folder: RunFolder) -> None:
     folder.lock.unlink(missing_ok=True)
     if not any(folder.path.iterdir()):
         folder.path.rmdir()
-
-
-def _toml(table: str, values: Mapping[str, Any]) -> str:
-    """One TOML table of plain values, those that are None left out.
-
-    JSON's way to write a string, a number, a truth value or a list of strings is TOML's too.
-    """
-    lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in values.items()
-        if value is not None
-    ]
-    return "\n".join([f"[{table}]", *lines, ""])
