@@ -83,7 +83,8 @@ def save_plots(plots: Sequence[Plot], path: Path, *, operator_only: bool) -> Non
     figure, axes = panels(len(plots), width=_WIDTH, height=_HEIGHT + 0.4)
     for axis, plot in zip(axes, plots, strict=True):
         _fill(axis, plot, colours=_OF_FILES)
-        axis.set_title(plot.title, y=-0.35)  # below: the legend stands above the axes
+        axis.set_title(plot.title)
+        axis.legend(loc="best", fontsize=8)  # inside: a file is wide enough for no other place
     save(figure, path, operator_only=operator_only)
 
 
@@ -144,7 +145,7 @@ def _fill(axes: Axes, plot: Plot, *, colours: Sequence[str]) -> None:
             linestyle=_DASHES[number % len(_DASHES)] if plot.connected else "none",
             marker=_MARKERS[number % len(_MARKERS)] if series.marked else "none",
             markersize=5 if plot.connected else 9,
-            clip_on=False,
+            clip_on=bool(plot.logarithmic),  # there 0 lies infinitely far outside
             zorder=3,
         )
     if plot.level is not None:
@@ -160,10 +161,10 @@ def _fill(axes: Axes, plot: Plot, *, colours: Sequence[str]) -> None:
         axes.set_xlim(0, 1.15 * max(x for series in plot.series for x in series.xs) or 1)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+    whole = all(float(x).is_integer() for series in plot.series for x in series.xs)
     if "x" in plot.logarithmic:
-        axes.set_xscale("log")
+        axes.set_xscale("log", base=2 if whole else 10)  # counts double, rates are of any size
     else:
-        whole = all(float(x).is_integer() for series in plot.series for x in series.xs)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole))
     if "y" in plot.logarithmic:
         axes.set_yscale("log")

@@ -113,6 +113,9 @@ def why_no_claim(run: RunFacts) -> str:
 
 def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
     """All that the page's template is given, the operator's part apart."""
+    from markupsafe import Markup
+
+    digest = Markup('<code class="digest">{}</code>')
     assumptions = assumptions_of(runs)
     rows = [words_of(run) for run in runs]
     private = [row for row in rows if row["private"]]
@@ -141,7 +144,11 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         ),
         "tuned": table_of(rows, _TUNED, caption="What each plan was chosen from"),
         "released": released_losses([(run.name, loss) for run in runs for loss in run.released]),
-        "ran": table_of(rows, _RAN, caption="Steps of each run"),
+        "ran": table_of(
+            rows,
+            {**_RAN, "SHA-256 of its ledger": lambda row: digest.format(row["digest"])},
+            caption="Steps of each run",
+        ),
         "meaning": table_of(private, _MEANING, caption=_caption(private, comparison)),
         "version": __version__,
     }
@@ -201,7 +208,6 @@ _RAN = {
     "State": "state",
     "Gradients computed, at most, in expectation": "gradients",
     "userdp": "version",
-    "SHA-256 of its ledger": "digest",
 }
 _GRADES = {
     Grade.CRITICAL: "If one of these is false, the claimed ε does not hold.",

@@ -16,7 +16,8 @@ from userdp.reporting.markdown import Ready, escaped
 MISSING = "–"
 """Stands in a cell for what is not known, or does not apply."""
 
-_NUMBER = re.compile(r"[-+±−<≤(]*\s*[\d∞–]|inf|$")
+_NUMBER = re.compile(r"([-+±−<≤(]*\s*[\d∞–].{0,40}|inf|)$")
+"""Begins as a number does and is short, so that a digest of hexadecimal digits is none."""
 Item = TypeVar("Item")
 
 
