@@ -84,7 +84,8 @@ def save_plots(plots: Sequence[Plot], path: Path, *, operator_only: bool) -> Non
     for axis, plot in zip(axes, plots, strict=True):
         _fill(axis, plot, colours=_OF_FILES)
         axis.set_title(plot.title)
-        axis.legend(loc="best", fontsize=8)  # inside: a file is wide enough for no other place
+        if plot.series:  # the legend stands inside: a file has no room for it elsewhere
+            axis.legend(loc="best", fontsize=8)
     save(figure, path, operator_only=operator_only)
 
 
