@@ -20,9 +20,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from userdp.cli.app import run as userdp
+from userdp.ledger import RunFolder
 from userdp.training import files
 from userdp.training.models import BASE_MODEL
-from userdp.training.runs import RunFolder, is_finished
 
 STEPS = 1100
 BATCH_SIZE = 32
@@ -87,7 +87,7 @@ def main() -> None:
 
 def _train(store: Path, run: Path, *, steps: int) -> None:
     folder = RunFolder(run)
-    if is_finished(folder):
+    if folder.finished:
         return
     length = ["--steps", str(steps), "--batch-size", str(BATCH_SIZE)]
     resume = ["--resume"] if folder.resume.exists() else []

@@ -16,7 +16,8 @@ from rich.console import Console
 
 import userdp
 from tests.plans import uls_plan
-from userdp.cli.account import print_table
+from userdp.cli.account import priced_answer
+from userdp.cli.output import show
 from userdp.reporting.constants import constants_of
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit, delta_up
 
@@ -82,7 +83,8 @@ def test_broken_twin_the_nearest_six_digits_are_below_the_delta() -> None:
 
 def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     out = StringIO()
-    print_table(Console(file=out), {"epsilon": 1.0, "delta": 1.0000000049e-6})
+    answer = priced_answer({"epsilon": 1.0, "delta": 1.0000000049e-6})
+    show(answer, json=False, console=Console(file=out))
     assert "1.0000001e-06" in out.getvalue()
     run = SimpleNamespace(plan=uls_plan(target_delta=AWKWARD), settings={})
     shown = {row.name: row.values for row in constants_of([run])}

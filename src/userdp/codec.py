@@ -144,7 +144,12 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
         if origin is tuple and isinstance(value, list):
             return tuple(_decode(arguments[0], one, f"{at}[{n}]") for n, one in enumerate(value))
         if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
-            return {key: _decode(arguments[1], one, f"{at}.{key}") for key, one in value.items()}
+            return {
+                _key(arguments[0], key, at): _decode(arguments[1], one, f"{at}.{key}")
+                for key, one in value.items()
+            }
+        if member is Any:
+            return value
         if member in (type(None), bool, int, str) and type(value) is member:
             return value
         if member is float and type(value) in (int, float) and math.isfinite(value):
@@ -153,6 +158,15 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
         if type(value) is str and value in {one.value for one in words}:
             return member(value)
     raise UseError(f"{at} says what is none of its kind: {value!r}")
+
+
+def _key(hint: Any, key: str, at: str) -> Any:
+    """A key of a mapping; JSON has whole numbers as keys in words only."""
+    if hint is not int:
+        return key
+    if not key.isdecimal():
+        raise UseError(f"{at} has the key {key!r}, where a whole number is needed")
+    return int(key)
 
 
 def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:

@@ -1,16 +1,19 @@
-"""Files that are there whole or not at all, and readable by those who may."""
+"""Files that are there whole or not at all, and readable by those who may; the one JSON."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from userdp.errors import FailureError, UseError
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -18,11 +21,28 @@ OPERATOR_FILE = 0o600
 OPERATOR_FOLDER = 0o700
 
 
+def require_place(path: Path, *, name: str = "") -> None:
+    """`UseError` unless a file can be put at ``path``; ``name`` is a good name for it."""
+    if path.is_dir():
+        raise UseError(
+            f"{path} is a folder, and a file is to be written there",
+            hint=f"name a file in it: {path / name}" if name else None,
+        )
+    if not path.parent.is_dir():
+        raise UseError(f"there is no folder {path.parent} to put {path.name} in")
+
+
 def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
-    """Write ``path`` atomically: temporary file, sync, rename. ``OSError`` leaves the old file."""
+    """Write ``path`` atomically: temporary file, sync, rename.
+
+    Raises:
+        UseError: no file can be put there.
+        FailureError: the disk refused; ``path`` is what it was before.
+    """
+    require_place(path)
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -32,8 +52,13 @@ def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    finally:
-        sync(path.parent)
+        finally:
+            sync(path.parent)
+    except OSError as error:
+        raise FailureError(
+            f"cannot write {path}: {error.strerror}; what was there is unchanged",
+            hint="free some space, or choose another place",
+        ) from error
 
 
 def new_operator_file(path: Path) -> IO[bytes]:
@@ -47,9 +72,40 @@ def new_operator_file(path: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "wb")
 
 
-def write_json(path: Path, values: dict[str, Any], *, mode: int = SHAREABLE_FILE) -> None:
-    """Write ``values`` as JSON, atomically."""
+def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_FILE) -> None:
+    """Write ``values`` as one JSON object, as `write_file` does.
+
+    What must be finite was refused by `userdp.codec.encode` before; a checkpoint may hold a NaN.
+    """
     write_file(path, (json.dumps(values, indent=2) + "\n").encode(), mode=mode)
+
+
+def read_json(path: Path, *, what: str) -> dict[str, Any]:
+    """The JSON object in a file; `UseError` if there is none. ``what`` names it in errors."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UseError(f"cannot read {what} from {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UseError(f"cannot read {what} from {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise UseError(f"cannot read {what} from {path}: it holds no JSON object")
+    return values
+
+
+def finite(value: Any) -> Any:
+    """Plain values that JSON can hold: it has no infinity and no NaN, which become words.
+
+    >>> finite({"epsilon": float("inf"), "bounds": (1.0, float("-inf"))})
+    {'epsilon': 'inf', 'bounds': [1.0, '-inf']}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 def operator_folder(path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_cut_ledger_of_a_finished_run_lowers_no_claim(store, tmp_path, kept):
     """The last lines of a finished run's ledger are lost: the hash chain of the rest still holds.
 
     The weights in RUN/model have seen six steps, ε = 2.47; 0 or 1.92 is printed for them. The
-    store, config.json and the weights tell otherwise: at least the whole plan is to be claimed.
+    store and the weights tell otherwise: at least the whole plan is to be claimed.
     """
     run = begin(store, tmp_path / "run")
     ledger = run / "ledger.jsonl"

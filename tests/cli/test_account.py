@@ -167,7 +167,7 @@ def test_the_curve_of_a_ledger_is_that_of_the_steps_it_charges(places, capsys) -
     epsilon, delta = found["curve"]["epsilon"][middle], found["curve"]["delta"][middle]
     assert delta == mechanism.delta(epsilon).upper
     assert userdp(["account", "--ledger", str(places["interrupted"]), "--curve"]) == 0
-    assert "its true positives, at most" in capsys.readouterr().out
+    assert "its true positive rate, at most" in capsys.readouterr().out
 
 
 def test_what_a_composed_claim_cannot_answer_is_refused_with_a_way_out(places, capsys) -> None:
@@ -185,11 +185,11 @@ def test_broken_twin_an_account_that_forgets_an_option_is_caught(
 ) -> None:
     from userdp.cli import account
 
-    honest = account.emit
+    honest = account.priced_answer
 
-    def deaf(result: dict[str, Any], **options: Any) -> None:
-        honest({key: value for key, value in result.items() if key != "curve"}, **options)
+    def deaf(result: dict[str, Any]) -> Any:
+        return honest({key: value for key, value in result.items() if key != "curve"})
 
-    monkeypatch.setattr(account, "emit", deaf)
+    monkeypatch.setattr(account, "priced_answer", deaf)
     with pytest.raises(AssertionError, match="is ignored"):
         require_all_heard(capsys, ["--ledger", str(places["interrupted"])], (["--curve"],))

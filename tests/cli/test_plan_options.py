@@ -29,7 +29,9 @@ def plan_of(**options) -> Plan:
 
 
 def test_each_option_sets_its_field_of_the_plan():
-    plan = plan_of(clip_form="automatic", clip_stability=0.1, layer_split="dimension")
+    plan = plan_of(
+        clip_form=ClipForm.AUTOMATIC, clip_stability=0.1, layer_split=LayerSplit.DIMENSION
+    )
     assert (plan.clip.form, plan.clip.stability) == (ClipForm.AUTOMATIC, 0.1)
     assert plan.clip.split is LayerSplit.DIMENSION
     plan = plan_of(clip_quantile=0.3, clip_learning_rate=0.1, count_noise_std=4.0)
@@ -51,7 +53,7 @@ def test_without_them_the_plan_is_the_old_one():
         {"count_noise_std": 3.0},
         {"clip_quantile": 0.5, "count_noise_std": 1.0},
         {"clip_quantile": 0.0},
-        {"clip_quantile": 0.5, "clip_form": "automatic"},
+        {"clip_quantile": 0.5, "clip_form": ClipForm.AUTOMATIC},
         {"clip_quantile": 0.5, "clip_learning_rate": 0.0},
     ],
 )

@@ -11,9 +11,8 @@ from tests.training.processes import start
 from tests.training.toy import attempts, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import RunFolder, StoreLedger, claim
 from userdp.training.private import make_private
-from userdp.training.runs import RunFolder
 
 PLAN = [
     "--sampling",

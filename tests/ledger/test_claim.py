@@ -240,22 +240,24 @@ def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tm
     plan = uls_plan()
     source = trial(tmp_path / "trial", plan)
     assert claim(source).guarantee.epsilon == math.inf
-    write_winner(source, tmp_path / "winner.jsonl", tuning(plan))
+    write_winner(source, tmp_path / "winner.jsonl", tuning(plan), basis="DP scores")
     found = claim(tmp_path / "winner.jsonl")
     assert found.guarantee == tuning(plan).guarantee()
     assert found.guarantee.epsilon > plan.guarantee().epsilon
     assert found.complete
     assert "trial_of" not in (tmp_path / "winner.jsonl").read_text()
     grid = FixedGrid(plans=(plan, plan, plan), score_epsilon=0.1)
-    write_winner(run(tmp_path / "run", plan, 5) / "ledger.jsonl", tmp_path / "grid.jsonl", grid)
+    ledger = run(tmp_path / "run", plan, 5) / "ledger.jsonl"
+    write_winner(ledger, tmp_path / "grid.jsonl", grid, basis="DP scores")
     assert claim(tmp_path / "grid.jsonl").guarantee == grid.guarantee()
 
 
 def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tmp_path):
     source = trial(tmp_path / "trial", uls_plan())
+    other = tuning(uls_plan(noise_multiplier=9.0))
     with pytest.raises(UseError, match="did not try"):
-        write_winner(source, tmp_path / "winner.jsonl", tuning(uls_plan(noise_multiplier=9.0)))
-    write_winner(source, tmp_path / "winner.jsonl", tuning(uls_plan()))
+        write_winner(source, tmp_path / "winner.jsonl", other, basis="DP scores")
+    write_winner(source, tmp_path / "winner.jsonl", tuning(uls_plan()), basis="DP scores")
     lines = (tmp_path / "winner.jsonl").read_text().splitlines()
     header = json.loads(lines[0])
     header["tuning"]["plans"] = [encode(uls_plan(noise_multiplier=9.0))]

@@ -32,7 +32,7 @@ def declared(name: str, value: float) -> Constant:
 def request(**changes) -> Request:
     values = {
         "privacy": PrivacyBudget(epsilon=4.0, delta=1e-6),
-        "compute": 64.0,
+        "budget": 64.0,
         "steps": 50,
         "norms": synthetic_norms(most=8),
         "population": declared("population", 1000),

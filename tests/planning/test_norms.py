@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from tests.planning.conftest import synthetic_norms
+from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.planning.norms import GradientNorms, NormSource
 
@@ -15,8 +16,8 @@ def test_a_file_of_norms_says_what_was_saved(tmp_path, norms):
     norms.save(tmp_path / "norms.json")
     assert GradientNorms.load(tmp_path / "norms.json") == norms
     values = json.loads((tmp_path / "norms.json").read_text())
-    assert values["schema"] == "userdp.norms/1"
-    assert values["group_sizes"] == [1, 2, 4, 8, 16, 32, 64]
+    assert values["schema"] == "userdp.norms/2"
+    assert list(values["user_norms"]) == ["1", "2", "4", "8", "16", "32", "64"]
     assert values["user_norms"]["1"] == norms.example_norm
     assert not list(tmp_path.glob(".*"))
 
@@ -80,13 +81,13 @@ def test_norms_that_cannot_be_are_refused(changes):
         {"user_norms": {"one": 1.0}},
         {"user_norms": {"1": "nan"}},
         {"user_norms": [1.0]},
-        {"group_sizes": [1, 2]},
-        {"group_sizes": None},
+        {"user_norms": {"1": 1.0, "2.5": 1.0}},
+        {"user_norms": None},
         {"more": 1},
     ],
 )
 def test_a_file_that_holds_no_norms_is_bad_use(tmp_path, norms, changes):
-    (tmp_path / "norms.json").write_text(json.dumps({**norms.to_dict(), **changes}))
+    (tmp_path / "norms.json").write_text(json.dumps({**encode(norms), **changes}))
     with pytest.raises(UseError):
         GradientNorms.load(tmp_path / "norms.json")
 

@@ -22,7 +22,7 @@ def proposal():
 
 
 def test_the_plan_is_the_cell_recommended_and_within_the_budget(proposal):
-    plan, cell = proposal.plan, proposal.candidates.optimum.cell
+    plan, cell = proposal.plan, proposal.candidates.uls_optimum
     assert plan.algorithm == "ULS"
     assert (plan.sampling.group_size, plan.steps) == (cell.group_size, 50)
     assert plan.denominator == pytest.approx(cell.cohort_size)
@@ -31,13 +31,13 @@ def test_the_plan_is_the_cell_recommended_and_within_the_budget(proposal):
     assert plan.noise_std / plan.denominator == pytest.approx(cell.noise_std)
     assert proposal.prediction["epsilon"] == plan.guarantee().epsilon <= 4.0
     assert plan.guarantee().epsilon > 3.999
-    assert proposal.candidates.doubling.cell.noise_std >= cell.noise_std
+    assert proposal.candidates.uls_estimate_and_double.noise_std >= cell.noise_std
 
 
 def test_all_answers_stand_side_by_side_in_the_file(proposal, tmp_path):
     proposal.save(tmp_path / "plan.json")
     values = json.loads((tmp_path / "plan.json").read_text())
-    assert values["schema"] == "userdp.proposal/1"
+    assert values["schema"] == "userdp.proposal/2"
     assert as_plan(values["plan"]) == proposal.plan
     assert set(values["candidates"]) == {
         "uls_optimum",
@@ -81,7 +81,7 @@ def test_els_wins_where_single_gradients_are_shorter_than_those_of_users():
 def test_without_a_median_els_is_not_considered():
     found = propose(request(median_examples=None))
     assert found.plan.algorithm == "ULS"
-    assert found.candidates.els_choice is None
+    assert found.candidates.els_median_rule is None
     assert "ELS was not considered" in found.reason
     with pytest.raises(UseError, match="median"):
         request(median_examples=None, algorithm="els")
@@ -129,7 +129,7 @@ def test_steps_are_chosen_at_the_same_compute_if_asked():
     found = propose(request(choose_steps=True, steps=25))
     total = found.plan.steps * found.prediction["gradients_per_step"]
     assert total <= 64 * 25 * (1 + 1e-9)
-    noises = {cell.steps: cell.averaged_noise_std for cell in found.candidates.steps}
+    noises = {cell.steps: cell.averaged_noise_std for cell in found.candidates.uls_other_steps}
     assert found.plan.steps in noises
     assert any(note.startswith("T = ") for note in found.notes)
 

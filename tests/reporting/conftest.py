@@ -103,7 +103,13 @@ def run_maker(tmp_path: Path) -> MakeRun:
             folder / "ledger.jsonl",
             plan=plan,
             run_id="c0ffee",
-            facts={"userdp": "0.1.0", "store": "feed" * 8, **(facts or {})},
+            facts={
+                "userdp": "0.1.0",
+                "store": "feed" * 8,
+                "seq_len": 64,
+                **{key: value for key, value in (config or {}).items() if key != "train"},
+                **(facts or {}),
+            },
         )
         if plan is not None:
             planned = plan.steps if attempts is None else attempts
@@ -113,11 +119,9 @@ def run_maker(tmp_path: Path) -> MakeRun:
                 ledger.finish()
         ledger.close()
         train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
-        train |= (config or {}).pop("train", {})
+        train |= (config or {}).get("train", {})
         lines = [f"{name} = {json.dumps(value)}" for name, value in train.items()]
         (folder / "train.toml").write_text("\n".join(["[train]", *lines]), encoding="utf-8")
-        values = {"run_id": "c0ffee", "seq_len": 64, **(config or {})}
-        (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
         write_operator(folder, operator_lines())
         return folder
 

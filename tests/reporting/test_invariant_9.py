@@ -104,7 +104,7 @@ def test_invariant_9_broken_twin_a_template_that_leaks_a_loss_is_caught(
 def test_invariant_9_broken_twin_a_loss_let_into_the_settings_is_caught(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An allow-list that lets a measured loss of config.json through."""
+    """An allow-list that lets a measured loss among the public facts through."""
     run = make_run(config={"final_loss": 5.142907})
     assert leaks(public_page(run), run) == set()
     monkeypatch.setattr(run_facts, "_ALLOWED", (*run_facts._ALLOWED, "final_loss"))

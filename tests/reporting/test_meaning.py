@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -236,4 +237,7 @@ def test_page_card_and_json_print_the_same_numbers(
     assert OF_THE_CURVE in card
     out = tmp_path / "page.html"
     assert userdp(["report", str(run), "--public", "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["meaning"] == meaning.to_dict()
+    assert json.loads(capsys.readouterr().out)["runs"][0]["meaning"] == {
+        **asdict(meaning),
+        "false_alarms": FALSE_ALARMS,
+    }

@@ -61,7 +61,7 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
         assert assumption.title in text
     for heading in ("Privacy", "Training", "Evaluation", "Uses and limits", "Model details"):
         assert f"## {heading}" in text
-    assert "| examples of a user | 1 | 2 | 4 |" in text
+    assert "| Examples of a user | 1 | 2 | 4 |" in text
     assert "userdp account --sampling examples" in text
     assert "userdp train STORE --out AGAIN --plan plan.json" in text
     assert "None was released" in text

@@ -14,12 +14,12 @@ from tests.training.toy import CONFIG, toy_store
 from userdp.accounting import Accountant
 from userdp.cli.app import run as userdp
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
+from userdp.ledger import RunFolder
 from userdp.plan import Plan
-from userdp.reporting.reproduction import train_command
+from userdp.reporting.html import train_command
 from userdp.reporting.run_facts import read_run
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import PlainPlan, train_config
-from userdp.training.runs import RunFolder
 
 ULS, ELS = small_plan(PoissonUsers, 4.0), small_plan(PoissonExamples, 4.0)
 

@@ -161,7 +161,7 @@ def test_the_public_page_of_the_six_opens_none_of_the_operators_files(
     out, card = tmp_path / "public.html", tmp_path / "MODEL_CARD.md"
     arguments = ["report", str(six_runs[0]), "--out", str(out), "--model-card", str(card)]
     assert userdp([*arguments, "--public"]) == 0
-    assert {"ledger.jsonl", "config.json"} <= set(opened)
+    assert {"ledger.jsonl", "train.toml"} <= set(opened)
     assert not {"operator.jsonl", "resume.json", "audit.json"} & set(opened)
     opened.clear()
     assert userdp([*arguments]) == 0

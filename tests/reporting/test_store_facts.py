@@ -7,8 +7,7 @@ import pytest
 from tests.reporting.conftest import MakeRun, examples_plan
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.html import render_report
-from userdp.reporting.run_facts import read_runs
-from userdp.reporting.store_facts import StoreFacts, read_store_facts
+from userdp.reporting.run_facts import read_run, read_runs
 
 
 def keys(run) -> set[str]:
@@ -44,4 +43,5 @@ def test_fixed_graph_and_scores_have_assumptions_of_their_own(make_run: MakeRun)
 
 @pytest.mark.parametrize("facts", [7, [], "x", {"owners": 3}, {"filtered_against_private": "no"}])
 def test_a_strange_configuration_says_nothing(make_run: MakeRun, facts: object) -> None:
-    assert read_store_facts(make_run(config={"store_facts": facts})) == StoreFacts()
+    run = read_run(make_run(config={"store_facts": facts}))
+    assert (run.owners, run.filtered_against) == (None, ())

@@ -9,6 +9,7 @@ import os
 import signal
 import stat
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,6 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
     for private in ("operator.jsonl", "sweep.json", "trials.json"):
         assert stat.S_IMODE((out / private).stat().st_mode) == 0o600
     assert {path.name for path in (out / "winner").iterdir()} == {
-        "config.json",
         "plan.json",
         "train.toml",
         "ledger.jsonl",
@@ -144,7 +144,7 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert told.pop("trials") == []
     assert "trial" not in json.dumps(told)
     assert "trial" not in (out / "winner" / "ledger.jsonl").read_text()
-    assert "trial" not in (out / "winner" / "config.json").read_text()
+    assert "trial" not in (out / "winner" / "ledger.jsonl").read_text()
 
 
 def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_nothing(
@@ -257,16 +257,20 @@ def test_a_noisy_total_is_half_the_bound_less_the_loss_of_each_user():
 
 
 def test_the_options_of_a_trial_are_its_configuration(tmp_path):
-    from userdp.training.runs import RunFolder
+    from userdp.ledger import RunFolder
+    from userdp.sweeping.folder import SweepFolder
+    from userdp.sweeping.request import Candidate
+    from userdp.training.config import train_config
 
     config = dataclasses.replace(CONFIG, activation_checkpointing=True, weight_decay=0.1)
+    plan, options = SweepFolder(tmp_path).write_settings(1, Candidate(plan=PLAN, config=config))
+    assert stat.S_IMODE(options.stat().st_mode) == 0o600
+    assert train_config(tomllib.loads(options.read_text())["train"]) == config
     arguments = train_arguments(
-        tmp_path, RunFolder(tmp_path / "run"), tmp_path / "plan.json", config,
-        trial_of=None, tensorboard=True,
-    )  # fmt: skip
-    assert "--activation-checkpointing" in arguments
-    assert arguments[arguments.index("--learning-rate") + 1] == "0.01"
-    assert arguments[arguments.index("--weight-decay") + 1] == "0.1"
+        tmp_path, RunFolder(tmp_path / "run"), plan, options, trial_of=None, tensorboard=True
+    )
+    assert arguments[arguments.index("--config") + 1] == str(options)
+    assert arguments[arguments.index("--plan") + 1] == str(plan)
     assert "--resume" not in arguments
 
 

@@ -210,15 +210,16 @@ def test_selections_that_mean_nothing_are_refused(scored, store, tmp_path, optio
 
 
 def test_scores_of_a_model_of_this_very_store_are_refused(store, tmp_path):
-    """Twin of the same call: a run on another store is no reason to refuse."""
-    for name, of in (("run", store.meta.store_id), ("other", "another")):
+    for name, trained_on in (("here", store.meta.store_id), ("there", "another")):
         (tmp_path / name / "model").mkdir(parents=True)
         ledger = tmp_path / name / "ledger.jsonl"
-        RunLedger.create(ledger, plan=None, run_id="r", facts={"store": of}).close()
+        RunLedger.create(ledger, plan=None, run_id=name, facts={"store": trained_on}).close()
     with pytest.raises(UseError, match="trained on this store"):
-        require_public(str(tmp_path / "run" / "model"), store)
-    require_public(str(tmp_path / "other" / "model"), store)
-    require_public("bundled", store)
+        require_public(str(tmp_path / "here" / "model"), store)
+    require_public(str(tmp_path / "there" / "model"), store)
+    ledger.write_text(ledger.read_text().replace("another", "altered") * 2)
+    with pytest.raises(UseError, match="edited"):
+        require_public(str(tmp_path / "there" / "model"), store)
 
 
 def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, capsys):
@@ -236,7 +237,7 @@ def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, cap
     assert userdp(run) == 2
     assert "userdp score" in capsys.readouterr().err
     assert userdp([*run, "--scores", scores]) == 0
-    assert RunFolder(tmp_path / "run").read_train()["selection"] == "highest-perplexity"
+    assert RunFolder(tmp_path / "run").read_facts()["selection"] == "highest-perplexity"
     plain = ["--privacy", "none", "--steps", "1", "--batch-size", "2", "--selection", "longest"]
     assert userdp(["train", str(store.path), "--out", str(tmp_path / "p"), *plain]) == 2
     assert CONFIG.selection is Strategy.RANDOM

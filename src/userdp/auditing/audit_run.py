@@ -21,12 +21,11 @@ from userdp.codec import encode
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.ledger import claim
+from userdp.ledger import RunFolder, claim
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan, train_config
 from userdp.training.models import load_model, read_model, require_fit
-from userdp.training.runs import RunFolder
 
 FOLDER = "audit"
 RESULT = "audit.json"
@@ -78,8 +77,7 @@ def audit_run(
         UseError: the run has no model, was trained on another store, or nothing is asked for.
     """
     folder = RunFolder(run)
-    public = folder.read_config()
-    if public.get("store") != store.meta.store_id:
+    if folder.read_facts().get("store") != store.meta.store_id:
         raise UseError(
             f"the run at {run} was trained on another store than {store.path}: its members are not "
             "this store's training users",
@@ -90,7 +88,8 @@ def audit_run(
             f"the run at {run} has released no model yet",
             hint="go on with it: userdp train STORE --out RUN --resume",
         )
-    config = train_config(folder.read_train())
+    options = folder.read_train()
+    config = train_config(options)
     claimed = claim(folder.ledger).guarantee
     plan = plan_of(folder.ledger, read_entries(folder.ledger))
     if not inference and (not repeat or plan is None):
@@ -116,7 +115,7 @@ def audit_run(
             scores = reference_scores(
                 store,
                 fresh,
-                plan or PlainPlan(steps=public["steps"], batch_size=public["batch_size"]),
+                plan or PlainPlan(steps=options["steps"], batch_size=options["batch_size"]),
                 config,
                 place=place / "references",
                 count=references,
@@ -152,10 +151,8 @@ def audit_run(
         "false_alarm": 0.0 if again is None or math.isinf(claimed.epsilon) else again.false_alarm,
         "passed": not flagged,
     }
-    # JSON has no infinity, which a run without privacy claims
-    written = {k: str(v) if v == math.inf else v for k, v in result.items()}
-    files.write_json(place / RESULT, written, mode=files.OPERATOR_FILE)
-    folder.log({"kind": "audit", "flagged": flagged, "epsilon_lower": proven})
+    files.write_json(place / RESULT, files.finite(result), mode=files.OPERATOR_FILE)
+    folder.log({"kind": "audit", "flagged": flagged, "epsilon_lower": files.finite(proven)})
     return result
 
 

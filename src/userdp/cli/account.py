@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
-from userdp.cli.account_proof import (
-    delta_at,
-    print_proof,
-    proof_of_epsilon,
-)
 from userdp.cli.mechanism_options import (
     AccountantName,
     Described,
@@ -22,8 +16,9 @@ from userdp.cli.mechanism_options import (
     build_mechanism,
     judge_delta,
 )
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
 from userdp.errors import UseError
+from userdp.reporting.table import Table
 from userdp.sampling import Sampling
 from userdp.vocabulary import delta_up, round_up
 
@@ -43,29 +38,29 @@ def account(
     by_examples: bool = False,
     curve: bool = False,
     proof: bool = False,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.
 
-    A mechanism is priced with exact Gaussian noise; a ledger as it ran, the noise's distance from
-    a Gaussian included, which moves no printed digit of an ordinary epsilon (docs/accounting.md).
+    A mechanism is priced with exact Gaussian noise. A ledger is priced as it ran: the distance of
+    its noise from a Gaussian is included, which moves no printed digit of an ordinary epsilon
+    (docs/accounting.md).
 
     Args:
         options: see MechanismOptions.
         noise_multiplier: standard deviation of the noise divided by the clip norm.
         delta: in (0, 1); with --ledger, each run's own by default.
-        epsilon: in place of delta: the delta at this epsilon, by contour.
+        epsilon: in place of delta: compute the delta at this epsilon, by contour.
         accountant: contour (certified, exact; the default), or a second opinion. With --ledger: of
             the steps that it charges, in place of the plan's own accountant.
         ledger: a run or store ledger, or the folder that holds one; epsilon is recomputed from it.
         allow_large_delta: answer even where --delta is not below 1 over the population of the
             mechanism or, with --ledger, of its plan.
-        by_examples: also the epsilon of users who hold fewer examples than the cap, by contour.
-        curve: also the whole delta(epsilon) curve, and the most that any attack can tell, by
-            contour. With --ledger: where one mechanism is all of the claim.
-        proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): encloses delta
-            there anew, and fails if the accountant is contradicted.
-        json: print one JSON object on stdout.
+        by_examples: also print the epsilon of users who hold fewer examples than the cap, by
+            contour.
+        curve: also print the whole delta(epsilon) curve, and the largest true positive rate that
+            any attack can have, by contour. With --ledger: where one mechanism is all of the claim.
+        proof: also prove the epsilon by ball arithmetic (needs the extra ``proof``): it encloses
+            delta there once more, and fails if the accountant is contradicted.
     """
     from userdp.accounting.accountants import Accountant, epsilon_by
 
@@ -80,21 +75,18 @@ def account(
         if noise_multiplier is None:
             raise UseError("account needs --noise-multiplier: without it there is no delta")
         described = build_mechanism(options or MechanismOptions())
-        mechanism = described.priced(noise_multiplier)
-        result = {
-            **delta_at(mechanism, epsilon, proof=proof),
-            **described.to_dict(noise_multiplier),
-        }
-        emit(result, json=json, render=lambda console: print_table(console, result))
-        return
+        at_epsilon = _delta_at(described.priced(noise_multiplier), epsilon, proof=proof)
+        return priced_answer({**at_epsilon, **described.to_dict(noise_multiplier)})
     if ledger is not None:
         if options is not None or noise_multiplier is not None:
             raise UseError("--ledger says it all: leave the options of a mechanism out")
-        found = _of_ledger(ledger, delta, wanted=bool(accountant or curve or by_examples or proof))
-        result, priced, population = found.to_dict(), found.mechanism, None
-        if found.plan is not None:
-            described = Described(sampling=found.plan.sampling, steps=found.steps)
-            population = found.plan.population
+        claimed = _of_ledger(
+            ledger, delta, wanted=bool(accountant or curve or by_examples or proof)
+        )
+        result, priced, population = claimed.to_dict(), claimed.mechanism, None
+        if claimed.plan is not None:
+            described = Described(sampling=claimed.plan.sampling, steps=claimed.steps)
+            population = claimed.plan.population
         # The ledger's own δ was judged when its run began: of that there is only a warning.
         allow_large_delta = allow_large_delta or delta is None
         delta = float(result["delta"])
@@ -110,10 +102,7 @@ def account(
         accountant, result, population = accountant or "contour", {}, options.least_population
     if priced is not None:
         judge_delta(
-            delta,
-            population,
-            sampling=described.sampling,
-            allow_large_delta=allow_large_delta,
+            delta, population, sampling=described.sampling, allow_large_delta=allow_large_delta
         )
     if accountant is not None:
         assert priced is not None
@@ -133,8 +122,8 @@ def account(
     if curve:
         result["curve"] = _curve(priced)
     if proof:
-        result["proof"] = proof_of_epsilon(priced, result)
-    emit(result, json=json, render=lambda console: print_table(console, result))
+        result["proof"] = _proof_of_epsilon(priced, result)
+    return priced_answer(result)
 
 
 def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
@@ -145,20 +134,20 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     """
     from userdp.ledger import claim
 
-    found = claim(path, delta=delta)
-    if delta is not None and found.guarantee.delta == 0:
+    claimed = claim(path, delta=delta)
+    if delta is not None and claimed.guarantee.delta == 0:
         raise UseError(
             f"--delta says nothing here: all that {path} charges has delta 0",
             hint="leave --delta out",
         )
-    if wanted and found.mechanism is None:
-        why = "nothing" if math.isinf(found.guarantee.epsilon) else found.composition
+    if wanted and claimed.mechanism is None:
+        why = "nothing" if math.isinf(claimed.guarantee.epsilon) else claimed.composition
         raise UseError(
             "--accountant, --curve, --by-examples and --proof ask of one mechanism, and the claim "
             f"of {path} is of {why}",
             hint="leave them out, or name the ledger of a single private run",
         )
-    return found
+    return claimed
 
 
 def _by_examples(mechanism: Any, sampling: Sampling, delta: float) -> dict[str, float]:
@@ -169,60 +158,108 @@ def _by_examples(mechanism: Any, sampling: Sampling, delta: float) -> dict[str, 
             f"--by-examples has no meaning with --sampling {sampling.kind}, where every user has "
             "the same epsilon"
         )
-    found = epsilon_by_items(mechanism, delta)
-    return {str(k): bracket.upper for k, bracket in found.items()}
+    return {str(k): bracket.upper for k, bracket in epsilon_by_items(mechanism, delta).items()}
 
 
 def _curve(mechanism: Any) -> dict[str, list[float]]:
     from userdp.accounting.tradeoff import delta_curve
 
     rates = [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.5]
-    found = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
+    curve = delta_curve(lambda epsilon: float(mechanism.delta(epsilon).upper))
     return {
-        "epsilon": list(found.epsilons),
-        "delta": list(found.deltas),
+        "epsilon": list(curve.epsilons),
+        "delta": list(curve.deltas),
         "false_positive_rate": rates,
-        "largest_true_positive_rate": [found.max_true_positive_rate(rate) for rate in rates],
+        "largest_true_positive_rate": [curve.max_true_positive_rate(rate) for rate in rates],
     }
 
 
-def print_table(console: Console, result: dict[str, Any]) -> None:
-    """The result as two columns, lists as tables of their own; ε rounded up."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for key, value in result.items():
-        if isinstance(value, dict):
-            continue
-        if key == "epsilon":
-            value = f"[bold]{round_up(float(value), 6)}[/]"
-        elif key == "delta":
-            value = delta_up(float(value), 8)
-        elif isinstance(value, float):
-            value = f"{value:.8g}"
-        table.add_row(key.replace("_", " "), str(value))
-    console.print(table)
+def _proof_of_epsilon(mechanism: Any, result: dict[str, Any]) -> dict[str, Any]:
+    """The proof of ``result``'s ε at its δ; raises where it contradicts the accountant."""
+    from userdp.accounting.bracket import Bracket
+    from userdp.accounting.claims import prove_epsilon
+
+    bracket = Bracket(
+        lower=float(result.get("epsilon_lower_bound", 0.0)),
+        upper=float(result["epsilon"]),
+        accountant=str(result["accountant"]),
+    )
+    return prove_epsilon(mechanism, float(result["delta"]), bracket)
+
+
+def _delta_at(mechanism: Any, epsilon: float, *, proof: bool) -> dict[str, Any]:
+    """δ at a given ε by the contour accountant, and by ball arithmetic where ``proof`` is asked."""
+    from userdp.accounting.claims import prove_delta
+
+    bracket = mechanism.delta(epsilon)
+    return {
+        "delta": bracket.upper,
+        "delta_lower_bound": bracket.lower,
+        "epsilon": epsilon,
+        "accountant": bracket.accountant,
+        **({"proof": prove_delta(mechanism, epsilon, bracket)} if proof else {}),
+    }
+
+
+def priced_answer(result: dict[str, Any]) -> Answer:
+    """What `account` and `calibrate` print: names and values, then lists as tables of their own."""
+    return Answer(values=result, parts=_parts(result))
+
+
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
+    single = {key: value for key, value in result.items() if not isinstance(value, dict)}
+    yield Table(
+        rows=[(key.replace("_", " "), _shown(key, value)) for key, value in single.items()],
+        strong=[list(single).index("epsilon")],
+    )
     if "proof" in result:
-        print_proof(console, result["proof"])
+        yield ""
+        yield _proof(result["proof"])
     if "epsilon_by_examples" in result:
-        rows = [(k, round_up(v)) for k, v in result["epsilon_by_examples"].items()]
-        _print_columns(console, ("examples of the user", "epsilon"), rows)
+        yield ""
+        by_examples = result["epsilon_by_examples"].items()
+        yield Table(
+            columns=("examples of the user", "epsilon"),
+            rows=[(held, round_up(epsilon)) for held, epsilon in by_examples],
+        )
     if "curve" in result:
-        shown = result["curve"]
-        pairs = zip(shown["epsilon"], shown["delta"], strict=True)
-        rows = [(round_up(e, 6), delta_up(d, 4)) for e, d in list(pairs)[::8]]
-        _print_columns(console, ("epsilon", "delta"), rows)
-        rates = zip(shown["false_positive_rate"], shown["largest_true_positive_rate"], strict=True)
-        _print_columns(
-            console,
-            ("an attack's false positives", "its true positives, at most"),
-            [(f"{x:g}", f"{y:.6f}") for x, y in rates],
+        curve = result["curve"]
+        points = list(zip(curve["epsilon"], curve["delta"], strict=True))[::8]
+        rates = zip(curve["false_positive_rate"], curve["largest_true_positive_rate"], strict=True)
+        yield ""
+        yield Table(
+            columns=("epsilon", "delta"),
+            rows=[(round_up(epsilon, 6), delta_up(delta, 4)) for epsilon, delta in points],
+        )
+        yield ""
+        yield Table(
+            columns=("an attack's false positive rate", "its true positive rate, at most"),
+            rows=[(f"{false:g}", f"{true:.6f}") for false, true in rates],
         )
 
 
-def _print_columns(console: Console, names: tuple[str, str], rows: list[tuple[str, str]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    console.print()
-    console.print(table)
+def _shown(name: str, value: Any) -> str:
+    """A value for people: ε and δ rounded up."""
+    if name == "epsilon":
+        return round_up(float(value), 6)
+    if name == "delta":
+        return delta_up(float(value), 8)
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def _proof(proof: dict[str, Any]) -> Table:
+    """The claim, whether it is proven, and the enclosure."""
+    words = {True: "proven", False: "not proven"}
+    rows = [("claim", proof["claim"]), ("proven", words[proof["proven"]])]
+    if "why" in proof:
+        rows.append(("why", str(proof["why"])))
+    if "delta_upper" in proof:
+        rows += [
+            ("delta there", f"{proof['delta_lower']!r} to {proof['delta_upper']!r}"),
+            ("took", f"{proof['seconds']} s at {proof['bits']} bits"),
+            ("what is proven", proof["scope"]),
+        ]
+    if "epsilon_lower_bound" in proof:
+        below = proof["epsilon_lower_bound"]
+        rows.append(("no smaller epsilon", f"{below['claim']}: {words[below['proven']]}"))
+    return Table(caption="proof by ball arithmetic", rows=rows)

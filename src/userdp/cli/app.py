@@ -84,10 +84,13 @@ _COMMANDS = {
     "demo": ("Do all of it in small, on text that is on every machine.", "--out demo"),
 }
 
-_HELP = """Fine-tune language models with user-level differential privacy.
+_EVERYWHERE = (
+    "Every command takes --json (one JSON object on stdout; progress goes to stderr) and --config "
+    "FILE (a TOML file with a section per command, which flags override)."
+)
+_HELP = f"""Fine-tune language models with user-level differential privacy.
 
-Every command takes --json (one JSON object on stdout; progress goes to stderr) and --config FILE:
-a TOML file with a section per command, which flags override.
+{_EVERYWHERE}
 
 Exit status: 0 done, 1 failed, 2 bad use.
 """
@@ -111,19 +114,20 @@ def build_app() -> App:
             f"userdp.cli.{name}:{name}",
             name=name,
             help=help_text,
-            help_epilogue=f"Try: userdp {name} {example}",
+            help_epilogue=f"{_EVERYWHERE}\n\nTry: userdp {name} {example}",
         )
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    from userdp.cli.output import print_error
+    from userdp.cli.output import Answer, print_error, show
 
     try:
         app = build_app()
         tokens = _take_config(app, list(arguments))
-        status = app(tokens)
+        answer = app([token for token in tokens if token != "--json"])
+        return show(answer, json="--json" in tokens) if isinstance(answer, Answer) else 0
     except UnknownCommandError:
         print_error(f"there is no command {arguments[0]!r}", "see `userdp --help`")
         return 2
@@ -136,16 +140,15 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
             raise
+        where = f" ({error.filename})" if error.filename else ""
         print_error(
-            f"the machine refused: {error.strerror}"
-            + (f" ({error.filename})" if error.filename else ""),
+            f"the machine refused: {error.strerror}{where}",
             "free some space, or choose another place with --out",
         )
         return 1
     except KeyboardInterrupt:
         print_error("interrupted")
         return 130
-    return status if isinstance(status, int) else 0
 
 
 def main() -> None:
@@ -169,18 +172,18 @@ def _take_config(app: App, tokens: list[str]) -> list[str]:
     from userdp.errors import UseError
 
     for position, token in enumerate(tokens):
-        if token == "--config":
-            if position + 1 == len(tokens):
-                raise UseError("--config needs a file")
-            path, rest = tokens[position + 1], tokens[:position] + tokens[position + 2 :]
-        elif token.startswith("--config="):
-            path, rest = token.removeprefix("--config="), tokens[:position] + tokens[position + 1 :]
-        else:
+        flag, _, path = token.partition("=")
+        if flag != "--config":
             continue
+        rest = tokens[position + 1 :]
+        if not path:
+            if not rest:
+                raise UseError("--config needs a file")
+            path, *rest = rest
         if not Path(path).is_file():
             raise UseError(f"--config {path}: there is no such file")
         app.config = Toml(path, must_exist=True, search_parents=False)
-        return rest
+        return tokens[:position] + rest
     return tokens
 
 

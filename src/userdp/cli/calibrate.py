@@ -6,14 +6,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from userdp.cli.account import print_table
+from userdp.cli.account import priced_answer
 from userdp.cli.mechanism_options import (
     AccountantName,
     MechanismOptions,
     build_mechanism,
     judge_delta,
 )
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
 
 
 def calibrate(
@@ -23,8 +23,7 @@ def calibrate(
     delta: float,
     accountant: AccountantName = "contour",
     allow_large_delta: bool = False,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Find the least noise multiplier whose epsilon stays within the budget.
 
     The mechanism is priced with exact Gaussian noise, see `userdp account`.
@@ -35,7 +34,6 @@ def calibrate(
         delta: in (0, 1).
         accountant: contour (certified, exact), or a second opinion.
         allow_large_delta: where --population is given, answer even if delta is not below 1 over it.
-        json: print one JSON object on stdout.
     """
     options = options or MechanismOptions()
     described = build_mechanism(options)
@@ -52,12 +50,13 @@ def calibrate(
         chosen, described.priced(1.0), target_epsilon=target_epsilon, target_delta=delta
     )
     bracket = epsilon_by(chosen, mechanism, delta)
-    result = {
-        "noise_multiplier": mechanism.noise_multiplier,
-        "epsilon": bracket.upper,
-        "target_epsilon": target_epsilon,
-        "delta": delta,
-        **described.to_dict(mechanism.noise_multiplier),
-        "accountant": bracket.accountant,
-    }
-    emit(result, json=json, render=lambda console: print_table(console, result))
+    return priced_answer(
+        {
+            "noise_multiplier": mechanism.noise_multiplier,
+            "epsilon": bracket.upper,
+            "target_epsilon": target_epsilon,
+            "delta": delta,
+            **described.to_dict(mechanism.noise_multiplier),
+            "accountant": bracket.accountant,
+        }
+    )

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
 from userdp.cli.prepare_options import source_options
 from userdp.cli.progress import StepBar
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
+from userdp.files import require_place
+from userdp.reporting.table import Table, table_of
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
@@ -40,8 +40,7 @@ def dedup(
     public_text_field: str = "text",
     public_url_field: str = "url",
     input_options: Annotated[InputOptions, Parameter(name="*")] | None = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Remove from a public corpus what overlaps with private records, as C4 became C4--.
 
     First near-duplicates (MinHash proposes, exact similarity decides), then listed sites and URLs.
@@ -51,19 +50,19 @@ def dedup(
     Args:
         public: the corpus, JSON Lines (gzip or plain).
         private: the private records: files, folders or patterns, as for userdp prepare.
-        out: the filtered corpus, for the operator alone (mode 0600); new; gzip if it ends in .gz.
+        out: the filtered corpus, a new file for the operator only (mode 0600); gzip if its name
+            ends in .gz.
         source: the kind of the private records; by default told from the paths.
         store: the user store of the private records, whose id then names them in the provenance;
             a new random name by default.
         similarity: least Jaccard similarity of a near-duplicate; in (0, 1].
-        words: of an n-gram.
-        permutations: of a MinHash signature.
+        words: the number of words of an n-gram.
+        permutations: the number of permutations of a MinHash signature.
         domain: a registered domain to remove, as stackoverflow.com; may be given several times.
         urls: a file of URLs to remove, one a line.
         public_text_field: the field of a public document's text.
         public_url_field: the field of its URL.
         input_options: how the private records are read.
-        json: print one JSON object on stdout.
     """
     from userdp.data.meta import read_meta
     from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file
@@ -107,7 +106,7 @@ def dedup(
         "near_duplicates": counts.near_duplicates,
         "on_sites": counts.on_sites,
     }
-    emit(result, json=json, render=lambda console: _print(console, result))
+    return Answer(values=result, parts=_parts(result))
 
 
 def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
@@ -124,8 +123,7 @@ def _require_new(out: Path, public: Path) -> None:
         raise UseError(f"there is no public corpus at {public}")
     if out.exists():
         raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
-    if not out.parent.is_dir():
-        raise UseError(f"there is no folder {out.parent} to write to")
+    require_place(out)
 
 
 def _domains(given: list[str]) -> frozenset[bytes]:
@@ -153,24 +151,23 @@ def _urls(path: Path | None) -> frozenset[str]:
     return frozenset(line.strip() for line in lines if line.strip())
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("stage")
-    table.add_column("removed", justify="right")
-    table.add_column("left", justify="right")
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
     read, without = result["documents"], result["without_text"]
-    table.add_row("documents read", "", f"{read:,}")
-    table.add_row("without a text", f"{without:,}", f"{read - without:,}")
-    table.add_row(
-        f"near-duplicates ({result['candidates']:,} candidates)",
-        f"{result['near_duplicates']:,}",
-        f"{result['after_duplicates']:,}",
+    stages = (
+        ("documents read", None, read),
+        ("without a text", without, read - without),
+        (
+            f"near-duplicates ({result['candidates']:,} candidates)",
+            result["near_duplicates"],
+            result["after_duplicates"],
+        ),
+        ("listed sites and URLs", result["on_sites"], result["after_sites"]),
     )
-    table.add_row("listed sites and URLs", f"{result['on_sites']:,}", f"{result['after_sites']:,}")
-    console.print(table)
-    console.print(
+    yield table_of(
+        stages,
+        {"stage": lambda one: one[0], "removed": lambda one: one[1], "left": lambda one: one[2]},
+    )
+    yield (
         f"{result['out']}, against {result['private_records']:,} private records. What is left "
-        "depends on them, and no epsilon of a run covers that. Counts are operator-only.",
-        soft_wrap=True,
-        markup=False,
+        "depends on them, and no epsilon of a run covers that. Counts are operator-only."
     )

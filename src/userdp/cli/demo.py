@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_library
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from userdp.cli.demo_recipe import DEMO, Recipe
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import Answer, print_warning, stderr
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
+from userdp.files import write_json
+from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
@@ -29,21 +27,20 @@ _SHARES = {"prepare": 0.22, "train": 0.27, "evaluate": 0.10, "report": 0.04}
 """Of the whole demo's time, per call of the stage, on the machine it was tuned on."""
 
 
-def demo(*, out: Path, overwrite: bool = False, json: bool = False) -> None:
+def demo(*, out: Path, overwrite: bool = False) -> Answer:
     """Do all of it in small, on text that is on every machine.
 
     The users are the modules of packages that userdp depends on anyway, their records the
     docstrings: prepare them, train with user-level sampling (ULS) and with example-level sampling
     (ELS) at the same epsilon and compute, evaluate on held-out modules, report. Takes a minute or
-    two. The text is public, so here alone exact losses and counts may be shown.
+    two. The text is public, so only here may exact losses and counts be shown.
 
     Args:
         out: a folder for the store, the runs and the report; made if it is not there.
         overwrite: replace an earlier demo in that folder.
-        json: print one JSON object on stdout.
     """
     result = run_demo(DEMO, out, overwrite=overwrite)
-    emit(result, json=json, render=lambda console: print_result(console, result))
+    return Answer(values=result, parts=closing(result))
 
 
 def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
@@ -60,9 +57,9 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     stages = _Stages(["prepare", *("train" for _ in names), *("evaluate" for _ in names), "report"])
     from userdp.cli.report import build_report
     from userdp.data.splits import Split
+    from userdp.ledger import RunFolder
     from userdp.training.evaluate_run import evaluate_splits
     from userdp.training.loop import train
-    from userdp.training.runs import RunFolder
 
     with stages.next("prepare", "docstrings of installed packages to a user store") as bar:
         store = _prepare(recipe, out / "store", bar)
@@ -71,23 +68,23 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
         words = f"{plan.algorithm} from the bundled base model, {plan.steps} steps"
         with stages.next("train", words) as bar:
             train(store, plan, config, out=out / name, progress=bar, tensorboard=False)
-    found: dict[str, dict[str, Any]] = {}
+    losses: dict[str, dict[str, Any]] = {}
     for number, (name, plan) in enumerate(recipe.plans):
         words = f"{plan.algorithm}{'' if number else ' and the base model'} on held-out users"
         with stages.next("evaluate", words):
-            (found[name],) = evaluate_splits(
+            (losses[name],) = evaluate_splits(
                 out / name, store, [Split.HELD_OUT_USERS], with_base=number == 0
             )
             if number:  # all runs begin from one model: it is measured once
-                base = found[recipe.plans[0][0]]["base"]
-                found[name]["base"] = base
+                base = losses[recipe.plans[0][0]]["base"]
+                losses[name]["base"] = base
                 RunFolder(out / name).log({"kind": "final evaluation", "of": "base", **base})
     with stages.next("report", "the claim, its assumptions, the curves"):
         runs = [out / name for name in names]
         build_report(runs, out / "report-public.html", public=True)
         build_report(runs, out / "report.html", public=False)
-    result = _result(recipe, out, store, found, seconds=stages.elapsed)
-    (out / MARKER).write_text(json_library.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result = _result(recipe, out, store, losses, seconds=stages.elapsed)
+    write_json(out / MARKER, result)
     return result
 
 
@@ -143,36 +140,32 @@ def _base_model(recipe: Recipe) -> str:
     from userdp.training.models import BASE_MODEL, BUNDLED, NEW
 
     if recipe.config.model == BUNDLED and not (BASE_MODEL / "model.safetensors").exists():
-        stderr.print(
-            "[bold yellow]warning:[/] no bundled base model here: training begins from random "
-            "weights, so losses stay high",
-            soft_wrap=True,
+        print_warning(
+            "no bundled base model here: training begins from random weights, so losses stay high"
         )
         return NEW
     return recipe.config.model
 
 
 def _result(
-    recipe: Recipe, out: Path, store: UserStore, found: dict[str, Any], *, seconds: float
+    recipe: Recipe, out: Path, store: UserStore, losses: dict[str, Any], *, seconds: float
 ) -> dict[str, Any]:
     """The closing table's numbers; each ε from the run's ledger, as `userdp account` has it."""
     from userdp.ledger import claim
 
     sizes = store.meta.totals["splits"]["train"]
-    runs = []
-    for name, plan in recipe.plans:
-        recomputed = claim(out / name).to_dict()
-        runs.append(
-            {
-                "run": str(out / name),
-                "algorithm": plan.algorithm,
-                "users": sizes["users"],
-                "examples": sizes["examples"],
-                **recomputed,
-                "loss_before": found[name]["base"]["loss"],
-                "loss_after": found[name]["model"]["loss"],
-            }
-        )
+    runs = [
+        {
+            "run": str(out / name),
+            "algorithm": plan.algorithm,
+            "users": sizes["users"],
+            "examples": sizes["examples"],
+            **claim(out / name).to_dict(),
+            "loss_before": losses[name]["base"]["loss"],
+            "loss_after": losses[name]["model"]["loss"],
+        }
+        for name, plan in recipe.plans
+    ]
     return {
         "runs": runs,
         "together": claim(store.path).to_dict(),
@@ -184,46 +177,36 @@ def _result(
     }
 
 
-def print_result(console: Console, result: dict[str, Any]) -> None:
+def closing(result: dict[str, Any]) -> Iterator[Table | str]:
     """The closing table, and where to look next."""
-    # Wide enough for every column on a terminal of 80.
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("", "users", "examples", "ε at most", "δ", "unit", "adjacency"):
-        table.add_column(
-            name, justify="left" if name in ("", "unit", "adjacency") else "right", no_wrap=True
-        )
-    table.add_column("before", justify="right", no_wrap=True)
-    table.add_column("after", justify="right", no_wrap=True)
-    for run in result["runs"]:
-        table.add_row(
-            run["algorithm"],
-            f"{run['users']:,}",
-            f"{run['examples']:,}",
-            f"[bold]{round_up(run['epsilon'], 6)}[/]",
-            delta_up(run["delta"]),
-            run["unit"],
-            run["adjacency"],
-            f"{run['loss_before']:.4f}",
-            f"[bold]{run['loss_after']:.4f}[/]",
-        )
-    console.print("\n[bold]Fine-tuned with user-level differential privacy[/]")
-    console.print(table)
-    console.print(
-        "before, after: held-out users' loss in nats per token. One user is one module.\n"
+    yield "\nFine-tuned with user-level differential privacy"
+    # Its columns fit on a terminal of 80 characters.
+    yield table_of(
+        result["runs"],
+        {
+            "": lambda run: run["algorithm"],
+            "users": lambda run: run["users"],
+            "examples": lambda run: run["examples"],
+            "ε at most": lambda run: round_up(run["epsilon"], 6),
+            "δ": lambda run: delta_up(run["delta"]),
+            "unit": lambda run: run["unit"],
+            "adjacency": lambda run: run["adjacency"],
+            "before": lambda run: f"{run['loss_before']:.4f}",
+            "after": lambda run: f"{run['loss_after']:.4f}",
+        },
+        key="ε at most",
     )
+    yield "before, after: held-out users' loss in nats per token. One user is one module.\n"
     together = result["together"]
-    console.print(
+    yield (
         f"Together:   ε ≤ {round_up(together['epsilon'], 6)} at δ = {delta_up(together['delta'])}, "
-        "for who sees both models",
-        soft_wrap=True,
+        "for whoever sees both models"
     )
-    for words, place in (("Report", "report"), ("To hand on", "public_report")):
-        console.print(f"{words + ':':<12}{result[place]}", soft_wrap=True, markup=False)
+    yield f"Report:     {result['report']}"
+    yield f"To hand on: {result['public_report']}"
     for run in result["runs"]:
-        console.print(
-            f"Check ε:    userdp account --ledger {run['run']}", soft_wrap=True, markup=False
-        )
-    console.print(f"Took {result['seconds']:.0f} s.")
+        yield f"Check ε:    userdp account --ledger {run['run']}"
+    yield f"Took {result['seconds']:.0f} s."
 
 
 class _Stages:

@@ -1,4 +1,4 @@
-"""What the demo runs: constants alone, so that it does the same on every machine."""
+"""What the demo runs: constants only, so that it does the same on every machine."""
 
 from __future__ import annotations
 

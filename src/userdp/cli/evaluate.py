@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
 from userdp.errors import UseError
+from userdp.reporting.table import Table, table_of
 
 SplitName = Literal["held-out-users", "held-out-examples", "train"]
 
@@ -26,14 +27,13 @@ def evaluate(
     most_users: int | None = None,
     epsilon: float | None = None,
     loss_bound: float | None = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
 
     By split, per token and per user, next to the model that the run began from. Without --epsilon
-    the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, for
-    the operator alone. With it, each model's mean loss per user is released, after it was charged
-    in the store's privacy ledger; it stands in RUN/releases.jsonl and may be published.
+    the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, which
+    is for the operator only. With it, each model's mean loss per user is released, after it was
+    charged in the store's privacy ledger; it stands in RUN/releases.jsonl and may be published.
 
     Args:
         run: the folder of a finished run.
@@ -43,11 +43,10 @@ def evaluate(
             held-out-users.
         base: also measure the model that the run began from.
         batch: examples in one pass.
-        most_users: read so many users of a split alone, chosen by a hash of the user.
+        most_users: read at most so many users of a split, chosen by a hash of the user.
         epsilon: release under DP at this price, per user, add-or-remove, beyond the run's own.
-        loss_bound: with --epsilon, a public bound in nats per token, larger losses count as so
-            much; by default that of guessing all tokens of the vocabulary alike.
-        json: print one JSON object on stdout.
+        loss_bound: with --epsilon, a public bound in nats per token: a larger loss counts as the
+            bound. By default the loss of guessing all tokens of the vocabulary alike.
     """
     from userdp.data.splits import Split
     from userdp.data.store import UserStore
@@ -76,13 +75,13 @@ def evaluate(
             with_base=base,
             batch=batch,
         )
-        answer = {"run": str(run), "operator_only": False, **released}
-        emit(answer, json=json, render=lambda console: _print_released(console, answer))
-        return
+        return Answer(
+            values={"run": str(run), "operator_only": False, **released}, parts=_released(released)
+        )
     if loss_bound is not None:
         raise UseError("--loss-bound is for a release under DP", hint="give --epsilon as well")
     opened = UserStore.open(store, fixed_graph=True)  # measuring claims nothing
-    found = evaluate_splits(
+    measured = evaluate_splits(
         run,
         opened,
         splits or held_out_splits(opened),
@@ -90,63 +89,53 @@ def evaluate(
         batch=batch,
         most_users=most_users,
     )
-    result = {"run": str(run), "operator_only": True, "splits": found}
-    emit(result, json=json, render=lambda console: _print(console, found))
-
-
-def _print(console: Console, splits: list[dict[str, Any]]) -> None:
-    console.print("[bold]Operator-only[/]: exact numbers about people's text.\n")
-    table = Table(box=None, pad_edge=False)
-    for name in ("split", "model"):
-        table.add_column(name)
-    columns = ("loss", "perplexity", "loss per user")
-    quantiles = list(splits[0]["model"]["user_quantiles"])
-    for name in (*columns, *quantiles):
-        table.add_column(name, justify="right")
-    for found in splits:
-        for of in ("base", "model"):
-            if of in found:
-                values = found[of]
-                table.add_row(
-                    found["split"],
-                    {"base": "before", "model": "after"}[of],
-                    f"{values['loss']:.4f}",
-                    f"{values['perplexity']:.1f}",
-                    f"{values['user_loss']:.4f}",
-                    *(f"{values['user_quantiles'][name]:.3f}" for name in quantiles),
-                )
-    console.print(table)
-    console.print(
-        "\nloss: nats per token. loss per user: everybody counts the same; p5 to p95 are quantiles "
-        "of the users' own losses.",
-        soft_wrap=True,
+    return Answer(
+        values={"run": str(run), "operator_only": True, "splits": measured}, parts=_exact(measured)
     )
-    for found in splits:
-        console.print(
-            f"{found['split']}: {found['users']:,} users, {found['examples']:,} examples.",
-            markup=False,
-        )
 
 
-def _print_released(console: Console, found: dict[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(found["split"])
-    for name in ("loss per user", "its noise", "perplexity"):
-        table.add_column(name, justify="right")
-    for of in ("base", "model"):
-        if of in found:
-            values = found[of]
-            table.add_row(
-                {"base": "before", "model": "after"}[of],
-                f"{values['user_loss']:.4f}",
-                f"± {values['standard_error']:.4f}",
-                f"{values['perplexity']:.1f}",
-            )
-    console.print(table)
-    console.print(
-        f"({found['epsilon']:g}, 0)-DP per user, add-or-remove, beyond the run's own epsilon; "
-        f"charged in the store's privacy ledger. Losses over {found['loss_bound']:.4g} count as "
-        "so much.",
-        soft_wrap=True,
-        markup=False,
+_MODELS = {"base": "before", "model": "after"}
+
+
+def _exact(splits: list[dict[str, Any]]) -> Iterator[Table | str]:
+    quantiles = list(splits[0]["model"]["user_quantiles"])
+    measured = [(part["split"], of, part[of]) for part in splits for of in _MODELS if of in part]
+    yield "Operator-only: exact numbers about people's text.\n"
+    yield table_of(
+        measured,
+        {
+            "split": lambda one: one[0],
+            "model": lambda one: _MODELS[one[1]],
+            "loss": lambda one: f"{one[2]['loss']:.4f}",
+            "perplexity": lambda one: f"{one[2]['perplexity']:.1f}",
+            "loss per user": lambda one: f"{one[2]['user_loss']:.4f}",
+            **{name: partial(_quantile, name) for name in quantiles},
+        },
+    )
+    yield (
+        "\nloss: nats per token. loss per user: everybody counts the same; p5 to p95 are quantiles "
+        "of the users' own losses."
+    )
+    for part in splits:
+        yield f"{part['split']}: {part['users']:,} users, {part['examples']:,} examples."
+
+
+def _quantile(name: str, one: tuple[str, str, dict[str, Any]]) -> str:
+    return f"{one[2]['user_quantiles'][name]:.3f}"
+
+
+def _released(released: dict[str, Any]) -> Iterator[Table | str]:
+    yield table_of(
+        [of for of in _MODELS if of in released],
+        {
+            released["split"]: lambda of: _MODELS[of],
+            "loss per user": lambda of: f"{released[of]['user_loss']:.4f}",
+            "its noise": lambda of: f"± {released[of]['standard_error']:.4f}",
+            "perplexity": lambda of: f"{released[of]['perplexity']:.1f}",
+        },
+    )
+    yield (
+        f"({released['epsilon']:g}, 0)-DP per user, add-or-remove, beyond the run's own epsilon; "
+        f"charged in the store's privacy ledger. A loss over {released['loss_bound']:.4g} counts "
+        "as that."
     )

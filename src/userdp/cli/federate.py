@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from userdp.cli.output import emit, print_warning, stderr
+from userdp.cli.output import Answer, print_warning, stderr
 from userdp.cli.prepare_options import source_options
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
@@ -54,8 +54,7 @@ def federate(
     runtime: Literal["simulation", "in-process", "deployment"] = "simulation",
     claim: bool = False,
     cpus: int | None = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Train across silos with privacy for subjects whose items lie in several of them.
 
     DATA is `digits` (scikit-learn's, of made-up hands), any input of userdp prepare (LEAF's images
@@ -100,11 +99,9 @@ def federate(
             Flower app of a deployment.
         claim: recompute the claim of the federation in the folder DATA from its ledgers.
         cpus: processors of the simulation.
-        json: print one JSON object on stdout.
     """
     if claim:
-        _claim(Path(data), json=json)
-        return
+        return _claim(Path(data))
     if out is None:
         raise UseError("--out is missing: the folder of the new federation")
     from userdp.federated.algorithms import Declared
@@ -174,7 +171,7 @@ def federate(
             print_warning(warning)
     with stderr.status("preparing the silos' stores"):
         make_federation(out, plan, records, tokenizer=tokenizer, seed=seed, alpha=alpha)
-    _run(out, plan, runtime=runtime, cpus=cpus, json=json)
+    return _run(out, plan, runtime=runtime, cpus=cpus)
 
 
 def _records(
@@ -209,7 +206,7 @@ def _facts(tokenizer: StoreTokenizer) -> dict[str, Any]:
     return {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
 
 
-def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None, json: bool) -> None:
+def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None) -> Answer:
     from userdp.codec import encode
     from userdp.federated.simulation import claim_of, measure, run_flower, run_in_process
 
@@ -231,50 +228,44 @@ def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None, jso
                 run_in_process(out, plan)
         result["claim"] = claim_of(out).to_dict()
         result["operator_only"] = measure(out, plan)
-    emit(result, json=json, render=lambda console: _print(console, plan, result))
+    return Answer(values=result, parts=_parts(plan, result))
 
 
-def _print(console: Console, plan: FederationPlan, result: dict[str, Any]) -> None:
+def _parts(plan: FederationPlan, result: dict[str, Any]) -> Iterator[str]:
     from userdp.plan import Plan
 
-    def say(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False)
-
     noise = plan.local.noise.multiplier if isinstance(plan.local, Plan) else 0.0
-    say(
+    yield (
         f"{plan.algorithm}: {plan.silos} silos, {plan.rounds} rounds of {plan.local.steps} local "
         f"steps, noise multiplier {noise:.4g}."
     )
     if "app" in result:
-        say(
+        yield (
             f"Flower app: {result['app']}, for `flwr run`; give each silo its own folder "
             "(docs/federated.md)."
         )
         return
     if math.isfinite(result["claim"]["epsilon"]):
-        say(f"Claim: {plan.guarantee()}.")
+        yield f"Claim: {plan.guarantee()}."
     exact = dict(result["operator_only"])
     for name, why in (
         ("items_unreadable", "hold a class that the model does not have, and add nothing"),
         ("items_left_out_by_the_cap", "were left out by the cap of a subject"),
     ):
         if number := exact.pop(name):
-            say(f"Operator-only: {number} items {why}.")
+            yield f"Operator-only: {number} items {why}."
     measured = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in exact.items())
-    say(f"Operator-only, exact, not differentially private: {measured}.")
+    yield f"Operator-only, exact, not differentially private: {measured}."
 
 
-def _claim(folder: Path, *, json: bool) -> None:
+def _claim(folder: Path) -> Answer:
     from userdp.federated.simulation import claim_of
 
     told = claim_of(folder)
-    emit(
-        {"federation": str(folder), "claim": told.to_dict()},
-        json=json,
-        render=lambda console: console.print(
+    return Answer(
+        values={"federation": str(folder), "claim": told.to_dict()},
+        parts=[
             f"{told.guarantee}: {told.subject_steps} planned local steps of the silos that may "
-            f"hold a subject, {'all' if told.complete else 'not all'} of which ran",
-            soft_wrap=True,
-            markup=False,
-        ),
+            f"hold a subject, {'all' if told.complete else 'not all'} of which ran"
+        ],
     )

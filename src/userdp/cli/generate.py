@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json as json_library
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import Answer, print_note
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
+from userdp.files import require_place, write_file
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def generate(
     check: Path | None = None,
     check_tokens: int = 20,
     overwrite: bool = False,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Sample text from a run's model: post-processing, so the run's own epsilon covers it.
 
     With --out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp
@@ -56,13 +56,12 @@ def generate(
             text word for word, beside those of people the model never saw.
         check_tokens: tokens of the shortest stretch that counts.
         overwrite: replace the file at --out.
-        json: print one JSON object on stdout.
     """
     from userdp.ledger import claim
 
     if out is not None:
         _require_place(out, overwrite=overwrite)
-    found = claim(run / "ledger.jsonl")
+    claimed = claim(run)
     from userdp.data.store import UserStore
     from userdp.training.generation import GenerateConfig, TextGenerator
 
@@ -83,7 +82,7 @@ def generate(
             texts.append(text)
             bar.at(len(texts))
     result: dict[str, Any] = {
-        **asdict(found.guarantee),
+        **asdict(claimed.guarantee),
         "run": str(run),
         "records": len(texts),
         "ended": sum(text.ended for text in texts),
@@ -94,26 +93,21 @@ def generate(
     else:
         _write(out, texts)
     if store is not None:
-        from userdp.training.runs import RunFolder
+        from userdp.ledger import RunFolder
 
         checked = _check(store, texts, check_tokens)
         RunFolder(run).log({"kind": "verbatim check", **checked})
         result["operator_only"] = checked
-    emit(result, json=json, render=lambda console: _print(console, result))
+    return Answer(values=result, parts=_parts(result))
 
 
 def _require_place(out: Path, *, overwrite: bool) -> None:
-    if out.is_dir():
-        raise UseError(f"{out} is a folder", hint=f"--out {out}/synthetic.jsonl")
-    if not out.parent.is_dir():
-        raise UseError(f"there is no folder {out.parent} to put the texts in")
+    require_place(out, name="synthetic.jsonl")
     if out.exists() and not overwrite:
         raise UseError(f"{out} exists", hint="give --overwrite to replace it")
 
 
 def _write(out: Path, texts: list[GeneratedText]) -> None:
-    from userdp.files import write_file
-
     lines = (json_library.dumps({"text": text.prompt + text.text}) + "\n" for text in texts)
     write_file(out, "".join(lines).encode())
 
@@ -141,23 +135,21 @@ def _check(store: Any, texts: list[GeneratedText], least: int) -> dict[str, Any]
     return result
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
+def _parts(result: dict[str, Any]) -> Iterator[str]:
+    """The texts on stdout, what is to be known of them on stderr."""
     for text in result.get("texts", ()):
-        console.print(text, markup=False, soft_wrap=True)
-        console.rule(style="dim")
+        yield text
+        yield "─" * 40
     where = f" in {result['out']}" if result["out"] else ""
-    stderr.print(f"{result['records']} texts{where}. {_claim(result)}", soft_wrap=True)
-    checked = result.get("operator_only")
-    if checked is None:
-        return
+    print_note(f"{result['records']} texts{where}. {_claim(result)}")
+    checked = result.get("operator_only", {})
     for name in ("train", "held-out-users"):
         if name in checked:
             part = checked[name]
-            stderr.print(
+            print_note(
                 f"operator-only: {part['texts_with_a_copy']} of {checked['texts']} texts hold a "
                 f"stretch of {checked['least_tokens']} tokens or more that stands in split {name} "
-                f"({part['examples']:,} examples); the longest has {part['longest_tokens']}.",
-                soft_wrap=True,
+                f"({part['examples']:,} examples); the longest has {part['longest_tokens']}."
             )
 
 

@@ -111,8 +111,6 @@ def judge_delta(
     if population is None or delta == 0:
         return
     counted = "users" if sampling.by_user else "examples"
-    warning = require_small_delta(
-        delta, population, counted=counted, allow_large_delta=allow_large_delta
+    print_warning(
+        require_small_delta(delta, population, counted=counted, allow_large_delta=allow_large_delta)
     )
-    if warning is not None:
-        print_warning(warning)

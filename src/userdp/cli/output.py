@@ -1,51 +1,91 @@
-"""How commands speak: one JSON object or a rendering on stdout, everything else on stderr."""
+"""How commands speak: one JSON object, or sentences and tables, on stdout; all else on stderr."""
 
 from __future__ import annotations
 
 import json as json_library
-import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Drawn
+
+from userdp.files import finite
+from userdp.reporting.table import Table
 
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
 
 
-def emit(result: Mapping[str, Any], *, json: bool, render: Callable[[Console], None]) -> None:
-    """Print a command's result: as one JSON object if ``json``, else with ``render``.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a command returns; `show` prints it.
 
-    Infinite numbers become the string ``"inf"``: JSON has none.
+    Args:
+        values: printed under ``--json``, as one object; infinite numbers become the string "inf".
+        parts: printed without: sentences and tables, made only then.
+        status: the exit status.
     """
+
+    values: Mapping[str, Any]
+    parts: Iterable[Table | str]
+    status: int = 0
+
+
+def show(answer: Answer, *, json: bool, console: Console = stdout) -> int:
+    """Print what a command returned, and return its exit status."""
     if json:
-        sys.stdout.write(json_library.dumps(_plain(result), allow_nan=False) + "\n")
-    else:
-        render(stdout)
+        sys.stdout.write(json_library.dumps(finite(answer.values), allow_nan=False) + "\n")
+        return answer.status
+    for part in answer.parts:
+        if isinstance(part, Table):
+            console.print(_drawn(part))
+        else:
+            console.print(part, soft_wrap=True, markup=False)
+    return answer.status
+
+
+def _drawn(table: Table) -> Drawn:
+    """A table for the terminal: numbers on the right, what matters most in bold."""
+    result = Drawn(
+        title=escape(table.caption) or None,
+        title_justify="left",
+        show_header=bool(table.columns),
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    headings = table.columns or [""] * len(table.numeric)
+    for heading, numeric in zip(headings, table.numeric, strict=True):
+        result.add_column(
+            escape(heading),
+            justify="right" if numeric and table.columns else "left",
+            style="bold" if heading and heading == table.key else "",
+            overflow="fold",
+        )
+    for number, row in enumerate(table.rows):
+        style = "bold" if number in table.strong else None
+        result.add_row(*map(escape, row), style=style)
+        if number in table.breaks:
+            result.add_row()
+    return result
 
 
 def print_error(message: str, hint: str | None = None) -> None:
     """An error as ``error: …`` and, where there is a way out, ``hint: …``."""
-    stderr.print(f"[bold red]error:[/] {_escape(message)}", soft_wrap=True)
+    stderr.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
     if hint:
-        stderr.print(f"[bold]hint:[/] {_escape(hint)}", soft_wrap=True)
+        stderr.print(f"[bold]hint:[/] {escape(hint)}", soft_wrap=True)
 
 
-def print_warning(message: str) -> None:
-    """Something that the operator should know before it happens, as ``warning: …``."""
-    stderr.print(f"[bold yellow]warning:[/] {_escape(message)}", soft_wrap=True)
+def print_warning(message: str | None) -> None:
+    """Something that the operator should know before it happens, as ``warning: …``, if anything."""
+    if message is not None:
+        stderr.print(f"[bold yellow]warning:[/] {escape(message)}", soft_wrap=True)
 
 
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+def print_note(message: str) -> None:
+    """Something that happens, or is to be known beside the result."""
+    stderr.print(message, soft_wrap=True, markup=False)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
 from userdp.cli.progress import StepBar
-from userdp.reporting.drawing import panels, require_drawing_place, save
+from userdp.reporting.curves import Plot, Series, save_plots
+from userdp.reporting.drawing import require_drawing_place
+from userdp.reporting.table import Table, table_of
 
 
 def personalize(
@@ -27,8 +27,7 @@ def personalize(
     base: bool = False,
     plot: Path | None = None,
     device: str | None = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Adapt a run's model to each held-out user, and measure it on text of theirs kept back.
 
     Local SGD on half of each user's examples, then the loss on the other half, with and without
@@ -37,16 +36,15 @@ def personalize(
     Args:
         run: the folder of a finished run.
         store: the user store whose held-out users are measured.
-        learning_rate: of the local SGD; several are compared, none is chosen for you.
+        learning_rate: of the local SGD; several are compared, and none is chosen for you.
         epochs: passes over a user's half.
         batch_size: examples of a local step.
-        most_examples: of a user, both halves together.
-        most_users: the first so many users alone.
+        most_examples: most examples of a user, both halves together.
+        most_users: measure at most so many users, the first ones.
         lora_rank: adapt adapters of this rank in place of all weights.
         base: also personalize the model that the run began from.
         plot: draw the table into this file (PNG, SVG or PDF; operator-only).
         device: cuda where there is one, else cpu.
-        json: print one JSON object on stdout.
     """
     if plot is not None:
         require_drawing_place(plot)
@@ -60,7 +58,7 @@ def personalize(
         most_examples=most_examples,
     )
     with StepBar() as bar:
-        found = personalize_run(
+        measured = personalize_run(
             run,
             UserStore.open(store),
             how,
@@ -70,73 +68,70 @@ def personalize(
             device=device,
             progress=bar,
         )
-    result: dict[str, Any] = {"run": str(run), "operator_only": True, **found}
+    result: dict[str, Any] = {"run": str(run), "operator_only": True, **measured}
     if plot is not None:
         _draw(result, plot)
         result["plot"] = str(plot)
-    emit(result, json=json, render=lambda console: _print(console, result))
+    return Answer(values=result, parts=_parts(result))
 
 
 def _number(value: float | None) -> str:
     return "diverged" if value is None else f"{value:.4f}"
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in ("learning rate", "loss without", "with", "per user without", "with", "gain"):
-        table.add_column(name, justify="right")
-    for name in ("base", "model"):
-        for row in result.get(name, ()):
-            table.add_row(
-                name,
-                f"{row['learning_rate']:g}",
-                _number(row["loss_without"]),
-                _number(row["loss_with"]),
-                _number(row["user_loss_without"]),
-                _number(row["user_loss_with"]),
-                f"{row['users_who_gain']} of {row['measured_users']}",
-            )
-    console.print(table)
-    console.print(
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
+    rows = [(name, row) for name in ("base", "model") for row in result.get(name, ())]
+    yield table_of(
+        rows,
+        {
+            "model": lambda one: one[0],
+            "learning rate": lambda one: f"{one[1]['learning_rate']:g}",
+            "loss without": lambda one: _number(one[1]["loss_without"]),
+            "loss with": lambda one: _number(one[1]["loss_with"]),
+            "per user without": lambda one: _number(one[1]["user_loss_without"]),
+            "per user with": lambda one: _number(one[1]["user_loss_with"]),
+            "gain": lambda one: f"{one[1]['users_who_gain']} of {one[1]['measured_users']}",
+        },
+    )
+    yield (
         f"{result['users']:,} held-out users, {result['adapted']}, {result['epochs']} epochs; left "
         f"out: {result['users_without_two_examples']:,} users with a single example, "
         f"{result['examples_over_the_cap']:,} examples over the cap. The learning rates are "
-        "compared on the very halves that are measured. Operator-only, not differentially private.",
-        soft_wrap=True,
-        markup=False,
+        "compared on the very halves that are measured. Operator-only, not differentially private."
     )
 
 
 def _draw(result: dict[str, Any], path: Path) -> None:
     """Loss over the learning rate, with and without; and the gain over users."""
-    figure, (losses, gains) = panels(2)
-    for name, color in (("base", "tab:gray"), ("model", "tab:blue")):
+    losses, gains = [], []
+    for name in ("base", "model"):
         rows = [row for row in result.get(name, ()) if row["loss_with"] is not None]
         if not rows:
             continue
-        rates = [row["learning_rate"] for row in rows]
-        losses.plot(rates, [r["loss_without"] for r in rows], ":", color=color, label=name)
-        losses.plot(
-            rates, [r["loss_with"] for r in rows], "o-", color=color, label=f"{name}, personalized"
-        )
+        rates = tuple(row["learning_rate"] for row in rows)
+        for end, key in ((name, "loss_without"), (f"{name}, personalized", "loss_with")):
+            losses.append(Series(name=end, xs=rates, ys=tuple(row[key] for row in rows)))
         best = min(rows, key=lambda row: float(row["loss_with"]))
         spread = best["gain_quantiles"]
-        gains.plot(
-            [float(q) for q in spread],
-            list(spread.values()),
-            "o-",
-            color=color,
-            label=f"{name}, learning rate {best['learning_rate']:g}",
+        gains.append(
+            Series(
+                name=f"{name}, learning rate {best['learning_rate']:g}",
+                xs=tuple(map(float, spread)),
+                ys=tuple(spread.values()),
+            )
         )
-    losses.set_xscale("log")
-    losses.set_xlabel("local learning rate")
-    losses.set_ylabel("loss on the other half (nats per token)")
-    gains.axhline(0, color="black", linewidth=0.8)
-    gains.set_xlabel("quantile of users")
-    gains.set_ylabel("gain (nats per token)")
-    for axis in (losses, gains):
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    figure.suptitle(f"Personalization of {result['users']} held-out users (operator-only)")
-    save(figure, path, operator_only=True)
+    loss = Plot(
+        title=f"{result['users']} held-out users (operator-only)",
+        x_label="local learning rate",
+        y_label="loss on the other half (nats per token)",
+        series=tuple(losses),
+        logarithmic="x",
+    )
+    gain = Plot(
+        title="Gain by personalization (operator-only)",
+        x_label="quantile of users",
+        y_label="gain (nats per token)",
+        series=tuple(gains),
+        level=("no gain", 0.0),
+    )
+    save_plots([loss, gain], path, operator_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from userdp.ledger.store import Charge
     from userdp.planning.budget import Release
     from userdp.planning.norms import GradientNorms
-    from userdp.planning.proposal import Constant
+    from userdp.planning.options import Declared, Goals
+    from userdp.planning.planner import Request
 
 _STATISTICS = {
     "population": ("users",),
@@ -21,31 +22,12 @@ _STATISTICS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """The constants of a request, the DP releases looked at for them, and what to know of those."""
-
-    population: Constant
-    population_examples: Constant | None
-    median_examples: Constant | None
-    delta: float
-    releases: tuple[Release, ...]
-    notes: tuple[str, ...]
-
-
 def gather(
-    store: Path,
-    norms: GradientNorms,
-    *,
-    population: int | None,
-    population_examples: int | None,
-    median_examples: int | None,
-    delta: float | None,
-    epsilon: float,
-    query_share: float | None,
-    exact_counts: bool,
-) -> Inputs:
-    """Each constant from its flag; else from the ledger's newest answer; else from the norms.
+    store: Path, norms: GradientNorms, declared: Declared, goals: Goals
+) -> tuple[Request, tuple[str, ...]]:
+    """What is asked of the planner, and notes for the operator.
+
+    Each constant comes from its flag; else from the ledger's newest answer; else from the norms.
 
     A flag makes the ledger's answer unused, and unused answers cost this plan nothing.
 
@@ -53,44 +35,46 @@ def gather(
         UseError: no population is known, or no δ can be fixed.
     """
     from userdp.ledger import StoreLedger
-    from userdp.planning.budget import Release, delta_for
+    from userdp.planning.budget import PrivacyBudget, Release, delta_for
+    from userdp.planning.planner import Request
     from userdp.planning.proposal import Constant, Origin
 
     charges = StoreLedger(store).charges()
-    declared = {
-        "population": population,
-        "population examples": population_examples,
-        "median examples per user": median_examples,
+    median = "median examples per user"
+    values = {
+        "population": declared.population,
+        "population examples": declared.population_examples,
+        median: declared.median_examples,
     }
-    if exact_counts:
-        given = [name for name, value in declared.items() if value is not None]
+    if declared.unsafe_exact_counts:
+        given = [name for name, value in values.items() if value is not None]
         if given:
             raise UseError(
                 f"--unsafe-exact-counts reads the private counts, and the {given[0]} is declared",
                 hint="leave one of the two out",
             )
-        declared = _exact(store)
-    origin = Origin.NON_PRIVATE if exact_counts else Origin.DECLARED
-    found: dict[str, Constant] = {}
+        values = _exact(store)
+    origin = Origin.NON_PRIVATE if declared.unsafe_exact_counts else Origin.DECLARED
+    constants: dict[str, Constant] = {}
     releases: list[Release] = []
     notes: list[str] = []
-    for name, value in declared.items():
+    for name, value in values.items():
         if value is not None:
-            found[name] = Constant(name=name, value=_count(name, value), origin=origin)
+            constants[name] = Constant(name=name, value=_count(name, value), origin=origin)
             continue
         charge = _newest(charges, _STATISTICS[name])
         if charge is None:
             continue
         assert charge.query_epsilon is not None
         assert charge.answer is not None
-        users = found.get("population")
+        users = constants.get("population")
         if name == "population examples" and charge.answer < ((users and users.value) or 1):
             notes.append(
                 f"the DP answer for examples, {charge.answer}, is below the number of users: too "
                 "noisy to use, so users times group size stands for it (its cost counts)"
             )
         else:
-            found[name] = Constant(
+            constants[name] = Constant(
                 name=name,
                 value=_count(f"DP {name}", charge.answer),
                 origin=Origin.DP_RELEASE,
@@ -106,25 +90,26 @@ def gather(
         )
     if norms.ledger_line is not None:
         releases.append(_of_norms(store, charges, norms.ledger_line))
-    median = "median examples per user"
-    if median not in found and norms.median_examples_per_user is not None:
-        found[median] = Constant(
+    if median not in constants and norms.median_examples_per_user is not None:
+        constants[median] = Constant(
             name=median,
             value=norms.median_examples_per_user,
             origin=Origin(str(norms.median_examples_source)),
             query_id=norms.ledger_line if norms.median_examples_source == "dp-release" else None,
         )
-    if "population" not in found:
-        share = 0.05 if query_share is None else query_share
+    if "population" not in constants:
+        share = 0.05 if declared.query_share is None else declared.query_share
         raise UseError(
             "the plan needs a population: the sampling probability and every denominator are "
             "made of it, and the store's own count is private",
             hint="declare a nominal number of users with --population, or release it under DP "
-            f"first, as a share of the budget: userdp stats {store} --epsilon {share * epsilon:g} "
+            "first, as a share of the budget: userdp stats "
+            f"{store} --epsilon {share * declared.epsilon:g} "
             "--ask users --ask median",
         )
+    delta = declared.delta
     if delta is None:
-        counts = [found.get("population examples"), found["population"]]
+        counts = [constants.get("population examples"), constants["population"]]
         known = [c for c in counts if c is not None and c.origin is Origin.DECLARED]
         if not known:
             raise UseError(
@@ -133,14 +118,20 @@ def gather(
             )
         assert known[0].value is not None
         delta = delta_for(int(known[0].value))
-    return Inputs(
-        population=found["population"],
-        population_examples=found.get("population examples"),
-        median_examples=found.get(median),
-        delta=delta,
-        releases=tuple(releases),
-        notes=tuple(notes),
+    request = Request(
+        **asdict(goals),
+        privacy=PrivacyBudget(
+            epsilon=declared.epsilon,
+            delta=delta,
+            releases=tuple(releases),
+            query_share=declared.query_share,
+        ),
+        norms=norms,
+        population=constants["population"],
+        population_examples=constants.get("population examples"),
+        median_examples=constants.get(median),
     )
+    return request, tuple(notes)
 
 
 def _count(name: str, value: int) -> int:

@@ -63,9 +63,9 @@ class _Constants:
     )
     noise_multiplier: float | None = None
     accountant: Literal["contour", "group-privacy", "group-privacy-vadhan"] | None = None
-    clip_form: Literal["threshold", "normalized", "automatic"] | None = None
+    clip_form: ClipForm | None = None
     clip_stability: float | None = None
-    layer_split: Literal["uniform", "dimension"] | None = None
+    layer_split: LayerSplit | None = None
     clip_quantile: float | None = None
     clip_learning_rate: float | None = None
     count_noise_std: float | None = None
@@ -132,28 +132,33 @@ def build_plan(options: PlanOptions) -> Plan:
 
 
 def _clip(options: PlanOptions) -> Clip:
-    if options.clip_stability is not None and options.clip_form != "automatic":
+    if options.clip_stability is not None and options.clip_form is not ClipForm.AUTOMATIC:
         raise UseError("--clip-stability says nothing without --clip-form automatic")
-    adaptation = None
-    if options.clip_quantile is not None:
-        rate = options.clip_learning_rate
-        adaptation = AdaptiveClipping(
-            quantile=options.clip_quantile,
-            learning_rate=0.2 if rate is None else rate,
-            count_noise_std=options.count_noise_std,
-        )
-    else:
-        for name in ("clip_learning_rate", "count_noise_std"):
-            if getattr(options, name) is not None:
-                raise UseError(f"{flag(name)} says nothing without --clip-quantile")
-    return Clip(
-        l2_norm=options.l2_clip_norm,
-        item_norm=options.item_clip_norm,
-        form=ClipForm(options.clip_form or "threshold"),
-        stability=0.01 if options.clip_stability is None else options.clip_stability,
-        split=None if options.layer_split is None else LayerSplit(options.layer_split),
-        adaptation=adaptation,
+    adapting = _given(
+        options,
+        quantile="clip_quantile",
+        learning_rate="clip_learning_rate",
+        count_noise_std="count_noise_std",
     )
+    if adapting and options.clip_quantile is None:
+        raise UseError(
+            "--clip-learning-rate and --count-noise-std say nothing without --clip-quantile"
+        )
+    clip = _given(
+        options,
+        l2_norm="l2_clip_norm",
+        item_norm="item_clip_norm",
+        form="clip_form",
+        stability="clip_stability",
+        split="layer_split",
+    )
+    return Clip(**clip, adaptation=AdaptiveClipping(**adapting) if adapting else None)
+
+
+def _given(options: PlanOptions, **names: str) -> dict[str, Any]:
+    """The options that were given, by the names that a dataclass has for them."""
+    values = {own: getattr(options, name) for own, name in names.items()}
+    return {own: value for own, value in values.items() if value is not None}
 
 
 def build_plain_plan(options: PlanOptions) -> PlainPlan:

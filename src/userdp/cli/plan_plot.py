@@ -2,88 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from userdp.reporting.drawing import save
+from userdp.planning.els import ElsCell
+from userdp.planning.proposal import Proposal
+from userdp.planning.uls import UlsCell
+from userdp.reporting.curves import Plot, Series, save_plots
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from userdp.planning.proposal import Proposal
+_NOISE = "noise on a coordinate of the mean gradient"
 
 
 def draw(proposal: Proposal, path: Path) -> None:
-    """Draw to a .png, .pdf, .svg or .html file, whole or not at all, as private as the plan's."""
-    save(_figure(proposal), path, operator_only=proposal.operator_only)
+    """Draw noise against group size at T, and noise against T at the same B T.
 
-
-def _figure(proposal: Proposal) -> Figure:
-    """Left: noise against group size at T; right: noise against T at the same B T."""
-    from matplotlib.figure import Figure
-
-    found = proposal.candidates
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    cells = found.optimum.evaluated
-    left.plot(
-        [cell.group_size for cell in cells],
-        [cell.noise_std for cell in cells],
-        marker=".",
-        label="ULS, G M = B",
+    The file is a .png, .pdf, .svg or .html; it is as private as the plan's.
+    """
+    candidates, steps = proposal.candidates, proposal.candidates.uls_other_steps
+    by_size = [
+        _by_group_size("ULS, G M = B", candidates.uls),
+        _by_group_size("ULS, problem (10)", [candidates.uls_optimum]),
+        _by_group_size("ULS, Estimate-and-Double", [candidates.uls_estimate_and_double]),
+        _by_group_size("ULS, Algorithm 3 as printed", [candidates.uls_estimate_and_double_literal]),
+    ]
+    if candidates.els:
+        by_size.append(_by_group_size("ELS, B examples", candidates.els))
+    if candidates.els_median_rule is not None:
+        by_size.append(_by_group_size("ELS, median rule", [candidates.els_median_rule]))
+    counts = tuple(float(cell.steps) for cell in steps)
+    by_steps = (
+        Series(name="of one step", xs=counts, ys=tuple(cell.noise_std for cell in steps)),
+        Series(
+            name="averaged over all steps",
+            xs=counts,
+            ys=tuple(cell.averaged_noise_std for cell in steps),
+        ),
     )
-    for cell, marker, name in (
-        (found.optimum.cell, "*", "ULS, problem (10)"),
-        (found.doubling.cell, "s", "ULS, Estimate-and-Double"),
-        (found.literal.cell, "x", "ULS, Algorithm 3 as printed"),
-    ):
-        left.plot(
-            [cell.group_size],
-            [cell.noise_std],
-            marker=marker,
-            markersize=12 if marker == "*" else 8,
-            linestyle="none",
-            label=f"{name}: G = {cell.group_size}",
-            fillstyle="none" if marker == "s" else "full",
-        )
-    if found.els:
-        left.plot(
-            [cell.group_size for cell in found.els],
-            [cell.noise_std for cell in found.els],
-            marker=".",
-            linestyle="--",
-            label="ELS, B examples",
-        )
-    if found.els_choice is not None:
-        left.plot(
-            [found.els_choice.group_size],
-            [found.els_choice.noise_std],
-            marker="D",
-            linestyle="none",
-            label=f"ELS, median rule: G = {found.els_choice.group_size}",
-        )
-    left.set_xlabel("group size G")
-    left.set_ylabel("noise on a coordinate of the mean gradient")
-    left.set_title(
-        f"B = {proposal.compute:g}, T = {proposal.plan.steps}, "
+    left = Plot(
+        title=f"B = {proposal.compute:g}, T = {proposal.plan.steps}, "
         f"ε = {proposal.budget.training_epsilon:.4g}",
-        fontsize=10,
+        x_label="group size G",
+        y_label=_NOISE,
+        series=tuple(by_size),
+        logarithmic="xy",
     )
-    steps = [cell.steps for cell in found.steps]
-    right.plot(steps, [cell.noise_std for cell in found.steps], marker="o", label="of one step")
-    right.plot(
-        steps,
-        [cell.averaged_noise_std for cell in found.steps],
-        marker="o",
-        linestyle="--",
-        label="averaged over all steps",
+    right = Plot(
+        title="ULS, the best (G, M) for each T",
+        x_label="steps T, at the same B T",
+        y_label=_NOISE,
+        series=by_steps,
+        logarithmic="xy",
     )
-    right.set_ylabel("noise on a coordinate of the mean gradient")
-    right.set_xlabel("steps T, at the same B T")
-    right.set_title("ULS, the best (G, M) for each T", fontsize=10)
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.grid(visible=True, which="major", alpha=0.3)
-        axes.legend(fontsize=8)
-    return figure
+    save_plots([left, right], path, operator_only=proposal.operator_only)
+
+
+def _by_group_size(name: str, cells: Sequence[UlsCell | ElsCell]) -> Series:
+    """A line; one cell is a point, which its name tells the group size of."""
+    return Series(
+        name=name if len(cells) > 1 else f"{name}: G = {cells[0].group_size}",
+        xs=tuple(float(cell.group_size) for cell in cells),
+        ys=tuple(cell.noise_std for cell in cells),
+    )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
 from userdp.cli.prepare_options import default_split, source_options
 from userdp.cli.progress import StepBar
 from userdp.data.sources import InputOptions
+from userdp.reporting.table import Table, table_of
 
 
 def prepare(
@@ -33,8 +34,7 @@ def prepare(
     memory_limit: str = "1GB",
     append: bool = False,
     overwrite: bool = False,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Turn records into a user store, or add them to one.
 
     Every record is stored or counted as dropped, with the reason. The store is written whole or
@@ -52,19 +52,20 @@ def prepare(
         seq_len: most tokens of an example.
         held_out_users: fraction of users of whom nothing is trained on.
         held_out_examples: fraction of the other users' records that are not trained on.
-        split: hash (that fraction), given (by the source or --held-out-from alone) or first-part
+        split: hash (that fraction), given (only by the source or --held-out-from) or first-part
             (a tenth of each user, at most 32); by default the papers' for stackoverflow, c4 and
             ccnews, else hash.
-        owners: a record of several users goes to its first owner alone, or, under greedy, is
-            kept if all its owners are below --records-per-user (fixed-graph adjacency, ELS only).
+        owners: under first, a record of several users goes to its first owner only; under greedy,
+            it is kept if all its owners are below --records-per-user (fixed-graph adjacency, ELS
+            only).
         records_per_user: the bound of --owners greedy.
         input_options: see below.
         engine: what brings each user's records together: DuckDB on this machine, or Apache Spark
             (needs pyspark and Java). The store is the same.
-        memory_limit: of the grouping stage, e.g. 1GB; the rest goes to disk beside the store.
+        memory_limit: most memory of the grouping stage, for instance 1GB; the rest goes to disk
+            beside the store.
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
-        json: print one JSON object on stdout.
     """
     from userdp.data.grouping import GroupingEngine
     from userdp.data.ownership import Owners
@@ -80,62 +81,59 @@ def prepare(
     records = open_source(paths or [], kind=source, options=chosen)
     rule = default_split(records.kind) if split is None else SplitRule(split)
     with StepBar() as bar:
-        if append:
-            meta = append_records(
-                records,
-                out,
-                split=rule,
-                engine=GroupingEngine(engine),
-                memory_limit=memory_limit,
-                progress=bar,
-            )
-        else:
-            meta = prepare_store(
-                records,
-                out,
+        write = append_records
+        if not append:
+            write = partial(
+                prepare_store,
                 tokenizer=StoreTokenizer.load(tokenizer),
                 seq_len=seq_len,
                 held_out_users=held_out_users,
                 held_out_examples=held_out_examples,
-                split=rule,
                 owners=Owners(owners),
                 records_per_user=records_per_user,
                 overwrite=overwrite,
-                engine=GroupingEngine(engine),
-                memory_limit=memory_limit,
-                progress=bar,
             )
+        meta = write(
+            records,
+            out,
+            split=rule,
+            engine=GroupingEngine(engine),
+            memory_limit=memory_limit,
+            progress=bar,
+        )
     result = {"store": str(out), **meta.to_dict()}
-    emit(result, json=json, render=lambda console: _print(console, result))
+    return Answer(values=result, parts=_parts(result))
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
     from userdp.data.near_ids import near_hint
 
     totals = result["totals"]
-    books = Table(title="records", title_justify="left", box=None, show_header=False)
-    books.add_column(justify="right")
-    books.add_column()
-    books.add_row(f"{totals['records_read']:,}", "read")
-    books.add_row(f"{totals['records_stored']:,}", "stored")
-    for reason, count in result["drops"].items():
-        books.add_row(f"{count:,}", f"dropped: {reason}")
-    for reason, count in result["example_drops"].items():
-        books.add_row(f"{count:,}", f"examples dropped: {reason}")
-    splits = Table(title="splits", title_justify="left", box=None)
-    splits.add_column("")
-    for name in ("users", "examples", "tokens"):
-        splits.add_column(name, justify="right")
-    for name, sizes in result["totals"]["splits"].items():
-        splits.add_row(name, *(f"{sizes[key]:,}" for key in ("users", "examples", "tokens")))
-    console.print(books)
-    console.print(splits)
+    yield Table(
+        caption="records",
+        rows=[
+            ("read", f"{totals['records_read']:,}"),
+            ("stored", f"{totals['records_stored']:,}"),
+            *((f"dropped: {why}", f"{count:,}") for why, count in result["drops"].items()),
+            *(
+                (f"examples dropped: {why}", f"{count:,}")
+                for why, count in result["example_drops"].items()
+            ),
+        ],
+    )
+    yield table_of(
+        totals["splits"].items(),
+        {
+            "split": lambda part: part[0],
+            "users": lambda part: part[1]["users"],
+            "examples": lambda part: part[1]["examples"],
+            "tokens": lambda part: part[1]["tokens"],
+        },
+    )
     hint = near_hint(totals["near_colliding_users"])
     if hint is not None:
-        console.print(f"warning: {hint}", soft_wrap=True, markup=False)
-    console.print(
+        yield f"warning: {hint}"
+    yield (
         f"Store: {result['store']} (store id {result['store_id'][:8]}…). "
-        "These counts are exact: operator-only, not differentially private.",
-        soft_wrap=True,
-        markup=False,
+        "These counts are exact: operator-only, not differentially private."
     )

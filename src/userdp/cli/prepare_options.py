@@ -1,4 +1,4 @@
-"""The options of ``userdp prepare`` that concern some kinds of source alone."""
+"""The options of ``userdp prepare`` that concern only some kinds of source."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
-from rich.table import Table
-
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import Answer, print_warning
 from userdp.cli.progress import StepBar
-from userdp.errors import UseError
+from userdp.codec import encode
+from userdp.files import require_place
+from userdp.reporting.table import Table
 
 if TYPE_CHECKING:
     from userdp.planning.norms import GradientNorms
@@ -45,8 +45,7 @@ def probe(
     lora_alpha: float | None = None,
     lora_targets: tuple[str, ...] = (),
     seed: int | None = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Measure the gradient norms that userdp plan needs, at the weights training begins with.
 
     For G = 1, 2, 4, … the median over users of the norm of the mean gradient of at most G of a
@@ -67,16 +66,13 @@ def probe(
         lora_rank: as for userdp train: the norms of the adapters' gradients.
         lora_alpha: as for userdp train.
         lora_targets: as for userdp train.
-        seed: of the users and examples drawn; drawn by the operating system by default.
-        json: print one JSON object on stdout.
+        seed: of the draw of users and examples; by default the operating system draws it.
     """
-    if not out.parent.is_dir():
-        raise UseError(f"there is no folder {out.parent} to put {out.name} in")
+    require_place(out, name="norms.json")
     if source == "non-private":
-        stderr.print(
-            "[bold yellow]warning:[/] --source non-private: the norms are exact numbers of the "
-            "training users; no epsilon covers what is chosen by them.",
-            soft_wrap=True,
+        print_warning(
+            "--source non-private: the norms are exact numbers of the training users; no epsilon "
+            "covers what is chosen by them."
         )
     from userdp.data.store import UserStore
     from userdp.planning.norms import NormSource
@@ -99,26 +95,26 @@ def probe(
             progress=bar,
         )
     norms.save(out)
-    result: dict[str, Any] = {
-        **norms.to_dict(),
-        "out": str(out),
-        "operator_only": source not in ("public", "dp-release"),
-    }
-    emit(result, json=json, render=lambda console: _print(console, norms, out))
-
-
-def _print(console: Console, norms: GradientNorms, out: Path) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("examples per user (G)", justify="right")
-    table.add_column("norm", justify="right")
-    table.add_column("to G = 1", justify="right")
-    for size, norm in norms.user_norms.items():
-        table.add_row(str(size), f"{norm:.4g}", f"{norm / norms.user_norms[1]:.3f}")
-    table.add_row("one example", f"{norms.example_norm:.4g}", "")
-    console.print(table)
-    console.print(
-        f"{norms.statistic} over {norms.users} users, {_MEANING[str(norms.source)]}\n"
-        f"Written to {out}",
-        soft_wrap=True,
-        markup=False,
+    return Answer(
+        values={
+            **encode(norms),
+            "out": str(out),
+            "operator_only": source not in ("public", "dp-release"),
+        },
+        parts=_parts(norms, out),
     )
+
+
+def _parts(norms: GradientNorms, out: Path) -> Iterator[Table | str]:
+    yield Table(
+        columns=("examples per user (G)", "norm", "to G = 1"),
+        rows=[
+            *(
+                (str(size), f"{norm:.4g}", f"{norm / norms.user_norms[1]:.3f}")
+                for size, norm in norms.user_norms.items()
+            ),
+            ("one example", f"{norms.example_norm:.4g}", ""),
+        ],
+    )
+    yield f"{norms.statistic} over {norms.users} users, {_MEANING[str(norms.source)]}"
+    yield f"Written to {out}"

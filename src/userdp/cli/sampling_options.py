@@ -1,4 +1,7 @@
-"""Options made of what each sampling says of its constants; none is named here."""
+"""Command-line options, made from the descriptions that each sampling gives of its constants.
+
+No sampling is named here, so that a new one needs no change of the command line.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,12 @@ def options_class(
     for option, whats in told.items():
         words = "; ".join(f"{what} ({', '.join(who)})" for what, who in whats.items())
         made.append(_option(option, types[option], words, (also or {}).get(option, ())))
-    found: Any = make_dataclass(name, made, bases=bases, frozen=True, kw_only=True)
+    options: Any = make_dataclass(name, made, bases=bases, frozen=True, kw_only=True)
     # The command-line library takes a class of no module for a builtin, and reads hints off
     # ``__init__``, where those of the bases are still the text that their own modules know.
-    found.__module__ = __name__
-    found.__init__.__annotations__ = get_type_hints(found, include_extras=True)
-    return found
+    options.__module__ = __name__
+    options.__init__.__annotations__ = get_type_hints(options, include_extras=True)
+    return options
 
 
 def chosen_sampling(options: Any, *, example: str) -> type[Sampling]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
 from userdp.cli.progress import StepBar
 
 
@@ -18,8 +17,7 @@ def score(
     out: Path,
     model: str = "bundled",
     batch: int = 32,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Score each training example by its perplexity, for selection by highest or lowest.
 
     The file is for the operator (mode 0600): scores are exact functions of people's text, and no
@@ -29,17 +27,16 @@ def score(
         store: a user store made by userdp prepare.
         out: the file of scores; new.
         model: bundled, a folder, or a name on the hub. It must have been trained on public data
-            alone: a model of these people's text would let one of them choose what is trained on
+            only: a model of these people's text would let one of them choose what is trained on
             of another.
         batch: examples in one pass.
-        json: print one JSON object on stdout.
     """
     from userdp.data.store import UserStore
     from userdp.training.scores import score_store
 
     with StepBar() as bar:
         # Scoring claims nothing, so that it may read a store of any adjacency.
-        found = score_store(
+        scored = score_store(
             UserStore.open(store, fixed_graph=True), model, out, batch=batch, progress=bar
         )
     result: dict[str, Any] = {
@@ -47,19 +44,17 @@ def score(
         "scores": str(out),
         "model": model,
         "operator_only": True,
-        **found,
+        **scored,
     }
-    emit(result, json=json, render=lambda console: _print(console, result))
+    return Answer(values=result, parts=_parts(result))
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
+def _parts(result: dict[str, Any]) -> Iterator[str]:
     quantiles = result["quantiles"]
-    console.print(
+    yield (
         f"{result['examples']:,} examples scored in {result['scores']}"
         + (f", {result['unscored']:,} of them without a number" if result["unscored"] else "")
         + (f"; perplexity {quantiles['0.5']:.1f} in the median" if quantiles else "")
         + ". Operator-only. Use them: userdp train STORE --selection highest-perplexity "
-        f"--scores {result['scores']}",
-        soft_wrap=True,
-        markup=False,
+        f"--scores {result['scores']}"
     )

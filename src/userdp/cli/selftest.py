@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from userdp.cli.output import emit
+from userdp.cli.output import Answer
+from userdp.reporting.table import Table, table_of
 
 
 def selftest(
@@ -19,12 +18,11 @@ def selftest(
     rounds: int = 5,
     lora_rank: int | None = None,
     device: str | None = None,
-    json: bool = False,
-) -> int:
+) -> Answer:
     """Check every gradient engine against the reference in float64, and time it.
 
-    Random tokens, no data. A unit's norm must agree to 1e-5, and no unit may move the clipped sum
-    by more than the clip norm. Exit status 1 if one does not.
+    It uses random tokens and no data. A unit's norm must agree to 1e-5, and no unit may move the
+    clipped sum by more than the clip norm. The exit status is 1 if one does not.
 
     Args:
         model: "bundled", a folder of a Hugging Face causal language model, or its name on the hub.
@@ -34,7 +32,6 @@ def selftest(
         rounds: times each engine is timed; ratios are medians over rounds.
         lora_rank: test with low-rank adapters of this rank.
         device: where to run, such as cpu or cuda; cuda if there is one.
-        json: print one JSON object on stdout.
     """
     from userdp.training.selftest import SelftestConfig, run_selftest
 
@@ -49,28 +46,22 @@ def selftest(
             device=device,
         )
     )
-    emit(result, json=json, render=lambda console: _print(console, result))
-    return 0 if result["passed"] else 1
+    return Answer(values=result, parts=_parts(result), status=0 if result["passed"] else 1)
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("engine")
-    for name in ("norm error", "largest move / C", "step / plain", ""):
-        table.add_column(name, justify="right")
-    for row in result["engines"]:
-        table.add_row(
-            row["engine"],
-            f"{row['norm_error']:.1e}",
-            f"{row['largest_move']:.6f}",
-            f"{row['step_ratio']:.2f}",
-            "ok" if row["passed"] else "FAILED",
-        )
-    console.print(table)
-    console.print(
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
+    yield table_of(
+        result["engines"],
+        {
+            "engine": lambda row: row["engine"],
+            "norm error": lambda row: f"{row['norm_error']:.1e}",
+            "largest move / C": lambda row: f"{row['largest_move']:.6f}",
+            "step / plain": lambda row: f"{row['step_ratio']:.2f}",
+            "result": lambda row: "ok" if row["passed"] else "FAILED",
+        },
+    )
+    yield (
         f"{result['model']}: {result['units']} units of {result['group_size']} x "
         f"{result['length']} tokens on {result['device']}. auto takes {result['auto']}: "
-        f"{result['reason']}.",
-        soft_wrap=True,
-        markup=False,
+        f"{result['reason']}."
     )

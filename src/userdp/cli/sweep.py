@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
-from userdp.cli.output import emit, stderr
+from userdp.cli.output import Answer, print_note
 from userdp.cli.progress import StepBar
 from userdp.cli.train import warn_of_delta
 from userdp.codec import encode
 from userdp.errors import UseError
+from userdp.reporting.table import Table, table_of
 from userdp.training.config import OptimizerName, TrainConfig, train_config
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.accounting.repetitions import Repetitions
-    from userdp.data.store import UserStore
     from userdp.sweeping.request import SweepRequest
 
 _Hidden = Parameter(parse=False)
@@ -69,8 +69,7 @@ def sweep(
     no_tensorboard: bool = False,
     allow_large_delta: bool = False,
     config: Annotated[FixedConfig | None, Parameter(name="*")] = None,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Train a grid of settings and choose the one of least held-out loss.
 
     Each candidate is a run of its own in DIR/trial-001 and on; the chosen one is copied to
@@ -81,7 +80,7 @@ def sweep(
         store: a user store made by userdp prepare.
         out: the sweep's folder (DIR).
         plan: plan files; several compare methods, such as ULS and ELS.
-        tuning: non-private: by the exact loss; the winner claims its own run alone and says how it
+        tuning: non-private: by the exact loss; the winner claims only its own run and says how it
             was chosen. composition: by DP losses; the budget is divided over all runs and scores.
             private-selection: a random number of random candidates; only the winner may be handed
             on, at the price of choosing (Papernot and Steinke 2022).
@@ -104,10 +103,11 @@ def sweep(
         allow_large_delta: begin even where a plan's delta is not below 1 over its declared
             population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
-        json: print one JSON object on stdout.
     """
+    from userdp.data.splits import Split
     from userdp.data.store import UserStore
-    from userdp.sweeping.request import TuningMode
+    from userdp.planning.proposal import load_plan
+    from userdp.sweeping.request import TuningMode, build_request, grid
     from userdp.sweeping.sweep import describe, run_sweep
 
     opened = UserStore.open(store, fixed_graph=True)  # each plan is held against it
@@ -119,25 +119,37 @@ def sweep(
             hint="give --resume alone, or all of the options once more",
         )
     if not resume or tuning is not None:
-        request = _request(
+        if tuning is None:
+            raise UseError(
+                "a sweep needs --tuning by name: what the winner claims depends on how it is "
+                "chosen",
+                hint="non-private, composition or private-selection; see `userdp sweep --help`",
+            )
+        if not plan:
+            raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
+        plans = [load_plan(path) for path in plan]
+        for path, one in zip(plan, plans, strict=True):
+            warn_of_delta(one, path, allow_large_delta=allow_large_delta)
+        request = build_request(
             opened,
-            plan,
-            None if tuning is None else TuningMode(tuning),
-            config or FixedConfig(),
-            l2_clip_norm=l2_clip_norm or [],
-            allow_large_delta=allow_large_delta,
-            axes={
-                "learning_rate": learning_rate or [],
-                "optimizer": [OptimizerName(name) for name in optimizer or ()],
-            },
-            split=split,
+            TuningMode(tuning),
+            grid(
+                plans,
+                train_config(encode(config or FixedConfig())),
+                l2_clip_norms=l2_clip_norm or [],
+                axes={
+                    "learning_rate": learning_rate or [],
+                    "optimizer": [OptimizerName(name) for name in optimizer or ()],
+                },
+            ),
+            split=Split(split),
             epsilon=epsilon,
             score_epsilon=score_epsilon,
             loss_bound=loss_bound,
             repetitions=_repetitions(tuning, mean_trials, distribution),
         )
     with StepBar() as bar:
-        found = run_sweep(
+        swept = run_sweep(
             opened,
             out,
             request,
@@ -145,45 +157,10 @@ def sweep(
             resume=resume,
             tensorboard=not no_tensorboard,
             progress=bar,
-            say=lambda text: stderr.print(text, markup=False, soft_wrap=True),
+            say=print_note,
         )
-    result = describe(found, opened)
-    emit(result, json=json, render=lambda console: _print(console, result))
-
-
-def _request(
-    store: UserStore,
-    paths: list[Path] | None,
-    mode: Any,
-    config: FixedConfig,
-    *,
-    l2_clip_norm: list[float],
-    allow_large_delta: bool,
-    axes: dict[str, list[Any]],
-    **given: Any,
-) -> SweepRequest:
-    from userdp.data.splits import Split
-    from userdp.planning.proposal import load_plan
-    from userdp.sweeping.request import build_request, grid
-
-    if mode is None:
-        raise UseError(
-            "a sweep needs --tuning by name: what the winner claims depends on how it is chosen",
-            hint="non-private, composition or private-selection; see `userdp sweep --help`",
-        )
-    if not paths:
-        raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
-    plans = [load_plan(path) for path in paths]
-    for path, plan in zip(paths, plans, strict=True):
-        warn_of_delta(plan, path, allow_large_delta=allow_large_delta)
-    candidates = grid(
-        plans,
-        train_config(encode(config)),
-        l2_clip_norms=l2_clip_norm,
-        axes=axes,
-    )
-    split = Split(given.pop("split"))
-    return build_request(store, mode, candidates, split=split, **given)
+    result = describe(swept, opened)
+    return Answer(values=result, parts=_parts(result))
 
 
 def _repetitions(
@@ -212,55 +189,56 @@ def _repetitions(
     return TruncatedNegativeBinomial.of_mean(mean, eta=1.0 if distribution == "geometric" else 0.0)
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
+    def claimed(epsilon: float) -> str:
+        return "none" if math.isinf(epsilon) else round_up(epsilon)
+
     if result["operator_only"]:
-        console.print("[bold]Operator-only[/]: the losses are exact numbers about people's text.\n")
+        yield "Operator-only: the losses are exact numbers about people's text.\n"
     if result["trials"]:
-        _print_trials(console, result["trials"])
-        console.print()
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    table.add_row("chosen by", result["chosen_by"])
+        yield _trials(result["trials"])
+        yield ""
+    rows = [("chosen by", result["chosen_by"])]
     if result["winner"] is None:
-        table.add_row("winner", "none: no candidate was drawn, so nothing was trained")
+        rows.append(("winner", "none: no candidate was drawn, so nothing was trained"))
     else:
-        epsilon = float(result["epsilon"])
-        shown = "none" if math.isinf(epsilon) else round_up(epsilon)
-        table.add_row("winner", result["winner"])
-        for name, value in result["settings"].items():
-            if value is not None:
-                table.add_row(name.replace("_", " "), str(value))
-        table.add_row("epsilon", f"[bold]{shown}[/]")
-        table.add_row("delta", delta_up(result["delta"]))
-        for name in ("unit", "adjacency", "accountant", "composition"):
-            table.add_row(name, str(result[name]))
-    everything = float(result["store_epsilon"])
-    table.add_row("the store's epsilon", "none" if math.isinf(everything) else round_up(everything))
-    console.print(table)
+        settings = {k: str(v) for k, v in result["settings"].items() if v is not None}
+        rows += [
+            ("winner", result["winner"]),
+            *((name.replace("_", " "), value) for name, value in settings.items()),
+            ("epsilon", claimed(float(result["epsilon"]))),
+            ("delta", delta_up(result["delta"])),
+            *(
+                (name, str(result[name]))
+                for name in ("unit", "adjacency", "accountant", "composition")
+            ),
+        ]
+    rows.append(("the store's epsilon", claimed(float(result["store_epsilon"]))))
+    yield Table(rows=rows, strong=[n for n, row in enumerate(rows) if row[0] == "epsilon"])
     if result["tuning"] == "private-selection":
-        console.print(
+        yield (
             "\nOnly winner/ may be handed on: the other trials, their number, and how long all of "
-            "it took are the operator's.",
-            soft_wrap=True,
+            "it took are for the operator only."
         )
 
 
-def _print_trials(console: Console, trials: list[dict[str, Any]]) -> None:
+def _trials(trials: list[dict[str, Any]]) -> Table:
+    """The trials, with the settings that differ between them."""
     names = [
         name
         for name in ("algorithm", "l2_clip_norm", "learning_rate", "optimizer")
         if len({trial[name] for trial in trials}) > 1
     ]
-    table = Table(box=None, pad_edge=False)
-    for name in ("trial", *(name.replace("_", " ") for name in names), "loss per user", ""):
-        table.add_column(name, justify="right")
-    for trial in trials:
-        loss = trial["loss"]
-        table.add_row(
-            str(trial["trial"]),
-            *(str(trial[name]) for name in names),
-            "–" if loss is None else f"{loss:.4f}",
-            trial["note"] or "",
-        )
-    console.print(table)
+    return table_of(
+        trials,
+        {
+            "trial": lambda trial: str(trial["trial"]),
+            **{name.replace("_", " "): partial(_text, name) for name in names},
+            "loss per user": lambda trial: trial["loss"] and f"{trial['loss']:.4f}",
+            "note": lambda trial: trial["note"] or "",
+        },
+    )
+
+
+def _text(name: str, trial: dict[str, Any]) -> str:
+    return str(trial[name])

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
-from userdp.cli.output import emit, print_warning, stderr
+from userdp.cli.output import Answer, print_warning
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
+from userdp.reporting.table import Table
 from userdp.training.config import PlainPlan, TrainConfig, train_config
 from userdp.vocabulary import delta_up, round_up
 
@@ -38,8 +38,7 @@ def train(
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
     trial_of: Annotated[str | None, Parameter(show=False)] = None,
-    json: bool = False,
-) -> None:
+) -> Answer | None:
     """Fine-tune a model with user-level differential privacy.
 
     Each step is charged in the run's ledger, on the disk, before its data is read; the whole plan
@@ -61,22 +60,19 @@ def train(
             users; of examples where no number of users is declared): a claim that says little.
         options: see PlanOptions.
         config: see TrainConfig.
-        trial_of: of userdp sweep alone: the private selection that pays for this run.
-        json: print one JSON object on stdout.
+        trial_of: given only by userdp sweep: the private selection that pays for this run.
     """
     chosen = _choose_plan(plan, privacy, options, out, resume=resume)
     settings = _choose_config(config, out, resume=resume)
     if isinstance(chosen, PlainPlan):
-        stderr.print(
-            "[bold yellow]warning:[/] --privacy none: the people in this store get no protection "
-            "from this run, and no epsilon can be claimed for the store any more.",
-            soft_wrap=True,
+        print_warning(
+            "--privacy none: the people in this store get no protection from this run, and no "
+            "epsilon can be claimed for the store any more."
         )
     elif not chosen.sampling.covered:
-        stderr.print(
-            f"[bold yellow]warning:[/] no accountant covers {chosen.sampling.words.title}, so no "
-            "epsilon is claimed for this run or, from here on, for the store.",
-            soft_wrap=True,
+        print_warning(
+            f"no accountant covers {chosen.sampling.words.title}, so no epsilon is claimed for "
+            "this run or, from here on, for the store."
         )
     elif not resume:
         warn_of_delta(chosen, plan, allow_large_delta=allow_large_delta)
@@ -100,9 +96,9 @@ def train(
             allow_large_delta=True,  # judged above, by the number of users if there is one
         )
     if world.rank != 0:
-        return
-    result = describe(out, chosen, seconds=done.seconds)
-    emit(result, json=json, render=lambda console: _print(console, result))
+        return None
+    result = _described(out, chosen, seconds=done.seconds)
+    return Answer(values=result, parts=_parts(result))
 
 
 def warn_of_delta(plan: Plan, path: Path | None, *, allow_large_delta: bool) -> None:
@@ -110,25 +106,20 @@ def warn_of_delta(plan: Plan, path: Path | None, *, allow_large_delta: bool) -> 
     from userdp.plan.small_delta import plan_with_small_delta
     from userdp.planning.proposal import declared_users
 
-    warning = plan_with_small_delta(
-        plan,
-        users=None if path is None else declared_users(path),
-        allow_large_delta=allow_large_delta,
-    )
-    if warning is not None:
-        print_warning(warning)
+    users = None if path is None else declared_users(path)
+    print_warning(plan_with_small_delta(plan, users=users, allow_large_delta=allow_large_delta))
 
 
-def describe(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, Any]:
+def _described(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, Any]:
     """The claim of a finished run, recomputed from its ledger, and where its parts lie."""
     from userdp.ledger import claim
 
-    found = claim(out / "ledger.jsonl")
+    claimed = claim(out)
     plain = isinstance(plan, PlainPlan)
     return {
-        **asdict(found.guarantee),
+        **asdict(claimed.guarantee),
         "algorithm": None if isinstance(plan, PlainPlan) else plan.algorithm,
-        "steps": plan.steps if plain else found.steps,
+        "steps": plan.steps if plain else claimed.steps,
         "seconds": round(seconds, 2),
         "run": str(out),
         "model": str(out / "model"),
@@ -161,38 +152,38 @@ def _choose_plan(
 
 
 def _kept_plan(out: Path) -> Plan | PlainPlan:
+    from userdp.ledger import RunFolder
     from userdp.plan import Plan
-    from userdp.training.runs import RunFolder
 
     folder = RunFolder(out)
-    kept = folder.read_config()
     if folder.plan.exists():
         return Plan.load(folder.plan)
-    return PlainPlan(steps=kept["steps"], batch_size=kept["batch_size"])
+    options = folder.read_train()
+    if options.get("privacy") != "none":
+        raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
+    return PlainPlan(steps=options["steps"], batch_size=options["batch_size"])
 
 
 def _choose_config(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
     """The configuration of the options, or of the run that is resumed."""
     if config is not None or not resume:
         return config or TrainConfig()
-    from userdp.training.runs import RunFolder
+    from userdp.ledger import RunFolder
 
     return train_config(RunFolder(out).read_train())
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column()
-    table.add_column(overflow="fold")
+def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
     epsilon = float(result["epsilon"])
-    table.add_row(
-        "epsilon", "[bold]none[/]" if math.isinf(epsilon) else f"[bold]{round_up(epsilon)}[/]"
+    names = ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps")
+    yield Table(
+        rows=[
+            ("epsilon", "none" if math.isinf(epsilon) else round_up(epsilon)),
+            ("delta", delta_up(result["delta"])),
+            *((name, str(result[name])) for name in names if result[name] is not None),
+            ("minutes", f"{result['seconds'] / 60:.1f}"),
+            ("model", result["model"]),
+            ("ledger", result["ledger"]),
+        ],
+        strong=[0],
     )
-    table.add_row("delta", delta_up(result["delta"]))
-    for name in ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps"):
-        if result[name] is not None:
-            table.add_row(name, str(result[name]))
-    table.add_row("minutes", f"{result['seconds'] / 60:.1f}")
-    table.add_row("model", result["model"])
-    table.add_row("ledger", result["ledger"])
-    console.print(table)

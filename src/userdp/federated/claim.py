@@ -10,9 +10,8 @@ from typing import Any
 
 from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
-from userdp.ledger import claim
+from userdp.ledger import RunFolder, claim
 from userdp.plan import Plan
-from userdp.training.runs import RunFolder, is_finished
 from userdp.vocabulary import Guarantee
 
 
@@ -52,7 +51,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path]) -> FederationCl
 
     Args:
         plan: the federation's.
-        runs: the folders of silos' runs; of each the ledger and config.json are read.
+        runs: the folders of silos' runs; of each the ledger alone is read.
 
     Raises:
         UseError: no runs; or a ledger was edited, is of another plan, or is there twice.
@@ -60,16 +59,16 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path]) -> FederationCl
     steps: dict[int, int] = {}
     finished, void = 0, False
     for run in map(RunFolder, runs):
-        config = run.read_config()
-        silo = int(config.get("silo", -1))
+        facts = run.read_facts()
+        silo = int(facts.get("silo", -1))
         own = claim(run.ledger)
-        expected = plan.of_silo(silo) if config.get("federation") == plan.digest else None
+        expected = plan.of_silo(silo) if facts.get("federation") == plan.digest else None
         if expected is None or own.plan != (expected if isinstance(expected, Plan) else None):
             raise UseError(f"{run.ledger} belongs to another federation, or to another silo of it")
         if silo in steps:
             raise UseError(f"{run.ledger} is a second ledger of silo {silo}")
         steps[silo] = own.steps
-        finished += is_finished(run)
+        finished += run.finished
         void = void or math.isinf(own.guarantee.epsilon)
     if not steps:
         raise UseError("a claim needs at least one silo's ledger")

@@ -18,8 +18,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from userdp.data.hashing import user_hash
 from userdp.data.prepare import prepare_store
 from userdp.data.progress import Progress
-from userdp.data.records import Record, Tally
-from userdp.data.sources.base import counted
+from userdp.data.records import Drop, Record
+from userdp.data.sources.base import PrivateSource
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.sampling.coins import Indices
@@ -32,26 +32,21 @@ _IMAGE = re.compile(rb"\d+: \d+( \d+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(PrivateSource):
     """The records of one silo, as a source; those of several owners go to the first."""
 
     held: Sequence[Record]
+    loss_mask: bool
 
     kind = "federation"
-    public = False
     several_owners = True
     size = None
-
-    @property
-    def loss_mask(self) -> bool:
-        """Whether the records are conversations."""
-        return self.held[0].pieces is not None
 
     def facts(self) -> dict[str, Any]:
         return {}
 
-    def records(self, tally: Tally, progress: Progress) -> Iterator[Record]:
-        return counted(self.held, tally)
+    def entries(self, progress: Progress) -> Iterator[Record | Drop]:
+        yield from self.held
 
 
 def places(
@@ -117,7 +112,7 @@ def make_store(
 ) -> None:
     """The user store of one silo, from its records."""
     prepare_store(
-        _Part(records),
+        _Part(records, loss_mask=records[0].pieces is not None),
         out,
         tokenizer=tokenizer,
         seq_len=seq_len,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
-from userdp.json_files import read_json, write_json
+from userdp.files import read_json, write_json
 from userdp.plan import Plan
 from userdp.vocabulary import (
     NONE,

@@ -21,13 +21,13 @@ from userdp.errors import FailureError, UseError
 from userdp.federated.models import Weights, build_model, put_weights, weights_of
 from userdp.federated.plan import FederationPlan, LanguageModel
 from userdp.federated.rounds import load_weights, save_weights
+from userdp.files import read_json, write_json
 from userdp.gradients import Loss, trainable_parameters
-from userdp.json_files import read_json, write_json
+from userdp.ledger import RunFolder
 from userdp.plan import Plan
 from userdp.training.models import require_fit
-from userdp.training.plain import PlainRun, make_plain
+from userdp.training.plain import PlainRun
 from userdp.training.private import PrivateRun, make_private
-from userdp.training.runs import RunFolder
 
 PLAN_FILE, STORE, RUN = "federation.json", "store", "run"
 BEGUN_FILE, RELEASED_FILE = "begun.json", "released.safetensors"
@@ -60,7 +60,7 @@ def read_silo(folder: Path, index: int) -> FederationPlan:
         )
     run = RunFolder(folder / RUN)
     own = {"federation": plan.digest, "silo": index}
-    if run.config.exists() and not own.items() <= run.read_config().items():
+    if run.ledger.exists() and not own.items() <= run.read_facts().items():
         raise UseError(
             f"the run in {folder} is of another federation or of another silo: what was spent "
             "there cannot be continued here",
@@ -169,7 +169,7 @@ class Silo:
         """Begin the silo's run, or go on with it."""
         out, steps = self.folder / RUN, self.plan.of_silo(self.index)
         resume = RunFolder(out).resume.exists()
-        public = {"federation": self.plan.digest, "silo": self.index}
+        facts = {"federation": self.plan.digest, "silo": self.index}
         if isinstance(steps, Plan):
             return make_private(
                 self._model,
@@ -180,12 +180,12 @@ class Silo:
                 loss=self._loss,
                 engine=self._engine,
                 resume=resume,
-                public=public,
+                facts=facts,
                 allow_large_delta=True,  # judged for all silos together, when the plan was made
                 unsafe_seed=self._unsafe_seed,
                 unsafe_noise_seed=self._unsafe_seed,
             )
-        run = make_plain(
+        run = PlainRun(
             self._model,
             self._optimizer,
             self.store,
@@ -195,7 +195,7 @@ class Silo:
             loss=self._loss,
             clip_norm=None,
             resume=resume,
-            public=public,
+            facts=facts,
         )
         earlier = sum(self.index in self.plan.schedule(r) for r in range(1, number))
         run.done = earlier * self.plan.local.steps

@@ -11,6 +11,7 @@ from userdp.accounting.mechanisms import NoisySteps
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
 from userdp.ledger import store as store_ledger
+from userdp.ledger.folder import LEDGER
 from userdp.ledger.journal import read_entries
 from userdp.plan import Plan, StepRecord
 from userdp.sampling import poisson
@@ -47,7 +48,7 @@ class Claim:
 
     @property
     def is_of_plan(self) -> bool:
-        """Whether the run's plan alone is what ε prices: not so for the winner of a tuning."""
+        """Whether ε prices the run's plan and nothing else: not so for the winner of a tuning."""
         return self.composition == _ONE_MECHANISM
 
     @property
@@ -84,8 +85,12 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
     if delta is not None:
         require_delta(delta)
     if path.is_dir():
-        path = path / store_ledger.FILE_NAME
-    entries = read_entries(path)
+        path = path / LEDGER
+    return claim_of(path, read_entries(path), delta=delta)
+
+
+def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None = None) -> Claim:
+    """`claim` of the entries of the ledger at ``path``, for callers that have read them already."""
     if not entries:
         raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
     if entries[0].get("kind") == "store":
@@ -151,7 +156,7 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
             sampling=samplings.pop() if len(samplings) == 1 else MIXED,
             accountant=" + ".join(sorted({part.accountant for part in parts})),
         )
-    alone = charges[0] if len(charges) == 1 else None
+    single = charges[0] if len(charges) == 1 else None
     return Claim(
         guarantee=guarantee,
         subject="store",
@@ -159,8 +164,8 @@ def _store_claim(charges: list[store_ledger.Charge], delta: float | None) -> Cla
         runs=len(charges),
         complete=all(charge.settled for charge in charges),
         composition="basic composition of runs" if len(charges) > 1 else "one run",
-        mechanism=_mechanism(alone.plan, alone.steps, guarantee) if alone else None,
-        plan=alone.plan if alone else None,
+        mechanism=_mechanism(single.plan, single.steps, guarantee) if single else None,
+        plan=single.plan if single else None,
     )
 
 

@@ -8,7 +8,7 @@
       train.toml       shareable: all else that is needed to train again, as options of userdp train
       releases.jsonl   shareable: losses that were released under DP, at a price of their own
       model/           shareable: the released weights (safetensors), config, tokenizer
-      adapter/         shareable: the adapters alone, of a run that trained such
+      adapter/         shareable: the adapters of a run that trained such
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
       resume.json      0600: digests of what must not change; the store's is an exact function of
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,11 +86,28 @@ class RunFolder:
 
 
 def facts_of_model(model: str) -> dict[str, Any]:
-    """The public facts of the run that released the model in this folder; none for any other."""
-    try:
-        return RunFolder(Path(model).resolve().parent).read_facts()
-    except UseError:
-        return {}
+    """The public facts of the run that released the model in this folder; none for any other.
+
+    Raises:
+        UseError: there is a ledger beside the model, and it was edited.
+    """
+    place = Path(model).resolve()  # a model of that name may lie on the hub, and no folder here
+    ledger = RunFolder(place.parent).ledger
+    entries = read_entries(ledger) if place.is_dir() and ledger.is_file() else []
+    return dict(entries[0].get("facts", {})) if entries else {}
+
+
+def train_toml(values: Mapping[str, Any]) -> str:
+    """Options of ``userdp train`` as a file for its ``--config``; those that are None left out.
+
+    JSON's way to write a string, a number, a truth value or a list of strings is TOML's too.
+    """
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "\n".join(["[train]", *lines, ""])
 
 
 def read_lines(

@@ -58,23 +58,14 @@ def append_entries(
         size = os.fstat(descriptor).st_size
         data = os.pread(descriptor, size, 0)
         entries, end = _parse(path, data)
-        previous = _hash(data[:end].rsplit(b"\n", 2)[-2]) if end else _START
+        previous = _last_hash(data, end)
         text = b""
         for entry in compose(entries):
-            line = json.dumps({**entry, "prev": previous}, separators=(",", ":")).encode()
-            text += line + b"\n"
-            previous = _hash(line)
-        try:
-            if end != size:
-                os.ftruncate(descriptor, end)
-            _write_all(descriptor, text, end)
-            os.fsync(descriptor)
-        except OSError as error:
+            line, previous = _chained(entry, previous)
+            text += line
+        if end != size:
             os.ftruncate(descriptor, end)
-            raise FailureError(
-                f"cannot write the ledger {path}: {error.strerror}; nothing was released",
-                hint="free some disk space and resume the run",
-            ) from error
+        _write(descriptor, path, text, end)
     finally:
         os.close(descriptor)
     if created:
@@ -96,24 +87,15 @@ class JournalWriter:
         if end != len(data):
             os.ftruncate(self._descriptor, end)
         self._end = end
-        self._previous = _hash(data[:end].rsplit(b"\n", 2)[-2])
+        self._previous = _last_hash(data, end)
         self._path = path
 
     def append(self, entry: dict[str, Any]) -> None:
         """Append one entry durably; `FailureError` (and no half line) if the disk refuses."""
-        line = json.dumps({**entry, "prev": self._previous}, separators=(",", ":")).encode()
-        try:
-            _write_all(self._descriptor, line + b"\n", self._end)
-            os.fsync(self._descriptor)
-        except OSError as error:
-            os.ftruncate(self._descriptor, self._end)
-            raise FailureError(
-                f"cannot write the ledger {self._path}: {error.strerror}; "
-                "the step was not released",
-                hint="free some disk space and resume the run",
-            ) from error
-        self._end += len(line) + 1
-        self._previous = _hash(line)
+        line, previous = _chained(entry, self._previous)
+        _write(self._descriptor, self._path, line, self._end)
+        self._end += len(line)
+        self._previous = previous
 
     def close(self) -> None:
         """Close the file; nothing is pending."""
@@ -156,11 +138,31 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
     return entries, end
 
 
-def _write_all(descriptor: int, text: bytes, offset: int) -> None:
-    view = memoryview(text)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
+def _chained(entry: dict[str, Any], previous: str) -> tuple[bytes, str]:
+    """The line of an entry after the line of hash ``previous``, and the hash of its own."""
+    line = json.dumps({**entry, "prev": previous}, separators=(",", ":")).encode()
+    return line + b"\n", _hash(line)
+
+
+def _last_hash(data: bytes, end: int) -> str:
+    return _hash(data[:end].rsplit(b"\n", 2)[-2]) if end else _START
+
+
+def _write(descriptor: int, path: Path, text: bytes, end: int) -> None:
+    """Write ``text`` at ``end``, on the disk when this returns; all of it, or nothing."""
+    view, offset = memoryview(text), end
+    try:
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
+        os.fsync(descriptor)
+    except OSError as error:
+        os.ftruncate(descriptor, end)
+        raise FailureError(
+            f"cannot write the ledger {path}: {error.strerror}; what it would have charged for was "
+            "not released",
+            hint="free some disk space and resume the run",
+        ) from error
 
 
 def _hash(line: bytes) -> str:

@@ -1,6 +1,6 @@
 """The run ledger: one line per attempted step, on the disk before its update is applied.
 
-``ledger.jsonl`` may be handed on. It therefore holds public constants alone, and
+``ledger.jsonl`` may be handed on. It therefore holds only public constants, and
 the clip norm where that adapts, a function of DP releases: no times (a step's
 duration tells its cohort's size), no losses, no hash of the data.
 """
@@ -127,23 +127,26 @@ class RunLedger:
         self._writer.close()
 
 
-def write_winner(source: Path, target: Path, tuning: Tuning) -> None:
+def write_winner(source: Path, target: Path, tuning: Tuning | None, *, basis: str) -> None:
     """Write the ledger of a tuning's winner: that of its run, with what choosing it cost.
 
     Args:
         source: the ledger of the winner's run, finished.
         target: a new file.
-        tuning: whose claim the winner has from now on.
+        tuning: whose claim the winner has from now on; None where its choice is not private.
+        basis: how it was chosen, in words, for the public facts.
 
     Raises:
         UseError: the run is not one of ``tuning``'s, or ``target`` exists.
     """
     entries = read_entries(source)
     plan = plan_of(source, entries)
-    if plan not in tuning.plans:
-        raise UseError(f"{source} is of a plan that this tuning did not try")
     header = {key: value for key, value in entries[0].items() if key != "trial_of"}
-    header["tuning"] = encode(tuning)
+    header["facts"] = {**header["facts"], "plan_basis": basis}
+    if tuning is not None:
+        if plan not in tuning.plans:
+            raise UseError(f"{source} is of a plan that this tuning did not try")
+        header["tuning"] = encode(tuning)
     _begin(target, [header, *entries[1:]])
 
 

@@ -17,12 +17,12 @@ from typing import Any
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode, encode
 from userdp.errors import UseError
+from userdp.ledger.folder import LEDGER
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.plan import Plan, PrivateSelection
 from userdp.plan.tuning import tuning_from
 
 SCHEMA = "userdp.store-ledger/3"
-FILE_NAME = "ledger.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class StoreLedger:
     """The privacy ledger of one user store."""
 
     def __init__(self, store: Path) -> None:
-        self.path = store / FILE_NAME
+        self.path = store / LEDGER
 
     def reserve(self, run_id: str, plan: Plan | None) -> None:
         """Charge a run's whole plan, on the disk before this returns.
@@ -80,8 +80,8 @@ class StoreLedger:
         Raises:
             UseError: it was never reserved here, or ``plan`` is not one of its plans.
         """
-        found = {charge.run_id: charge.selection for charge in self.charges()}
-        selection = found.get(selection_id)
+        selections = {charge.run_id: charge.selection for charge in self.charges()}
+        selection = selections.get(selection_id)
         if selection is None or plan not in selection.plans:
             raise UseError(
                 f"no private selection {selection_id} in {self.path} pays for this plan, so a "

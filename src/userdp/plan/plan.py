@@ -16,7 +16,7 @@ from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.clip import Clip, ClipForm, sum_noise_multiplier
 from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
-from userdp.json_files import read_json, write_json
+from userdp.files import read_json, write_json
 from userdp.noise import NoiseLaw
 from userdp.plan.origin import Origin
 from userdp.sampling import Sampling
@@ -64,7 +64,7 @@ class Plan:
         population: the declared nominal number of units: of users, or of examples after the cap of
             G per user.
         budget: the target δ, and the ε that the noise was chosen for, if it was.
-        accountant: who prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
+        accountant: what prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
             Group Privacy (Chua et al. 2024, Algorithm 1): the steps of ELS, accounted for single
             examples and lifted to a user's G by a lemma, with more noise at the same ε.
         origins: where constants come from that were not declared, by the field's name.
@@ -109,13 +109,13 @@ class Plan:
         target = self.budget.target_epsilon
         if target is None:
             raise UseError("a plan without a target_epsilon has no budget to choose its noise by")
-        found = calibrate_by(
+        calibrated = calibrate_by(
             self.accountant,
             self.mechanism,
             target_epsilon=target,
             target_delta=ideal_delta_for(target, self.budget.target_delta, steps=self.steps),
         )
-        noise = replace(self.noise, multiplier=found.noise_multiplier)
+        noise = replace(self.noise, multiplier=calibrated.noise_multiplier)
         if noise.independent_multiplier != noise.multiplier:
             raise UseError(f"the least noise of kind {noise.kind} is not searched for")
         return replace(self, noise=noise)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from userdp.accounting.accountants import Accountant, calibrate_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
@@ -74,8 +74,8 @@ class FixedGrid:
     def guarantee(self, *, delta: float | None = None) -> Guarantee:
         """The claim of the chosen candidate; each run's own δ by default, or shares of one."""
         share = None if delta is None else require_delta(delta) / len(self.plans)
-        found = {plan: plan.guarantee(delta=share) for plan in set(self.plans)}
-        parts = [found[plan] for plan in self.plans]
+        claims = {plan: plan.guarantee(delta=share) for plan in set(self.plans)}
+        parts = [claims[plan] for plan in self.plans]
         scores = self.score_epsilon * len(self.plans)
         return Guarantee(
             epsilon=math.fsum([*(part.epsilon for part in parts), scores]),
@@ -91,7 +91,7 @@ class FixedGrid:
 class PrivateSelection:
     """The best of a random number of candidates, each drawn anew from a public grid.
 
-    Guarantee: `guarantee` covers the winner alone: its weights, settings and score, if the number
+    Guarantee: `guarantee` covers only the winner: its weights, settings and score, if the number
     of candidates is from ``repetitions``, each is drawn uniformly and independently, the best
     score wins, and nothing of the others leaves the operator, their number included.
 
@@ -159,11 +159,7 @@ def tuning_from(values: Any) -> Tuning:
 
     Of a private selection they hold the law of the number of candidates, never the number.
     """
-    kinds: dict[Any, type[Tuning]] = {one.kind: one for one in (FixedGrid, PrivateSelection)}
-    kind = values.get("kind") if isinstance(values, dict) else None
-    if kind not in kinds:
-        raise UseError(f"there is no tuning of kind {kind!r}", hint="update userdp")
-    return decode(kinds[kind], values, what="the tuning")
+    return cast("Tuning", decode(cast("Any", Tuning), values, what="the tuning"))
 
 
 def divided(
@@ -195,13 +191,13 @@ def divided(
     noise: dict[NoisySteps, float] = {}
     for plan in plans:
         if _draws(plan) not in noise:
-            found = calibrate_by(
+            calibrated = calibrate_by(
                 plan.accountant,
                 mechanism_of(plan),
                 target_epsilon=share,
                 target_delta=ideal_delta_for(share, part, steps=plan.steps),
             )
-            noise[_draws(plan)] = found.noise_multiplier
+            noise[_draws(plan)] = calibrated.noise_multiplier
     budget = Budget(target_delta=part, target_epsilon=share)
     return FixedGrid(
         plans=tuple(
@@ -255,10 +251,10 @@ def selected(
             noise[_draws(plan)] = _least_noise(plan, within)
     factor = 1.0  # the worst plan may be another one at each order
     while True:
-        found = [with_noise(plan, factor * noise[_draws(plan)]) for plan in plain]
-        if within(found):
+        noisy = [with_noise(plan, factor * noise[_draws(plan)]) for plan in plain]
+        if within(noisy):
             return PrivateSelection(
-                plans=tuple(found), score_epsilon=score_epsilon, repetitions=repetitions
+                plans=tuple(noisy), score_epsilon=score_epsilon, repetitions=repetitions
             )
         factor *= 1.005
 
@@ -285,7 +281,7 @@ def mechanism_of(plan: Plan) -> NoisySteps:
 
 
 def _draws(plan: Plan) -> NoisySteps:
-    """A plan's sampler and steps: plans that differ in their clipping alone need the same noise."""
+    """A plan's sampler and steps: plans that differ only in their clipping need the same noise."""
     return mechanism_of(plan).with_noise_multiplier(1.0)
 
 
@@ -302,7 +298,7 @@ def _sampling(plans: tuple[Plan, ...]) -> str:
 
 
 def _least_noise(plan: Plan, within: Callable[[list[Plan]], bool]) -> float:
-    """About the least noise of ``plan`` for which ``within`` holds of it alone."""
+    """About the least noise of ``plan`` for which ``within`` holds of this plan by itself."""
     noise = least(
         lambda value: not within([with_noise(plan, value)]),
         start=plan.noise.multiplier,

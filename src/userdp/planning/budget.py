@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from userdp.errors import UseError
 from userdp.vocabulary import delta_up, require_count, require_delta, require_positive
@@ -104,17 +103,13 @@ class PrivacyBudget:
             return self.delta
         return (self.delta - self.query_delta) * (1 - 1e-15)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+    @property
+    def shares(self) -> dict[str, float]:
+        """How the total is split, for the file of a proposal."""
         return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
+            "query_epsilon": self.query_epsilon,
             "training_epsilon": self.training_epsilon,
             "training_delta": self.training_delta,
-            "query_epsilon": self.query_epsilon,
-            "query_share": self.query_share,
-            "releases": [asdict(release) for release in self.releases],
-            "composition": "basic",
         }
 
 

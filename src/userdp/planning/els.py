@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from userdp.errors import UseError
 from userdp.planning.noise import NoiseTable
@@ -25,6 +25,8 @@ class ElsCell:
         noise_std: of the mean gradient, each coordinate: σ L_ELS / B (Charles et al. 2024, Eq. 5).
     """
 
+    kind: ClassVar[str] = "ELS"
+
     group_size: int
     batch_size: float
     steps: int
@@ -34,13 +36,14 @@ class ElsCell:
     noise_std: float
 
     @property
+    def units(self) -> float:
+        """Units expected per step: B examples."""
+        return self.batch_size
+
+    @property
     def compute(self) -> float:
         """Gradients per step, expected."""
         return self.batch_size
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {"algorithm": "ELS", **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

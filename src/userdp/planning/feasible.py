@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 
 from userdp.accounting import Mixture, binomial_steps
 from userdp.accounting.implemented import implemented_epsilon
+from userdp.accounting.roots import least
 from userdp.errors import UseError
 from userdp.planning.uls import UlsCell, UlsProblem
 from userdp.vocabulary import delta_up
-
-MOST_NOISE = 0.1
-"""The most noise per coordinate of the mean gradient, in units of the norm of one example's.
-
-Beyond it even a step in which every gradient points the same way has, in that one direction, a
-signal of less than ten standard deviations of the noise; real gradients agree far less.
-"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Nearest:
-    """The nearest budgets that meet the noise limit, each with all else fixed.
-
-    Args:
-        epsilon: the least ε, a little rounded up; None if none up to 1000 is enough.
-        budget: the least gradients per step found, and its configuration.
-        steps: the most steps found, and their configuration.
-    """
-
-    epsilon: float | None
-    budget: tuple[int, UlsCell] | None
-    steps: tuple[int, UlsCell] | None
 
 
 def noise_to_signal(cell_noise_std: float, example_norm: float) -> float:
@@ -57,56 +37,31 @@ def require_usable(problem: UlsProblem) -> None:
         )
 
 
-def refusal(problem: UlsProblem, *, least: UlsCell | None, limit: float) -> UseError:
+def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseError:
     """The error for a budget whose least noise is over the limit (or that no noise meets).
+
+    Its hint names the nearest ε, B and T that would do, each with all else fixed.
 
     Args:
         problem: the budget.
-        least: the configuration of least noise, or None if no noise is enough.
-        limit: see `MOST_NOISE`.
+        best: the configuration of least noise, or None if no noise is enough.
+        limit: see `userdp.planning.options`.
     """
     epsilon, delta = problem.table.target_epsilon, problem.table.target_delta
     asked = (
         f"epsilon = {epsilon:g} for training (delta = {delta_up(delta)}) at B = {problem.budget:g} "
         f"gradients a step and T = {problem.steps} steps"
     )
-    if least is None:
+    if best is None:
         what = f"{asked} is out of reach: no noise multiplier up to 1e6 is enough"
     else:
-        ratio = noise_to_signal(least.noise_std, problem.norms.example_norm)
+        ratio = noise_to_signal(best.noise_std, problem.norms.example_norm)
         what = (
-            f"{asked} needs σ = {least.noise_multiplier:.4g} with M = {least.cohort_size:.5g} "
+            f"{asked} needs σ = {best.noise_multiplier:.4g} with M = {best.cohort_size:.5g} "
             f"users a step: noise of {ratio:.3g} times an example's gradient norm on every "
             f"coordinate, and the limit is {limit:g}; such a model would learn next to nothing"
         )
-    found = nearest(problem, group_size=1 if least is None else least.group_size, limit=limit)
-    ways = []
-    if found.budget is not None:
-        size, cell = found.budget
-        ways.append(
-            f"--budget {size} (M = {cell.cohort_size:.5g} users a step, σ = "
-            f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
-        )
-    elif least is not None:
-        what += f"; no larger budget does, with {problem.population} users"
-    if found.epsilon is not None:
-        ways.append(f"epsilon {found.epsilon:g} for training at this budget")
-    if found.steps is not None:
-        count, cell = found.steps
-        ways.append(f"--steps {count} (σ = {cell.noise_multiplier:.4g})")
-    if ways:
-        hint = "the nearest that would do: " + "; or ".join(ways)
-    else:
-        hint = (
-            f"no budget, epsilon up to 1000 or number of steps meets it with "
-            f"{problem.population} users: more users are needed"
-        )
-    return UseError(what, hint=hint)
-
-
-def nearest(problem: UlsProblem, *, group_size: int, limit: float) -> Nearest:
-    """The nearest feasible ε, B and T, trying group sizes 1 and ``group_size``."""
-    sizes = sorted({1, group_size})
+    sizes = sorted({1, 1 if best is None else best.group_size})
     target = limit * problem.norms.example_norm
 
     def with_budget(budget: int) -> UlsProblem:
@@ -118,13 +73,31 @@ def nearest(problem: UlsProblem, *, group_size: int, limit: float) -> Nearest:
     def first(changed: Callable[[int], UlsProblem], low: int, high: int) -> tuple[int, int] | None:
         return _first(lambda at: _within(changed(at), sizes, target), low, high)
 
+    ways = []
     budget = first(with_budget, math.ceil(problem.budget), problem.population * max(sizes))
-    steps = first(with_less, 0, problem.steps - 1)
-    return Nearest(
-        epsilon=_least_epsilon(problem, sizes, target),
-        budget=budget and (budget[0], with_budget(budget[0]).cell(budget[1])),
-        steps=steps and (problem.steps - steps[0], with_less(steps[0]).cell(steps[1])),
-    )
+    if budget is not None:
+        cell = with_budget(budget[0]).cell(budget[1])
+        ways.append(
+            f"--budget {budget[0]} (M = {cell.cohort_size:.5g} users a step, σ = "
+            f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
+        )
+    elif best is not None:
+        what += f"; no larger budget does, with {problem.population} users"
+    least_epsilon = _least_epsilon(problem, sizes, target)
+    if least_epsilon is not None:
+        ways.append(f"epsilon {least_epsilon:g} for training at this budget")
+    fewer = first(with_less, 0, problem.steps - 1)
+    if fewer is not None:
+        cell = with_less(fewer[0]).cell(fewer[1])
+        ways.append(f"--steps {cell.steps} (σ = {cell.noise_multiplier:.4g})")
+    if ways:
+        hint = "the nearest that would do: " + "; or ".join(ways)
+    else:
+        hint = (
+            f"no budget, epsilon up to 1000 or number of steps meets it with "
+            f"{problem.population} users: more users are needed"
+        )
+    return UseError(what, hint=hint)
 
 
 def _loudest(problem: UlsProblem, group_size: int, target: float) -> Mixture:
@@ -152,36 +125,30 @@ def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
 def _least_epsilon(problem: UlsProblem, sizes: list[int], target: float) -> float | None:
     """The ε of noise that just meets the limit, a little rounded up."""
     delta = problem.table.target_delta
-    least = min(
+    epsilon = min(
         implemented_epsilon(
             _loudest(problem, size, target).epsilon, delta, steps=problem.steps
         ).upper
         for size in sizes
     )
-    if not 0 < least <= 1000:
+    if not 0 < epsilon <= 1000:
         return None
-    unit = 10.0 ** (math.floor(math.log10(least)) - 2)
-    return math.ceil(least / unit * 1.0001) * unit
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return math.ceil(epsilon / unit * 1.0001) * unit
 
 
 def _first(meets: Callable[[int], int | None], low: int, high: int) -> tuple[int, int] | None:
     """A number in (low, high] for which ``meets`` answers, near the least one, and the answer."""
-    if low >= high:
+    answer = cache(meets)
+    number = low < high and least(
+        lambda at: answer(math.ceil(at)) is not None,
+        start=low + 1.0,
+        most=float(high),
+        smallest=float(low),
+        relative=0.02,
+    )
+    if not number:
         return None
-    step, at = max(1, low), low
-    while True:
-        at = min(at + step, high)
-        found = meets(at)
-        if found is not None:
-            break
-        if at == high:
-            return None
-        low, step = at, step * 2
-    while at - low > max(1, at // 50):
-        middle = (low + at) // 2
-        between = meets(middle)
-        if between is None:
-            low = middle
-        else:
-            at, found = middle, between
-    return at, found
+    size = answer(math.ceil(number))
+    assert size is not None
+    return math.ceil(number), size

@@ -28,7 +28,7 @@ class NoiseTable:
     searches in `userdp.planning.uls` leave cells out by that, and by nothing unproven.
 
     Args:
-        target_epsilon: of training alone, > 0.
+        target_epsilon: of training only, > 0.
         target_delta: in (0, 1).
 
     Attributes:
@@ -39,7 +39,7 @@ class NoiseTable:
         self.target_epsilon = require_positive("target_epsilon", target_epsilon)
         self.target_delta = require_delta(target_delta)
         self.calibrations = 0
-        self._found: dict[tuple[int, int, float], float] = {}
+        self._multipliers: dict[tuple[int, int, float], float] = {}
 
     def users(self, sampling_probability: float, steps: int) -> float:
         """σ_ULS: T steps that draw each user with probability q (Charles et al. 2024, Eq. 3)."""
@@ -55,7 +55,7 @@ class NoiseTable:
 
     def _get(self, group_size: int, steps: int, sampling_probability: float) -> float:
         key = group_size, steps, sampling_probability
-        if key not in self._found:
+        if key not in self._multipliers:
             start = self._nearest(key)
             mechanism = binomial_steps(
                 sampling_probability=sampling_probability,
@@ -64,7 +64,7 @@ class NoiseTable:
                 steps=steps,
             )
             try:
-                found = calibrate(
+                calibrated = calibrate(
                     mechanism,
                     target_epsilon=self.target_epsilon,
                     target_delta=self.ideal_delta(steps),
@@ -73,12 +73,12 @@ class NoiseTable:
             except UseError as error:
                 raise OutOfReach(error.message, hint=error.hint) from error
             self.calibrations += 1
-            self._found[key] = found.noise_multiplier
-        return self._found[key]
+            self._multipliers[key] = calibrated.noise_multiplier
+        return self._multipliers[key]
 
     def _nearest(self, key: tuple[int, int, float]) -> float:
         """A σ to start from: that of the setting with the nearest G p √T."""
-        if not self._found:
+        if not self._multipliers:
             return 1.0
 
         def place(other: tuple[int, int, float]) -> float:
@@ -86,4 +86,4 @@ class NoiseTable:
             return math.log(group_size * probability * math.sqrt(steps))
 
         here = place(key)
-        return self._found[min(self._found, key=lambda other: abs(place(other) - here))]
+        return self._multipliers[min(self._multipliers, key=lambda other: abs(place(other) - here))]

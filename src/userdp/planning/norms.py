@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from userdp.codec import decode, encode
 from userdp.errors import UseError
-from userdp.json_files import read_json, write_json
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
 from userdp.vocabulary import require_count, require_positive
-
-SCHEMA = "userdp.norms/1"
 
 
 class NormSource(StrEnum):
@@ -44,7 +43,7 @@ class GradientNorms:
         source: whose gradients these are.
         statistic: ψ of Equation 8, in words.
         quantiles: further statistics, operator-only, by name; not used for planning.
-        ledger_line: the id of the store ledger's query; for the source ``dp-release`` alone.
+        ledger_line: the id of the store ledger's query; only for the source ``dp-release``.
         median_examples_per_user: of the users measured, if it was counted.
         median_examples_source: whose median that is; by default that of the norms.
 
@@ -54,6 +53,8 @@ class GradientNorms:
 
     Source: Charles et al. 2024, Section 6 and Appendix F.
     """
+
+    schema: ClassVar[str] = "userdp.norms/2"
 
     model: str
     users: int
@@ -116,7 +117,7 @@ class GradientNorms:
         """L_ULS(G): as measured, or on the straight line between neighbours in log G and log L.
 
         Beyond the largest G measured, ``extrapolate`` keeps its norm: the mean of more gradients
-        is not longer, so that the noise is rather predicted too high than too low.
+        is not longer, so that an error makes the predicted noise too large, never too small.
 
         Raises:
             UseError: G is beyond the largest measured, and ``extrapolate`` was not asked for.
@@ -138,78 +139,15 @@ class GradientNorms:
         share = math.log(group_size / below) / math.log(above / below)
         return math.exp(low + share * (high - low))
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON; what is None is left out."""
-        values: dict[str, Any] = {
-            "schema": SCHEMA,
-            "model": self.model,
-            "users": self.users,
-            "group_sizes": list(self.group_sizes),
-            "user_norms": {str(size): norm for size, norm in self.user_norms.items()},
-            "example_norm": self.example_norm,
-            "statistic": self.statistic,
-            "source": str(self.source),
-        }
-        if self.quantiles is not None:
-            values["quantiles"] = dict(self.quantiles)
-        if self.ledger_line is not None:
-            values["ledger_line"] = self.ledger_line
-        if self.median_examples_per_user is not None:
-            values["median_examples_per_user"] = self.median_examples_per_user
-            values["median_examples_source"] = str(self.median_examples_source)
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; `UseError` for another schema, unknown or missing fields."""
-        if values.get("schema") != SCHEMA:
-            raise UseError(
-                f"these are no gradient norms of schema {SCHEMA}: they say "
-                f"{values.get('schema')!r}",
-                hint="measure them with userdp probe",
-            )
-        needed = {"model", "users", "group_sizes", "user_norms", "example_norm", "source"}
-        known = needed | {
-            "schema",
-            "statistic",
-            "quantiles",
-            "ledger_line",
-            "median_examples_per_user",
-            "median_examples_source",
-        }
-        unknown, missing = sorted(set(values) - known), sorted(needed - set(values))
-        if unknown or missing:
-            raise UseError(
-                f"the gradient norms' fields are off: unknown {unknown}, missing {missing}"
-            )
-        given = {k: v for k, v in values.items() if k not in ("schema", "group_sizes")}
-        try:
-            given["source"] = NormSource(given["source"])
-            if given.get("median_examples_source") is not None:
-                given["median_examples_source"] = NormSource(given["median_examples_source"])
-            given["user_norms"] = {int(k): float(v) for k, v in given["user_norms"].items()}
-            found = cls(**given)
-            sizes = [int(size) for size in values["group_sizes"]]
-        except UseError:
-            raise
-        except (ValueError, TypeError, AttributeError) as error:
-            raise UseError(f"the gradient norms hold what is none: {error}") from None
-        if sorted(sizes) != list(found.group_sizes):
-            raise UseError(
-                f"the gradient norms name the group sizes {sizes} and hold norms for "
-                f"{list(found.group_sizes)}"
-            )
-        return found
-
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all; readable by its owner alone where it is private."""
+        """Write as JSON, whole or not at all; readable only by its owner where it is private."""
         private = self.quantiles is not None or self.source in (
             NormSource.HELD_OUT,
             NormSource.NON_PRIVATE,
         )
-        write_json(path, self.to_dict(), mode=0o600 if private else 0o644)
+        write_json(path, encode(self), mode=OPERATOR_FILE if private else SHAREABLE_FILE)
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a file of norms; `UseError` if it is none."""
-        return cls.from_dict(read_json(path, what="gradient norms"))
+        return decode(cls, read_json(path, what="gradient norms"), what="the gradient norms")

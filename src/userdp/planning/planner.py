@@ -14,59 +14,40 @@ from userdp.plan import Budget, Plan
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.choice import Choice, choose, describe
 from userdp.planning.els import ElsCell, ElsProblem, median_group_size, sweep
-from userdp.planning.feasible import MOST_NOISE, noise_to_signal, refusal, require_usable
+from userdp.planning.feasible import noise_to_signal, refusal, require_usable
 from userdp.planning.noise import NoiseTable, OutOfReach
 from userdp.planning.norms import GradientNorms
+from userdp.planning.options import Goals
 from userdp.planning.proposal import Candidates, Constant, Origin, Proposal, origins_of
 from userdp.planning.uls import UlsCell, UlsProblem, estimate_and_double, optimum
 from userdp.sampling import poisson
-from userdp.vocabulary import PrivacyUnit, require_count, require_positive
+from userdp.vocabulary import PrivacyUnit
 
 _STEP_FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 _NEAR = 1.1  # of the least averaged noise, when T is chosen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """What is asked of the planner.
+class Request(Goals):
+    """What is asked of the planner: its goals, and the numbers that it has.
 
     Args:
         privacy: total (ε, δ), and the DP releases that the constants below were taken from.
-        compute: B, gradients per step.
-        steps: T.
         norms: gradient norms, as numbers.
         population: nominal number of users.
         population_examples: nominal number of examples of all of them, before any cap; without
             it every user is taken to hold as many as the cap.
         median_examples: median of examples per user; ELS cannot be chosen without.
-        l2_clip_norm: by default L_ULS(G) or L_ELS (Charles et al. 2024, Section 3).
-        algorithm: "uls" or "els" to fix it; None to take the one of less noise.
-        choose_steps: T may change at the same B T: the most steps for which the noise averaged
-            over all updates is within 10% of the least.
-        extrapolate: allow group sizes beyond the largest measured.
-        most_noise: the limit beyond which a budget is refused, see `MOST_NOISE`.
     """
 
     privacy: PrivacyBudget
-    compute: float
-    steps: int
     norms: GradientNorms
     population: Constant
     population_examples: Constant | None = None
     median_examples: Constant | None = None
-    l2_clip_norm: float | None = None
-    algorithm: str | None = None
-    choose_steps: bool = False
-    extrapolate: bool = False
-    most_noise: float = MOST_NOISE
 
     def __post_init__(self) -> None:
-        require_count("steps", self.steps, at_most=10**9)
-        require_positive("most_noise", self.most_noise)
-        if self.l2_clip_norm is not None:
-            require_positive("l2_clip_norm", self.l2_clip_norm)
-        if self.algorithm not in (None, "uls", "els"):
-            raise UseError(f"algorithm must be 'uls' or 'els', got {self.algorithm!r}")
+        Goals.__post_init__(self)
         if self.algorithm == "els" and self.median_examples is None:
             raise UseError(
                 "ELS needs the median of examples per user for its group size, and none is known",
@@ -95,7 +76,7 @@ def propose(request: Request) -> Proposal:
     problem = UlsProblem(
         table=table,
         norms=request.norms,
-        budget=request.compute,
+        budget=request.budget,
         steps=request.steps,
         population=_whole(request.population),
         extrapolate=request.extrapolate,
@@ -109,16 +90,17 @@ def propose(request: Request) -> Proposal:
         best = optimum(problem)
         els_problem, els_choice = _els(request, problem)
     except OutOfReach:
-        raise refusal(problem, least=None, limit=request.most_noise) from None
+        raise refusal(problem, best=None, limit=request.most_noise) from None
     chosen = _choose(request, best.cell, els_choice)
     _require_signal(request, problem, best.cell, chosen.cell)
     candidates = Candidates(
-        optimum=best,
-        doubling=estimate_and_double(problem),
-        literal=estimate_and_double(problem, literal=True),
-        steps=_other_steps(problem),
+        uls_optimum=best.cell,
+        uls_estimate_and_double=estimate_and_double(problem).cell,
+        uls_estimate_and_double_literal=estimate_and_double(problem, literal=True).cell,
+        uls_other_steps=_other_steps(problem),
+        uls=best.evaluated,
         els=_sweep(request, els_problem, problem.norms.largest_group_size),
-        els_choice=els_choice,
+        els_median_rule=els_choice,
     )
     plan, constants = _plan(request, problem, chosen.cell)
     guarantee = plan.guarantee()
@@ -158,15 +140,15 @@ def _other_steps(problem: UlsProblem) -> tuple[UlsCell, ...]:
     total = problem.budget * problem.steps
     counts = sorted({round(problem.steps * factor) for factor in _STEP_FACTORS} - {0})
     most = problem.population * problem.norms.largest_group_size
-    found = []
+    cells = []
     for steps in counts:
         budget = total / steps
         if steps == problem.steps:
             budget = problem.budget
         if budget >= 1 and (budget <= most or problem.extrapolate):
             with contextlib.suppress(OutOfReach):
-                found.append(optimum(replace(problem, steps=steps, budget=budget)).cell)
-    return tuple(found)
+                cells.append(optimum(replace(problem, steps=steps, budget=budget)).cell)
+    return tuple(cells)
 
 
 def _with_chosen_steps(problem: UlsProblem, others: tuple[UlsCell, ...]) -> tuple[UlsProblem, str]:
@@ -225,7 +207,7 @@ def _require_signal(
             hint=f"leave --algorithm out: ULS has {noise_to_signal(uls.noise_std, unit):.3g}, with "
             f"M = {uls.cohort_size:.5g} users a step and G = {uls.group_size}",
         )
-    raise refusal(problem, least=uls, limit=limit)
+    raise refusal(problem, best=uls, limit=limit)
 
 
 def _powers(most: int) -> Iterable[int]:
@@ -238,7 +220,7 @@ def _choose(request: Request, uls: UlsCell, els: ElsCell | None) -> Choice:
     if request.algorithm == "els":
         if els is None:
             raise UseError(
-                f"a batch of {request.compute:g} examples is more than all users have together "
+                f"a batch of {request.budget:g} examples is more than all users have together "
                 "after the cap of the median rule, so that no sampling probability realises it",
                 hint="lower --budget, or declare more examples with --population-examples",
             )
@@ -284,7 +266,7 @@ def _constants(request: Request, clip: float) -> tuple[Constant, ...]:
     norms = request.norms
     origin = Origin(str(norms.source))
     declared = request.l2_clip_norm is not None
-    found = [
+    constants = [
         request.population,
         request.population_examples,
         request.median_examples,
@@ -297,7 +279,7 @@ def _constants(request: Request, clip: float) -> tuple[Constant, ...]:
         ),
         Constant(name="delta", value=request.privacy.delta, origin=Origin.DECLARED),
     ]
-    return tuple(constant for constant in found if constant is not None)
+    return tuple(constant for constant in constants if constant is not None)
 
 
 def _notes(problem: UlsProblem, best: UlsCell, els: ElsProblem, chosen: Choice) -> list[str]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from userdp.codec import decode, encode
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE
-from userdp.json_files import read_json, write_json
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
 from userdp.plan import LedgerLine, NonPrivateLook, Plan
 from userdp.plan.origin import in_words, uncovered
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.els import ElsCell
 from userdp.planning.norms import GradientNorms
-from userdp.planning.uls import Doubling, Optimum, UlsCell
-
-SCHEMA = "userdp.proposal/1"
+from userdp.planning.uls import UlsCell
 
 
 class Origin(StrEnum):
@@ -60,39 +57,22 @@ class Candidates:
     """Every configuration computed.
 
     Args:
-        optimum: problem (10), over all group sizes.
-        doubling: Algorithm 3, on the noise of the mean gradient (Equation 6).
-        literal: Algorithm 3 on noise multipliers, as it is printed.
-        steps: the optimum for other T at the same compute B T, by T; that of T itself included.
+        uls_optimum: problem (10), over all group sizes.
+        uls_estimate_and_double: Algorithm 3, on the noise of the mean gradient (Equation 6).
+        uls_estimate_and_double_literal: Algorithm 3 on noise multipliers, as it is printed.
+        uls_other_steps: the optimum for other T at the same compute B T, by T; that of T included.
+        uls: what was computed to know the optimum, by rising group size.
         els: the sweep over group sizes, ascending.
-        els_choice: the one of the median rule, if a median is known.
+        els_median_rule: the one of the median rule, if a median is known.
     """
 
-    optimum: Optimum
-    doubling: Doubling
-    literal: Doubling
-    steps: tuple[UlsCell, ...]
+    uls_optimum: UlsCell
+    uls_estimate_and_double: UlsCell
+    uls_estimate_and_double_literal: UlsCell
+    uls_other_steps: tuple[UlsCell, ...]
+    uls: tuple[UlsCell, ...]
     els: tuple[ElsCell, ...]
-    els_choice: ElsCell | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {
-            "uls_optimum": {
-                **self.optimum.cell.to_dict(),
-                "cells_computed": len(self.optimum.evaluated),
-                "group_sizes": self.optimum.candidates,
-            },
-            "uls_estimate_and_double": self.doubling.cell.to_dict(),
-            "uls_estimate_and_double_literal": self.literal.cell.to_dict(),
-            "uls_other_steps": [
-                {**cell.to_dict(), "averaged_noise_std": cell.averaged_noise_std}
-                for cell in self.steps
-            ],
-            "uls": [cell.to_dict() for cell in self.optimum.evaluated],
-            "els": [cell.to_dict() for cell in self.els],
-            "els_median_rule": None if self.els_choice is None else self.els_choice.to_dict(),
-        }
+    els_median_rule: ElsCell | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +96,8 @@ class Proposal:
         calibrations: how many σ were computed.
     """
 
+    schema: ClassVar[str] = "userdp.proposal/2"
+
     plan: Plan
     budget: PrivacyBudget
     compute: float
@@ -126,7 +108,6 @@ class Proposal:
     candidates: Candidates
     notes: tuple[str, ...] = ()
     calibrations: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def basis(self) -> str:
@@ -139,27 +120,13 @@ class Proposal:
         return uncovered(self.plan.origins)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        norms = self.norms.to_dict()
-        norms.pop("quantiles", None)
-        return {
-            "schema": SCHEMA,
-            "plan": encode(self.plan),
-            "basis": self.basis,
-            "reason": self.reason,
-            "prediction": dict(self.prediction),
-            "budget": self.budget.to_dict(),
-            "compute": self.compute,
-            "constants": [asdict(constant) for constant in self.constants],
-            "norms": norms,
-            "candidates": self.candidates.to_dict(),
-            "notes": list(self.notes),
-            "calibrations": self.calibrations,
-            **self.extra,
-        }
+        """As plain values, for the file and for ``--json``; without the operator's quantiles."""
+        shareable = replace(self, norms=replace(self.norms, quantiles=None))
+        values: dict[str, Any] = encode(shareable)
+        return {**values, "budget": values["budget"] | self.budget.shares, "basis": self.basis}
 
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all; its owner's alone where it holds private numbers."""
+        """Write as JSON, whole or not at all; for its owner only where it holds private numbers."""
         mode = OPERATOR_FILE if self.operator_only else SHAREABLE_FILE
         write_json(path, self.to_dict(), mode=mode)
 
@@ -176,15 +143,15 @@ _FIELDS = {
 
 def origins_of(constants: tuple[Constant, ...]) -> dict[str, LedgerLine | NonPrivateLook]:
     """The origins of a plan's constants; those that are declared or public are not written."""
-    found: dict[str, LedgerLine | NonPrivateLook] = {}
+    origins: dict[str, LedgerLine | NonPrivateLook] = {}
     for constant in constants:
         name, place = constant.name, _FIELDS.get(constant.name, constant.name)
         if constant.origin is Origin.DP_RELEASE:
-            found[place] = LedgerLine(what=name, line=constant.query_id or "unknown")
+            origins[place] = LedgerLine(what=name, line=constant.query_id or "unknown")
         elif constant.origin in (Origin.NON_PRIVATE, Origin.HELD_OUT):
             held_out = constant.origin is Origin.HELD_OUT
-            found[place] = NonPrivateLook(what=name, held_out=held_out)
-    return found
+            origins[place] = NonPrivateLook(what=name, held_out=held_out)
+    return origins
 
 
 def declared_users(path: Path) -> int | None:
@@ -192,8 +159,8 @@ def declared_users(path: Path) -> int | None:
 
     A plan of examples counts those. Where it was made from a number of users, that stands beside.
     """
-    found = read_json(path, what="a plan").get("constants")
-    for constant in found if isinstance(found, list) else ():
+    constants = read_json(path, what="a plan").get("constants")
+    for constant in constants if isinstance(constants, list) else ():
         if isinstance(constant, dict) and constant.get("name") == "population":
             value = constant.get("value")
             return int(value) if isinstance(value, int | float) and value >= 1 else None
@@ -207,5 +174,5 @@ def load_plan(path: Path) -> Plan:
         UseError: the file holds neither.
     """
     values = read_json(path, what="a plan")
-    plan = values.get("plan") if values.get("schema") == SCHEMA else values
+    plan = values.get("plan") if values.get("schema") == Proposal.schema else values
     return decode(Plan, plan, what=f"the plan in {path}")

@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from userdp.errors import UseError
 from userdp.planning.noise import TOLERANCE, NoiseTable
@@ -37,6 +37,8 @@ class UlsCell:
             Eq. 6).
     """
 
+    kind: ClassVar[str] = "ULS"
+
     group_size: int
     cohort_size: float
     steps: int
@@ -44,6 +46,11 @@ class UlsCell:
     noise_multiplier: float
     user_norm: float
     noise_std: float
+
+    @property
+    def units(self) -> float:
+        """Units expected per step: M users."""
+        return self.cohort_size
 
     @property
     def compute(self) -> float:
@@ -54,10 +61,6 @@ class UlsCell:
     def averaged_noise_std(self) -> float:
         """Of the mean of all T updates: what is left where their signals agree."""
         return self.noise_std / math.sqrt(self.steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {"algorithm": "ULS", **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,7 +37,7 @@ class ReleasedMean:
 
     Args:
         value: in [0, bound].
-        standard_error: of the noise alone, to first order, computed from released numbers.
+        standard_error: of the noise only, to first order, computed from released numbers.
     """
 
     value: float
@@ -92,7 +92,7 @@ def release_means(
     require_positive("bound", bound, at_most=1e6)
     if not values or len({len(numbers) for numbers in values.values()}) != 1:
         raise UseError("means over the same users need as many numbers under each name")
-    require_one_owner(store)
+    require_one_owner(store.meta)
     part = epsilon / (_SUM_PARTS * len(values) + _COUNT_PARTS)
     top = max(1, math.floor(bound * GRID))
     middle = top // 2

@@ -48,7 +48,7 @@ def charge_medians(store: UserStore, *, epsilon: float, subject: str) -> str:
         UseError: ``epsilon`` is out of range, or records of the store have several owners.
     """
     require_positive("epsilon", epsilon, at_most=700.0)
-    require_one_owner(store)
+    require_one_owner(store.meta)
     query_id = f"query-{secrets.token_hex(8)}"
     StoreLedger(store.path).query(query_id, name=subject, pure_epsilon=epsilon)
     return query_id

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -32,10 +31,6 @@ class Release:
     value: int
     epsilon: float
     query_id: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return asdict(self)
 
 
 def release(
@@ -67,7 +62,7 @@ def release(
     if not names:
         raise UseError("no statistic is named", hint="one of: users, examples, median, p1 to p99")
     wanted = [parse_statistic(name) for name in names]
-    require_one_owner(store)
+    require_one_owner(store.meta)
     counts = store.split(Split.TRAIN).counts
     ledger = StoreLedger(store.path)
     share = epsilon / len(wanted)

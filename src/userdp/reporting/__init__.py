@@ -1,6 +1,6 @@
 """From runs to what a reader sees: plots and one self-contained HTML page.
 
-The public part is rendered from `run_facts.RunFacts` alone, which are read from the run's ledger
+The public part is rendered only from `run_facts.RunFacts`, which are read from the run's ledger
 and the allowed constants of its configuration; what the operator may know comes apart, as
 `operator_facts.OperatorFacts`, and the public page is rendered without it.
 """

@@ -6,13 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from userdp.errors import UseError
-
-AUDIT = Path("audit") / "audit.json"
-"""In a run's folder; mode 0600."""
+from userdp.ledger.folder import RunFolder
 
 CANARIES = "canaries in one more run (Steinke et al. 2023)"
 STEPS = "noise and draws of its steps, watched"
@@ -44,7 +41,8 @@ class Attack:
         auc: 0.5 is chance; ``low`` and ``high`` are of its interval.
         low: see ``auc``.
         high: see ``auc``.
-        found: members found where at most ``false_alarms`` of the others are accused.
+        members_found: the fraction of members found where at most ``false_alarms`` of the others
+            are accused.
         false_alarms: a fraction.
     """
 
@@ -52,7 +50,7 @@ class Attack:
     auc: float
     low: float
     high: float
-    found: float
+    members_found: float
     false_alarms: float
 
 
@@ -71,13 +69,13 @@ class Audited:
     attacks: tuple[Attack, ...] = ()
 
 
-def read_audited(run: Path) -> Audited:
+def read_audited(run: RunFolder) -> Audited:
     """The last audit of the run; empty if there was none.
 
     Raises:
         UseError: the file cannot be read, or is no audit's.
     """
-    path = run / AUDIT
+    path = run.audit / "audit.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         extra = values.get("extra_run")
@@ -99,55 +97,39 @@ def read_audited(run: Path) -> Audited:
         ) from error
 
 
-def audit_of(entry: Mapping[str, Any]) -> AuditFacts | None:
-    """A bound from a line of kind "audit" in operator.jsonl; None for one that states no method."""
-    if "method" not in entry or entry.get("epsilon_lower") is None:
-        return None
-    return AuditFacts(
-        method=str(entry["method"]),
-        epsilon_lower=float(entry["epsilon_lower"]),
-        confidence=float(entry["confidence"]),
-        power_epsilon=_finite(entry.get("power_epsilon")),
-    )
-
-
 def _bounds(extra: Mapping[str, Any]) -> tuple[AuditFacts, ...]:
-    canaries, steps = extra["bound"], extra["steps"]
-    return (
+    return tuple(
         AuditFacts(
-            method=CANARIES,
-            epsilon_lower=float(canaries["epsilon_lower"]),
-            confidence=float(canaries["confidence"]),
-            power_epsilon=_finite(canaries.get("most_detectable")),
-        ),
-        AuditFacts(
-            method=STEPS,
-            epsilon_lower=float(steps["epsilon_lower"]),
-            confidence=float(steps["confidence"]),
-            power_epsilon=None,
-        ),
+            method=method,
+            epsilon_lower=float(part["epsilon_lower"]),
+            confidence=float(part["confidence"]),
+            power_epsilon=finite_or_none(part.get("most_detectable")),
+        )
+        for method, part in ((CANARIES, extra["bound"]), (STEPS, extra["steps"]))
     )
 
 
 def _attacks(values: Mapping[str, Any]) -> tuple[Attack, ...]:
-    found = []
-    if (base := values.get("inference")) is not None:
-        found.append(_attack(base, against="the base model"))
-    if (others := values.get("references")) is not None:
-        found.append(_attack(others, against=f"{int(others['runs'])} reference runs"))
-    return tuple(found)
-
-
-def _attack(roc: Mapping[str, Any], *, against: str) -> Attack:
-    return Attack(
-        against=against,
-        auc=float(roc["auc"]),
-        low=float(roc["auc_low"]),
-        high=float(roc["auc_high"]),
-        found=float(roc["tpr_at_low_fpr"]),
-        false_alarms=float(roc["low_fpr"]),
+    others = values.get("references")
+    against = {
+        "the base model": values.get("inference"),
+        f"{int(others['runs'])} reference runs" if others else "": others,
+    }
+    return tuple(
+        Attack(
+            against=what,
+            auc=float(roc["auc"]),
+            low=float(roc["auc_low"]),
+            high=float(roc["auc_high"]),
+            members_found=float(roc["tpr_at_low_fpr"]),
+            false_alarms=float(roc["low_fpr"]),
+        )
+        for what, roc in against.items()
+        if roc
     )
 
 
-def _finite(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def finite_or_none(value: Any) -> Any:
+    """The value; None in place of a number that is not finite, or of its word in JSON."""
+    not_finite = isinstance(value, float) and not math.isfinite(value)
+    return None if not_finite or value in ("inf", "-inf", "nan") else value

@@ -12,7 +12,7 @@ from userdp.vocabulary import delta_up, round_up
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Together:
-    """What who sees all of several runs on one store may learn: the sum, by basic composition."""
+    """What anybody who sees several runs on one store may learn: the sum of their claims."""
 
     names: tuple[str, ...]
     epsilon: str
@@ -97,13 +97,13 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
 
 
 def _together(groups: Iterable[Sequence[RunFacts]]) -> tuple[Together, ...]:
-    found: list[Together] = []
+    sums: list[Together] = []
     for members in groups:
         stores: dict[str, list[RunFacts]] = {}
         for run in members:
             if run.store is not None:
                 stores.setdefault(run.store, []).append(run)
-        found += [
+        sums += [
             Together(
                 names=tuple(run.name for run in same),
                 epsilon=round_up(math.fsum(run.guarantee.epsilon for run in same)),
@@ -112,4 +112,4 @@ def _together(groups: Iterable[Sequence[RunFacts]]) -> tuple[Together, ...]:
             for same in stores.values()
             if len(same) > 1
         ]
-    return tuple(found)
+    return tuple(sums)

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from userdp.plan import Plan
 from userdp.reporting.run_facts import RunFacts
+from userdp.reporting.table import MISSING, Table
 from userdp.vocabulary import delta_up
-
-_MISSING = "–"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Constant:
-    """One constant of all runs: its name, what it is, and its value in each run."""
-
-    name: str
-    what: str
-    values: tuple[str, ...]
 
 
 def sampler_in_words(run: RunFacts) -> str:
@@ -38,23 +27,27 @@ def sampler_in_words(run: RunFacts) -> str:
     return f"{words.title} ({plan.algorithm}, {values})" if values else words.title
 
 
-def constants_of(runs: Sequence[RunFacts]) -> list[Constant]:
+def constants_of(runs: Sequence[RunFacts]) -> Table:
     """The constants of the plans, then the settings that privacy does not depend on."""
     plans = [run.plan for run in runs]
     rows = [
-        Constant(name=name, what=what, values=tuple(_shown(plan and read(plan)) for plan in plans))
+        (name, *(_shown(plan and read(plan)) for plan in plans), what)
         for name, what, read in (*_FIRST, *_drawn(plans), *_LAST)
     ]
     names = dict.fromkeys(name for run in runs for name in run.settings)
     rows += [
-        Constant(
-            name=name.replace("_", " "),
-            what=_SETTINGS.get(name, ""),
-            values=tuple(run.settings.get(name, _MISSING) for run in runs),
+        (
+            name.replace("_", " "),
+            *(run.settings.get(name, MISSING) for run in runs),
+            _SETTINGS.get(name, ""),
         )
         for name in names
     ]
-    return [row for row in rows if any(value != _MISSING for value in row.values)]
+    return Table(
+        caption="Constants of each run",
+        columns=("Constant", *(run.name for run in runs), "What it is"),
+        rows=[row for row in rows if any(value != MISSING for value in row[1:-1])],
+    )
 
 
 def _drawn(plans: Sequence[Plan | None]) -> Iterator[tuple[str, str, Callable[[Plan], Any]]]:
@@ -74,7 +67,7 @@ def _of_sampling(name: str, plan: Plan) -> Any:
 
 def _shown(value: Any) -> str:
     if value is None:
-        return _MISSING
+        return MISSING
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,5 +1,6 @@
-"""Plots as inline SVG: no scripts, no embedded fonts, colours that follow the page's theme.
+"""Plots: one description, drawn into a page as inline SVG, or side by side into a file.
 
+In a page there are no scripts, no embedded fonts, and colours that follow the page's theme:
 matplotlib lays out; its colours are then replaced by the page's custom properties, so that a plot
 is readable on a light and on a dark page and in print. Series differ by dash and marker as well as
 by colour, and each plot carries a title and a description for those who cannot see it.
@@ -13,9 +14,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.errors import UseError
+from userdp.reporting.drawing import panels, save
 from userdp.reporting.markdown import visible
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 _INK, _FAINT = "#101010", "#c0c0c0"
 _SERIES = ("#0000a1", "#0000a2", "#0000a3", "#0000a4", "#0000a5", "#0000a6")
 """Stand-ins: matplotlib draws with these; the page decides what they look like."""
+
+_OF_FILES = ("#0072b2", "#b44a00", "#00785a", "#8a3fa0", "#7a6000", "#4d5a67")
+"""The colours of a file, which stands on white: those of the light page."""
 
 _DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0, (8, 2, 1, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -51,23 +57,36 @@ class Plot:
     """A plot in words: what it is of, and its axes.
 
     Args:
-        key: distinct on the page; letters, digits and ``-``.
+        key: distinct on the page, if it is for one; letters, digits and ``-``.
         title: what is to be seen.
         x_label, y_label: with units.
         series: at least one, each with a point.
         level: a dashed horizontal line, with its name.
         connected: lines through the points; False draws points with their names beside them.
         y_limits: of the axis; from the data by default.
+        logarithmic: which axes have logarithmic scales: "", "x", "y" or "xy".
     """
 
-    key: str
     title: str
     x_label: str
     y_label: str
     series: tuple[Series, ...]
+    key: str = ""
     level: tuple[str, float] | None = None
     connected: bool = True
     y_limits: tuple[float, float] | None = None
+    logarithmic: str = ""
+
+
+def save_plots(plots: Sequence[Plot], path: Path, *, operator_only: bool) -> None:
+    """Draw plots side by side into a file, whole or not at all, see `userdp.reporting.drawing`."""
+    figure, axes = panels(len(plots), width=_WIDTH, height=_HEIGHT + 0.4)
+    for axis, plot in zip(axes, plots, strict=True):
+        _fill(axis, plot, colours=_OF_FILES)
+        axis.set_title(plot.title)
+        if plot.series:  # the legend stands inside: a file has no room for it elsewhere
+            axis.legend(loc="best", fontsize=8)
+    save(figure, path, operator_only=operator_only)
 
 
 def draw(plot: Plot) -> str:
@@ -109,16 +128,16 @@ def draw(plot: Plot) -> str:
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
-        _fill(axes, plot)
+        _fill(axes, plot, colours=_SERIES)
         return _inline(figure, plot)
 
 
-def _fill(axes: Axes, plot: Plot) -> None:
+def _fill(axes: Axes, plot: Plot, *, colours: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for place, series in enumerate(plot.series):
         number = place if series.style is None else series.style
-        colour = _SERIES[number % len(_SERIES)]
+        colour = colours[number % len(colours)]
         axes.plot(
             series.xs,
             series.ys,
@@ -127,7 +146,7 @@ def _fill(axes: Axes, plot: Plot) -> None:
             linestyle=_DASHES[number % len(_DASHES)] if plot.connected else "none",
             marker=_MARKERS[number % len(_MARKERS)] if series.marked else "none",
             markersize=5 if plot.connected else 9,
-            clip_on=False,
+            clip_on=bool(plot.logarithmic),  # there 0 lies infinitely far outside
             zorder=3,
         )
     if plot.level is not None:
@@ -144,7 +163,12 @@ def _fill(axes: Axes, plot: Plot) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     whole = all(float(x).is_integer() for series in plot.series for x in series.xs)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole))
+    if "x" in plot.logarithmic:
+        axes.set_xscale("log", base=2 if whole else 10)  # counts double, rates are of any size
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole))
+    if "y" in plot.logarithmic:
+        axes.set_yscale("log")
     entries = len(plot.series) + (plot.level is not None)
     if entries > 1:
         axes.legend(
@@ -201,7 +225,9 @@ def _inline(figure: Figure, plot: Plot) -> str:
     )
 
 
-def points(values: Sequence[tuple[float, float | None]]) -> tuple[tuple[float, ...], ...]:
+def points(
+    values: Sequence[tuple[float, float | None]],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """``(xs, ys)`` of the pairs that have a y."""
     kept = [(x, y) for x, y in values if y is not None]
     return tuple(x for x, _ in kept), tuple(y for _, y in kept)

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from userdp.errors import FailureError, UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, write_file
+from userdp.errors import UseError
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_place, write_file
 
 KINDS = (".png", ".svg", ".pdf", ".html")
 
@@ -32,10 +32,7 @@ def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1
 
 def require_drawing_place(path: Path) -> None:
     """`UseError` unless a drawing can be put at ``path``, by its folder and its kind."""
-    if not path.parent.is_dir():
-        raise UseError(f"there is no folder {path.parent} to draw into")
-    if path.is_dir():
-        raise UseError(f"{path} is a folder, and a file is to be drawn there")
+    require_place(path)
     if path.suffix.lower() not in KINDS:
         raise UseError(
             f"cannot draw a {path.suffix!r} file", hint=f"end the name in one of {', '.join(KINDS)}"
@@ -61,7 +58,4 @@ def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
     content = drawn.getvalue()
     if kind == "html":
         content = _HTML % content[content.index(b"<svg") :]
-    try:
-        write_file(path, content, mode=OPERATOR_FILE if operator_only else SHAREABLE_FILE)
-    except OSError as error:
-        raise FailureError(f"cannot write {path}: {error.strerror}") from error
+    write_file(path, content, mode=OPERATOR_FILE if operator_only else SHAREABLE_FILE)

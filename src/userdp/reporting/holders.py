@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from userdp.plan.small_delta import DeltaSize, rule_of, size_of
 from userdp.reporting.run_facts import RunFacts
+from userdp.reporting.table import MISSING, Table
 from userdp.vocabulary import delta_up, round_up
 
 _MOST_COLUMNS = 7
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FewerExamples:
-    """ε by the number of examples that a user holds, over the runs where it matters (ELS).
-
-    Args:
-        counts: numbers of examples, ascending.
-        rows: each run's name and its ε for each of ``counts``, rounded up; "–" over its cap.
-    """
-
-    counts: tuple[int, ...]
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-def fewer_examples(runs: Sequence[RunFacts]) -> FewerExamples | None:
-    """The table for these runs; None if none of them samples examples.
+def fewer_examples(runs: Sequence[RunFacts]) -> Table | None:
+    """ε by the number of examples that a user holds; None if no run here samples examples.
 
     Guarantee: an ELS mechanism with ``group_size`` k is the mechanism as a user with k examples
-    sees it, see `userdp.accounting.holders`; each ε is an upper bound.
+    sees it, see `userdp.accounting.holders`; each ε is an upper bound. It is "–" over a run's cap.
     """
     able = [run for run in runs if _sees_examples(run)]
     if not able:
         return None
-    counts = _counts(max(run.plan.sampling.group_size for run in able if run.plan is not None))
     caps = {run.plan.sampling.group_size for run in able if run.plan is not None}
-    shown = tuple(sorted({*counts, *caps}))
-    return FewerExamples(
-        counts=shown,
-        rows=tuple((run.name, tuple(_epsilon(run, held) for held in shown)) for run in able),
+    counts = sorted({*_counts(max(caps)), *caps})
+    return Table(
+        caption="ε at most, by the number of examples that a user holds",
+        columns=("Examples of a user", *(f"{count:,}" for count in counts)),
+        rows=[(run.name, *(_epsilon(run, held) for held in counts)) for run in able],
     )
 
 
@@ -65,39 +53,26 @@ def _epsilon(run: RunFacts, held: int) -> str:
     plan = run.plan
     assert plan is not None
     if held > plan.sampling.items:
-        return "–"
+        return MISSING
     if held == plan.sampling.items:
         return round_up(run.guarantee.epsilon)
     as_seen = replace(plan, sampling=replace(plan.sampling, group_size=held))
     return round_up(as_seen.guarantee(run.claim.steps, delta=run.guarantee.delta).epsilon)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeltaFacts:
-    """A plan's δ beside the population that the plan declares.
-
-    Args:
-        name: of the run.
-        delta: as text.
-        population: as text, with what it counts.
-        inverse: 1/n.
-        rule: n^-1.1.
-        times: δ·n.
-        verdict: in words.
-        careful: δ is not below 1/n.
-    """
-
-    name: str
-    delta: str
-    population: str
-    inverse: str
-    rule: str
-    times: str
-    verdict: str
-    careful: bool
+DELTAS = {
+    "Run": "name",
+    "δ": "delta",
+    "Declared n": "population",
+    "1/n": "inverse",
+    "n^-1.1": "rule",
+    "δ·n": "times",
+    "Verdict": "verdict",
+}
+"""The columns of a table of `delta_facts`."""
 
 
-def delta_facts(run: RunFacts) -> DeltaFacts | None:
+def delta_facts(run: RunFacts) -> dict[str, str] | None:
     """How a run's δ compares with 1/n and n^-1.1; None where nothing is claimed.
 
     n is the plan's declared population: of users (ULS), or of examples (ELS), which every user has
@@ -114,21 +89,20 @@ def delta_facts(run: RunFacts) -> DeltaFacts | None:
         verdict = "δ is below 1/n, but above the rule n^-1.1."
     elif by_user:
         verdict = (
-            "δ is not below 1/n: publishing all of one user, drawn by lot, would be within such a "
-            "claim. Plan with a smaller δ."
+            "Careful: δ is not below 1/n: publishing all of one user, drawn by lot, would be "
+            "within such a claim. Plan with a smaller δ."
         )
     else:
         verdict = (
-            "δ is not below 1/n for n examples: see that it is well below 1 over the number of "
-            "users too."
+            "Careful: δ is not below 1/n for n examples: see that it is well below 1 over the "
+            "number of users too."
         )
-    return DeltaFacts(
-        name=run.name,
-        delta=delta_up(delta),
-        population=f"{n:,} {'users' if by_user else 'examples'}",
-        inverse=f"{1 / n:.2g}",
-        rule=f"{rule_of(n):.2g}",
-        times=delta_up(delta * n, 2),
-        verdict=verdict,
-        careful=size is DeltaSize.TOO_LARGE,
-    )
+    return {
+        "name": run.name,
+        "delta": delta_up(delta),
+        "population": f"{n:,} {'users' if by_user else 'examples'}",
+        "inverse": f"{1 / n:.2g}",
+        "rule": f"{rule_of(n):.2g}",
+        "times": delta_up(delta * n, 2),
+        "verdict": verdict,
+    }

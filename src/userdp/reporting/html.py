@@ -1,32 +1,33 @@
 """One self-contained HTML page about one or several runs.
 
-The page's public part is rendered from `RunFacts` alone, by a template that is given nothing else;
+The page's public part is rendered only from `RunFacts`, by a template that is given nothing else;
 the operator's part is rendered apart and put in whole, or not at all (invariant 9).
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from userdp.accounting import Accountant
 from userdp.codec import encode
 from userdp.errors import UseError
+from userdp.plan.small_delta import DeltaSize, size_of
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
-from userdp.reporting.holders import delta_facts, fewer_examples
+from userdp.reporting.holders import DELTAS, delta_facts, fewer_examples
 from userdp.reporting.markdown import escaped, fenced, visible
 from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of_claim, percent_up
 from userdp.reporting.operator_facts import OperatorFacts
 from userdp.reporting.operator_view import operator_view
-from userdp.reporting.reproduction import train_command
+from userdp.reporting.releases import released_losses
 from userdp.reporting.run_facts import RunFacts
+from userdp.reporting.table import MISSING, Table, table_of
 from userdp.version import __version__
-from userdp.vocabulary import Adjacency, Guarantee, delta_up, round_up
+from userdp.vocabulary import Adjacency, delta_up, round_up
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -55,39 +56,12 @@ _PART = {
 _WHICH = "which of two things a certain {unit} contributed"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublicRow:
-    """A run as the page shows it: public facts, formatted."""
-
-    facts: RunFacts
-    name: str
-    epsilon: str
-    delta: str
-    unit: str
-    adjacency: str
-    sampler: str
-    accountant: str
-    steps: str
-    gradients: str
-    state: str
-    basis: str
-    tier: str
-    factor: str
-    best_guess: str
-    detection: str
-    bounded_by: str
-    expected: str
-    ledger_command: str
-    mechanism_command: str | None
-    train_command: str
-
-
 def render_report(
     runs: Sequence[RunFacts], *, operator: Sequence[OperatorFacts] | None = None
 ) -> str:
     """The page as text.
 
-    Guarantee: with ``operator`` None the page is a function of ``runs`` alone, so it shows nothing
+    Guarantee: with ``operator`` None the page is a function of ``runs`` only, so it shows nothing
     that the runs' ε do not cover. With it, the public part is the same, and the rest stands in one
     section that says who may see it.
 
@@ -133,69 +107,108 @@ def why_no_claim(run: RunFacts) -> str:
     if not run.plan.sampling.covered:
         return "it drew shuffled batches, which no accountant here covers"
     if run.claim.is_of_trial:
-        return "it is a trial of a private selection, of which the winner alone claims anything"
+        return "it is a trial of a private selection, of which only the winner claims anything"
     return "its accountant gave no finite bound"
 
 
 def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
     """All that the page's template is given, the operator's part apart."""
+    from markupsafe import Markup
+
+    digest = Markup('<code class="digest">{}</code>')
     assumptions = assumptions_of(runs)
-    rows = [public_row(run) for run in runs]
-    private = [row for row in rows if row.facts.private]
+    rows = [words_of(run) for run in runs]
+    private = [row for row in rows if row["private"]]
+    claims = [run.guarantee for run in runs if run.private]
     return {
         "rows": rows,
         "private": private,
-        "unclaimed": [(row, why_no_claim(row.facts)) for row in rows if not row.facts.private],
-        "title": rows[0].name if len(rows) == 1 else f"{len(rows)} runs",
-        "most_epsilon": round_up(max((r.facts.guarantee.epsilon for r in private), default=0.0)),
-        "most_delta": delta_up(max((r.facts.guarantee.delta for r in private), default=0.0)),
+        "unclaimed": [(run.name, why_no_claim(run)) for run in runs if not run.private],
+        "title": rows[0]["name"] if len(rows) == 1 else f"{len(rows)} runs",
+        "most_epsilon": round_up(max((claim.epsilon for claim in claims), default=0.0)),
+        "most_delta": delta_up(max((claim.delta for claim in claims), default=0.0)),
         "kinds": _kinds(private),
         "comparison": comparison,
         "assumptions": assumptions,
-        "grades": [(grade, _GRADES[grade], _graded(assumptions, grade)) for grade in Grade],
+        "claims": table_of(rows, _CLAIMS, caption="The claim of each run", key="ε at most"),
+        "grades": [
+            (grade, words, *_graded(assumptions, grade)) for grade, words in _GRADES.items()
+        ],
         "constants": constants_of(runs),
         "fewer": fewer_examples(runs),
-        "whole_users": [row.name for row in private if _draws_users(row.facts)],
-        "deltas": [found for run in runs if (found := delta_facts(run)) is not None],
-        "released": [(run.name, loss) for run in runs for loss in run.released],
-        "false_alarms": f"{FALSE_ALARMS:.0%}",
+        "whole_users": [run.name for run in runs if run.private and _draws_users(run)],
+        "deltas": table_of(
+            [facts for run in runs if (facts := delta_facts(run)) is not None],
+            DELTAS,
+            caption="δ beside the declared population",
+        ),
+        "tuned": table_of(rows, _TUNED, caption="What each plan was chosen from"),
+        "released": released_losses([(run.name, loss) for run in runs for loss in run.released]),
+        "ran": table_of(
+            rows,
+            {**_RAN, "SHA-256 of its ledger": lambda row: digest.format(row["digest"])},
+            caption="Steps of each run",
+        ),
+        "meaning": table_of(private, _MEANING, caption=_caption(private, comparison)),
         "version": __version__,
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Kind:
-    """One kind of claim on the page, in words: what differs, and what an attacker guesses."""
-
-    names: tuple[str, ...]
-    unit: str
-    change: str
-    world: str
-    guess: str
-
-
-def _kinds(private: Sequence[PublicRow]) -> list[_Kind]:
-    """The kinds of claim of these runs, each once."""
+def _kinds(private: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The kinds of claim of these runs, each once: what differs, and what an attacker guesses."""
     names: dict[tuple[str, Adjacency], list[str]] = {}
     for row in private:
-        kind = (row.unit, row.facts.guarantee.adjacency)
-        names.setdefault(kind, []).append(row.name)
+        names.setdefault((row["unit"], Adjacency(row["adjacency"])), []).append(row["name"])
     return [
-        _Kind(
-            names=tuple(members),
-            unit=unit,
-            change=_ADJACENCY[adjacency].format(unit=unit),
-            world=_WORLDS[adjacency].format(unit=unit),
-            guess=_PART.get(adjacency, _WHICH).format(unit=unit),
-        )
+        {
+            "names": members,
+            "unit": unit,
+            "change": _ADJACENCY[adjacency].format(unit=unit),
+            "world": _WORLDS[adjacency].format(unit=unit),
+            "guess": _PART.get(adjacency, _WHICH).format(unit=unit),
+        }
         for (unit, adjacency), members in names.items()
     ]
+
+
+def _caption(private: Sequence[Mapping[str, Any]], comparison: Comparison) -> str:
+    """Of the table of what an attacker can do at most."""
+    guess = "which of its two worlds it is from"
+    if private and comparison.comparable:
+        guess = _kinds(private)[0]["guess"]
+    return f"At most, whoever sees the model and guesses {guess} …"
 
 
 def _draws_users(run: RunFacts) -> bool:
     return run.plan is not None and run.plan.sampling.by_user
 
 
+_CLAIMS = {
+    "Run": "name",
+    "ε at most": "epsilon",
+    "δ": "delta",
+    "Unit": "unit",
+    "Adjacency": "adjacency",
+    "Sampler": "sampler",
+    "Accountant": "accountant",
+    "Steps charged": "steps",
+}
+_MEANING = {
+    "Run": "name",
+    "… is right, where a coin would be right half the time": "best_guess",
+    f"… accuses rightly, accusing wrongly {FALSE_ALARMS:.0%} of the time": "detection",
+    "Both bounded by": "bounded_by",
+    "Factor e^ε": "factor",
+    "On a common scale (Ponomareva et al. 2023)": "tier",
+}
+_TUNED = {"Run": "name", "Its plan was chosen from": "basis"}
+_RAN = {
+    "Run": "name",
+    "Steps attempted": "steps",
+    "State": "state",
+    "Gradients computed, at most, in expectation": "gradients",
+    "userdp": "version",
+}
 _GRADES = {
     Grade.CRITICAL: "If one of these is false, the claimed ε does not hold.",
     Grade.THEORETICAL: "Known gaps between proof and machine; no way to use them is known to us.",
@@ -203,56 +216,60 @@ _GRADES = {
 }
 
 
-def _graded(assumptions: Sequence[Assumption], grade: Grade) -> list[Assumption]:
-    return [assumption for assumption in assumptions if assumption.grade is grade]
+def _graded(assumptions: Sequence[Assumption], grade: Grade) -> tuple[list[str], Table]:
+    """The keys of the assumptions of a grade, which links lead to, and their table."""
+    from markupsafe import Markup
+
+    graded = [assumption for assumption in assumptions if assumption.grade is grade]
+    words = Markup("<strong>{}.</strong> <span>{}</span>")
+    columns: dict[str, Callable[[Assumption], str]] = {
+        "What has to be true": lambda one: words.format(one.title, one.statement),
+        "Otherwise": lambda one: one.otherwise,
+        "Ensured by": lambda one: _code(one.ensured),
+    }
+    keys = [f"assumption-{assumption.key}" for assumption in graded]
+    return keys, table_of(graded, columns, caption=f"Assumptions graded {grade}")
 
 
-def change_in_words(guarantee: Guarantee) -> str:
-    """What differs between neighbouring data sets."""
-    return _ADJACENCY[guarantee.adjacency].format(unit=guarantee.unit)
+def words_of(run: RunFacts) -> dict[str, Any]:
+    """A run's public facts as words, for the page and the model card; "–" where there is none."""
+    guarantee, meaning = run.guarantee, meaning_of_claim(run.claim)
+    facts: dict[str, Any] = {
+        "name": run.name,
+        "private": run.private,
+        "epsilon": round_up(guarantee.epsilon) if run.private else "not claimed",
+        "sampler": sampler_in_words(run),
+        "steps": f"{run.claim.steps:,} of {run.plan.steps:,}" if run.plan else MISSING,
+        "gradients": MISSING if run.gradients is None else f"{run.gradients:,.0f}",
+        "state": _state(run),
+        "basis": _capital(run.basis or "nothing: the run has no plan"),
+        "version": run.version,
+        "digest": run.ledger_digest,
+        "expected": round_up(guarantee.epsilon, 6) if run.private else "inf",
+        "ledger_command": f"userdp account --ledger {shlex.quote(run.name)}",
+        "mechanism_command": mechanism_command(run),
+        "train_command": train_command(run),
+    }
+    claimed = ("delta", "unit", "adjacency", "accountant", "change")
+    if not run.private or meaning is None:
+        bounds = ("tier", "factor", "best_guess", "detection", "bounded_by")
+        return facts | dict.fromkeys((*claimed, *bounds), MISSING)
+    return facts | {
+        "delta": delta_up(guarantee.delta),
+        "unit": str(guarantee.unit),
+        "adjacency": str(guarantee.adjacency),
+        "accountant": guarantee.accountant,
+        "change": _ADJACENCY[guarantee.adjacency].format(unit=guarantee.unit),
+        "tier": meaning.tier,
+        "factor": factor_up(meaning.factor),
+        "best_guess": percent_up(meaning.best_guess),
+        "detection": percent_up(meaning.detection),
+        "bounded_by": meaning.bounded_by,
+    }
 
 
-def public_row(run: RunFacts) -> PublicRow:
-    """A run's public facts, formatted."""
-    guarantee = run.guarantee
-    meaning = meaning_of_claim(run.claim)
-    planned = run.plan.steps if run.plan else None
-    return PublicRow(
-        facts=run,
-        name=run.name,
-        epsilon=round_up(guarantee.epsilon) if run.private else "not claimed",
-        delta=delta_up(guarantee.delta) if run.private else "–",
-        unit=str(guarantee.unit) if run.private else "–",
-        adjacency=str(guarantee.adjacency) if run.private else "–",
-        sampler=sampler_in_words(run),
-        accountant=guarantee.accountant if run.private else "–",
-        steps=f"{run.claim.steps:,} of {planned:,}" if planned is not None else "–",
-        gradients=gradients_in_words(run),
-        state=_state(run),
-        basis=basis_in_words(run),
-        tier=meaning.tier if meaning else "–",
-        factor=factor_up(meaning.factor) if meaning else "–",
-        best_guess=percent_up(meaning.best_guess) if meaning else "–",
-        detection=percent_up(meaning.detection) if meaning else "–",
-        bounded_by=meaning.bounded_by if meaning else "–",
-        expected=round_up(guarantee.epsilon, 6) if run.private else "inf",
-        ledger_command=f"userdp account --ledger {shlex.quote(run.name)}",
-        mechanism_command=mechanism_command(run),
-        train_command=train_command(run),
-    )
-
-
-def gradients_in_words(run: RunFacts) -> str:
-    """The compute of the attempted steps: a constant of the plan, not what was drawn."""
-    return "–" if run.gradients is None else f"{run.gradients:,.0f}"
-
-
-def basis_in_words(run: RunFacts) -> str:
-    """What the plan's constants were chosen from."""
-    basis = run.basis
-    if basis is None:
-        return "Nothing: the run has no plan"
-    return basis[:1].upper() + basis[1:]
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _state(run: RunFacts) -> str:
@@ -262,7 +279,7 @@ def _state(run: RunFacts) -> str:
 
 
 def mechanism_command(run: RunFacts) -> str | None:
-    """The command that prices the mechanism from the constants on this page alone."""
+    """The command that prices the mechanism from nothing but the constants on this page."""
     plan = run.plan
     if plan is None or not run.private or run.claim.steps == 0:
         return None
@@ -281,6 +298,23 @@ def mechanism_command(run: RunFacts) -> str | None:
     }
     flags = (f"--{name.replace('_', '-')} {value}" for name, value in options.items())
     return f"userdp account {' '.join(flags)}"
+
+
+def train_command(run: RunFacts) -> str:
+    """``userdp train …`` with the run's plan and the settings that learning depends on.
+
+    It is run in the run's folder, where ``plan.json`` and ``train.toml`` lie. It draws fresh
+    cohorts and noise, so that it repeats the distribution of the weights, not the weights. STORE
+    is left for the reader to fill in.
+    """
+    plan, flags = run.plan, ""
+    if plan is not None:
+        flags += " --plan plan.json"
+        if size_of(plan.budget.target_delta, plan.population) is DeltaSize.TOO_LARGE:
+            flags += " --allow-large-delta"
+    if str(run.train.get("selection", "")).endswith("perplexity"):
+        flags += " --scores scores.arrow"
+    return f"userdp train STORE --out AGAIN{flags} --config train.toml"
 
 
 def _operator_part(

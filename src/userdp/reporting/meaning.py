@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
-from typing import Any
 
 from userdp.accounting.implemented import implemented_delta
 from userdp.accounting.mechanisms import NoisySteps
@@ -41,17 +40,6 @@ class Meaning:
     detection: float
     bounded_by: str
     tier: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values; probabilities as they are, not rounded."""
-        return {
-            "best_guess": self.best_guess,
-            "detection": self.detection,
-            "false_alarms": FALSE_ALARMS,
-            "bounded_by": self.bounded_by,
-            "factor": self.factor,
-            "tier": self.tier,
-        }
 
 
 def meaning_of_claim(claim: Claim) -> Meaning | None:

@@ -1,26 +1,21 @@
-"""A model card in the Hugging Face format, from public facts alone."""
+"""A model card in the Hugging Face format, from public facts only."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from userdp.reporting.assumptions import Assumption, assumptions_of
 from userdp.reporting.constants import constants_of
 from userdp.reporting.holders import delta_facts, fewer_examples
-from userdp.reporting.html import (
-    basis_in_words,
-    change_in_words,
-    claim_sentence,
-    gradients_in_words,
-    public_row,
-    render_text,
-    why_no_claim,
-)
-from userdp.reporting.markdown import prose, visible
+from userdp.reporting.html import claim_sentence, render_text, why_no_claim, words_of
+from userdp.reporting.markdown import Ready, markdown, prose, visible
 from userdp.reporting.meaning import FALSE_ALARMS
+from userdp.reporting.releases import released_losses
 from userdp.reporting.run_facts import RunFacts
+from userdp.reporting.table import Table, table_of
 from userdp.version import __version__
 
 CARD = "model_card.md.j2"
@@ -35,45 +30,24 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 def render_model_card(run: RunFacts) -> str:
     """``MODEL_CARD.md`` of a run's released model: YAML front matter, then Markdown.
 
-    Guarantee: it is a function of ``run`` alone, which holds nothing that the run's ε, or that of a
+    Guarantee: it is a function of ``run`` only, which holds nothing that the run's ε, or that of a
     release with a price of its own, does not cover. Whatever the template prints is escaped, so
     that no name or setting becomes markup.
     """
-    row = public_row(run)
+    constants = constants_of([run])
     values: dict[str, Any] = {
-        "name": run.name,
+        **words_of(run),
         "claim": claim_sentence(run),
         "model": _base_model(run),
-        "version": run.version,
         "algorithm": "no privacy" if run.plan is None else _ALGORITHMS[run.plan.algorithm],
-        "private": run.private,
         "why": "" if run.private else why_no_claim(run),
-        "epsilon": row.epsilon,
-        "delta": row.delta,
-        "unit": row.unit,
-        "adjacency": row.adjacency,
-        "change": change_in_words(run.guarantee) if run.private else "",
-        "sampler": row.sampler,
-        "accountant": row.accountant,
-        "steps": row.steps,
-        "digest": run.ledger_digest,
-        "factor": row.factor,
-        "best_guess": row.best_guess,
-        "detection": row.detection,
-        "bounded_by": row.bounded_by,
         "false_alarms": f"{FALSE_ALARMS:.0%}",
-        "tier": row.tier,
         "delta_facts": delta_facts(run),
         "fewer": fewer_examples([run]),
         "by_user": run.plan is not None and run.plan.sampling.by_user,
-        "assumptions": [_cells(found) for found in assumptions_of([run])],
-        "basis": basis_in_words(run),
-        "ledger_command": row.ledger_command,
-        "mechanism_command": row.mechanism_command,
-        "constants": [(row.name, row.values[0]) for row in constants_of([run])],
-        "gradients": gradients_in_words(run),
-        "train_command": row.train_command,
-        "released": run.released,
+        "assumptions": table_of(assumptions_of([run]), _ASSUMPTIONS),
+        "constants": Table(columns=("Constant", "Value"), rows=[row[:2] for row in constants.rows]),
+        "released": released_losses([(run.name, loss) for loss in run.released]),
         "made_by": __version__,
     }
     return front_matter(run) + render_text(CARD, values)
@@ -118,10 +92,8 @@ def _base_model(run: RunFacts) -> str:
     return "none: training began with random weights" if model == "new" else model
 
 
-def _cells(found: Assumption) -> dict[str, str]:
-    return {
-        "grade": str(found.grade),
-        "title": found.title,
-        "statement": prose(found.statement),
-        "otherwise": prose(found.otherwise),
-    }
+_ASSUMPTIONS: dict[str, Callable[[Assumption], str]] = {
+    "Grade": lambda one: str(one.grade),
+    "What has to be true": lambda one: Ready(f"**{markdown(one.title)}.** {prose(one.statement)}"),
+    "Otherwise": lambda one: prose(one.otherwise),
+}

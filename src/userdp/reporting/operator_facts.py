@@ -1,21 +1,19 @@
-"""What the operator alone may see of a run: exact losses and counts, and what attacks showed.
+"""What only the operator may see of a run: exact losses and counts, and what attacks showed.
 
 No ε covers any of it. A public page is rendered without ever opening the files it comes from.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from userdp.errors import UseError
-from userdp.reporting.audit_facts import Attack, AuditFacts, audit_of, read_audited
+from userdp.ledger.folder import RunFolder, read_lines
+from userdp.reporting.audit_facts import Attack, AuditFacts, finite_or_none, read_audited
 
-OPERATOR = "operator.jsonl"
 HELD_OUT_USERS = "held-out-users"
 
 
@@ -34,12 +32,12 @@ class StepFacts:
     """
 
     step: int
-    loss: float | None
-    units: int | None
-    rows: int
-    clipped_fraction: float | None
-    non_finite: int
-    seconds: float | None
+    loss: float | None = None
+    units: int | None = None
+    rows: int = 0
+    clipped_fraction: float | None = None
+    non_finite: int = 0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,9 +60,9 @@ class EvaluationFacts:
     final: bool
     split: str
     loss: float
-    user_loss: float | None
-    users: int | None
-    examples: int | None
+    user_loss: float | None = None
+    users: int | None = None
+    examples: int | None = None
     user_quantiles: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -111,12 +109,12 @@ class OperatorFacts:
     @property
     def before(self) -> EvaluationFacts | None:
         """The base model on held-out users, if it was measured on the same ones as `after`."""
-        return next((found for found in self._pair if found.step == 0), None)
+        return next((one for one in self._pair if one.step == 0), None)
 
     @property
     def after(self) -> EvaluationFacts | None:
         """The newest weights on held-out users, if they were measured."""
-        later = [found for found in self._pair if found.step != 0]
+        later = [one for one in self._pair if one.step != 0]
         return later[-1] if later else None
 
     @property
@@ -129,7 +127,7 @@ class OperatorFacts:
     def _pair(self) -> tuple[EvaluationFacts, ...]:
         """The final measurements if the released weights are among them, else those during."""
         final = self._held_out(final=True)
-        return final if any(found.step is None for found in final) else self._held_out(final=False)
+        return final if any(one.step is None for one in final) else self._held_out(final=False)
 
     def _held_out(self, *, final: bool) -> tuple[EvaluationFacts, ...]:
         return tuple(e for e in self.evaluations if e.split == HELD_OUT_USERS and e.final is final)
@@ -144,80 +142,48 @@ def read_operator(run: Path) -> OperatorFacts:
     Raises:
         UseError: the file cannot be read.
     """
-    path = run / OPERATOR
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        lines = []
-    except OSError as error:
-        raise UseError(
-            f"cannot read {path}: {error.strerror}; it is for the run's operator",
-            hint="ask its operator, or make a public report with --public",
-        ) from error
+    folder = RunFolder(run)
     steps: dict[int, StepFacts] = {}
     evaluations: dict[tuple[int | None, str, bool], EvaluationFacts] = {}
-    audited = read_audited(run)
-    audits = {bound.method: bound for bound in audited.bounds}
-    machine = None
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-            kind = entry["kind"]
-            if kind == "step":
-                step = _step(entry)
-                steps[step.step] = step
-            elif kind in ("evaluation", "final evaluation"):
-                found = _evaluation(entry)
-                evaluations[found.step, found.split, found.final] = found
-            elif kind == "audit":
-                bound = audit_of(entry)
-                if bound is not None:
-                    audits[bound.method] = bound
-            elif kind == "machine":
-                machine = _machine(entry)
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):
-                break  # a line that a crash cut short
-            raise UseError(f"line {number} of {path} is damaged: {error!r}") from error
+    machine: str | None = None
+    for entry in read_lines(folder.operator, _of_line, torn=True):
+        if isinstance(entry, StepFacts):
+            steps[entry.step] = entry
+        elif isinstance(entry, EvaluationFacts):
+            evaluations[entry.step, entry.split, entry.final] = entry
+        elif isinstance(entry, str):
+            machine = entry
+    audited = read_audited(folder)
     return OperatorFacts(
         steps=tuple(steps[number] for number in sorted(steps)),
         evaluations=tuple(
             sorted(evaluations.values(), key=lambda e: math.inf if e.step is None else e.step)
         ),
-        audits=tuple(audits.values()),
+        audits=audited.bounds,
         flagged=audited.flagged,
         attacks=audited.attacks,
         machine=machine,
     )
 
 
-def _step(entry: dict[str, Any]) -> StepFacts:
-    return StepFacts(
-        step=int(entry["step"]),
-        loss=_number(entry.get("loss")),
-        units=entry.get("units"),
-        rows=int(entry.get("rows", 0)),
-        clipped_fraction=_number(entry.get("clipped_fraction")),
-        non_finite=int(entry.get("non_finite", 0)),
-        seconds=_number(entry.get("seconds")),
-    )
+def _of_line(entry: dict[str, Any]) -> StepFacts | EvaluationFacts | str | None:
+    """What a line of operator.jsonl tells a report; None for lines of other kinds."""
+    match entry["kind"]:
+        case "step":
+            return StepFacts(**_known(StepFacts, entry))
+        case "evaluation":
+            return EvaluationFacts(final=False, **_known(EvaluationFacts, entry))
+        case "final evaluation":
+            step = 0 if entry["of"] == "base" else None
+            return EvaluationFacts(**_known(EvaluationFacts, {**entry, "step": step}), final=True)
+        case "machine":
+            return _machine(entry)
+    return None
 
 
-def _evaluation(entry: dict[str, Any]) -> EvaluationFacts:
-    final = entry["kind"] == "final evaluation"
-    step = (0 if entry["of"] == "base" else None) if final else int(entry["step"])
-    return EvaluationFacts(
-        step=step,
-        final=final,
-        split=str(entry["split"]),
-        loss=float(entry["loss"]),
-        user_loss=_number(entry.get("user_loss")),
-        users=entry.get("users"),
-        examples=entry.get("examples"),
-        user_quantiles={
-            str(name): float(value) for name, value in (entry.get("user_quantiles") or {}).items()
-        },
-    )
+def _known(kind: type[StepFacts | EvaluationFacts], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says of the fields of ``kind``; a number that is not finite is missing."""
+    return {one.name: finite_or_none(entry[one.name]) for one in fields(kind) if one.name in entry}
 
 
 def _machine(entry: dict[str, Any]) -> str:
@@ -228,9 +194,5 @@ def _machine(entry: dict[str, Any]) -> str:
     return "; ".join(words)
 
 
-def _by_split(found: EvaluationFacts) -> tuple[bool, str, bool]:
-    return (found.split != HELD_OUT_USERS, found.split, found.step is None)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def _by_split(one: EvaluationFacts) -> tuple[bool, str, bool]:
+    return (one.split != HELD_OUT_USERS, one.split, one.step is None)

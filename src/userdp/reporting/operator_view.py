@@ -5,88 +5,26 @@ No ε covers any of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from userdp.reporting.audit_facts import Attack, AuditFacts
 from userdp.reporting.comparison import Comparison
 from userdp.reporting.curves import Plot, Series, draw, points
 from userdp.reporting.operator_facts import EvaluationFacts, OperatorFacts
 from userdp.reporting.run_facts import RunFacts
+from userdp.reporting.table import table_of
 from userdp.reporting.tradeoff import LOSS, trade_offs
 from userdp.vocabulary import round_up
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_SMOOTHED = 60
-QUANTILES = ("p5", "p50", "p95")
+_MOST_MARKS = 15
+"""Lines with more points have no marks: these would run into each other."""
 _MOST_LINES = 6
 """More lines than the page has colours would not be told apart."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorRow:
-    """One run's exact numbers, formatted."""
-
-    name: str
-    epsilon: str
-    before: str
-    after: str
-    change: str
-    perplexity: str
-    user_loss: str
-    measured_on: str
-    steps: str
-    expected: str
-    units: str
-    clipped: str
-    non_finite: str
-    machine: str
-    seconds: str
-    per_step: str
-    gradients: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SplitRow:
-    """One measurement made after a run, formatted; ``quantiles`` are those of `QUANTILES`."""
-
-    name: str
-    split: str
-    model: str
-    loss: str
-    perplexity: str
-    user_loss: str
-    quantiles: tuple[str, ...]
-    measured_on: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AuditRow:
-    """One audit beside the claim, formatted; ``broken`` says that they contradict each other."""
-
-    name: str
-    method: str
-    lower: str
-    confidence: str
-    claimed: str
-    power: str
-    verdict: str
-    broken: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttackRow:
-    """The attack on a released model, formatted."""
-
-    name: str
-    against: str
-    auc: str
-    interval: str
-    found: str
-    verdict: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,24 +36,16 @@ class Figure:
     svg: Markup
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorView:
-    """What the operator's template is given."""
-
-    rows: tuple[OperatorRow, ...]
-    splits: tuple[SplitRow, ...]
-    audits: tuple[AuditRow, ...]
-    attacks: tuple[AttackRow, ...]
-    alarms: tuple[tuple[str, str], ...]
-    figures: tuple[Figure, ...]
-    quantiles: tuple[str, ...] = QUANTILES
+class _Pair(NamedTuple):
+    run: RunFacts
+    facts: OperatorFacts
 
 
 def operator_view(
     runs: Sequence[RunFacts], operator: Sequence[OperatorFacts], comparison: Comparison
-) -> OperatorView:
-    """Tables and plots of the operator's facts; runs that have none are left out of plots."""
-    pairs = list(zip(runs, operator, strict=True))
+) -> dict[str, Any]:
+    """What the operator's template is given: tables and plots; runs without facts have no line."""
+    pairs = [_Pair(run, facts) for run, facts in zip(runs, operator, strict=True)]
     shared = "" if comparison.comparable else " Only runs with one kind of claim share a plot."
     plots = [
         *(
@@ -123,76 +53,84 @@ def operator_view(
             for plot in trade_offs(runs, operator, comparison)
         ),
         (
-            _training(pairs),
+            _plot("training", "Training loss", LOSS, pairs, _training),
             "Mean loss of the units drawn at each step, before their step's update: exact, and "
             "noisy because each step draws others.",
         ),
         (
-            _held_out(pairs),
+            _plot("held-out", "Held-out loss", LOSS, pairs, _held_out),
             "Loss on held-out users, who are never trained on. Step 0 is the base model.",
         ),
         (
-            _units(pairs),
-            "Users (ULS) or examples (ELS) drawn at each step. Who knows it knows how many people "
-            "there are.",
+            _plot("units", "Cohort sizes", "units drawn", pairs, _units),
+            "Users (ULS) or examples (ELS) drawn at each step. Whoever knows it knows how many "
+            "people there are.",
         ),
     ]
-    audits = tuple(audit_row(run, found) for run, facts in pairs for found in facts.audits)
-    return OperatorView(
-        rows=tuple(_row(run, facts) for run, facts in pairs),
-        splits=tuple(_split_row(run, found) for run, facts in pairs for found in facts.final),
-        audits=audits,
-        attacks=tuple(_attack_row(run, attack) for run, facts in pairs for attack in facts.attacks),
-        alarms=(
-            *((run.name, what) for run, facts in pairs for what in facts.flagged),
-            *(
-                (
-                    row.name,
-                    f"{row.method}: ε is at least {row.lower} (confidence {row.confidence}), and "
-                    f"{row.claimed} is claimed",
-                )
-                for row in audits
-                if row.broken
-            ),
+    audits = [(run, audit) for run, facts in pairs for audit in facts.audits]
+    attacks = [(run.name, attack) for run, facts in pairs for attack in facts.attacks]
+    splits = [(run.name, one) for run, facts in pairs for one in facts.final]
+    return {
+        "losses": table_of(
+            pairs, _LOSSES, caption="Loss on held-out users, in nats per token", key="After"
         ),
-        figures=tuple(_figure(plot, caption) for plot, caption in plots if plot is not None),
-    )
+        "audits": audits
+        and table_of(
+            audits,
+            _AUDITS,
+            caption="Lower bounds on ε beside the claimed upper bound",
+            key="ε at least",
+        ),
+        "attacks": attacks
+        and table_of(
+            attacks,
+            _ATTACKS,
+            caption="User inference: telling users who were trained on from others, by the "
+            "released model",
+        ),
+        "splits": splits
+        and table_of(
+            splits,
+            _SPLITS,
+            caption="Losses by split, before and after, with quantiles of the users' own losses",
+        ),
+        "cohorts": table_of(pairs, _COHORTS, caption="Cohorts, as drawn"),
+        "cost": table_of(pairs, _COST, caption="What it cost"),
+        "alarms": [
+            *((run.name, what) for run, facts in pairs for what in facts.flagged),
+            *((run.name, _alarm(run, audit)) for run, audit in audits if _broken(run, audit)),
+        ],
+        "figures": [_figure(plot, caption) for plot, caption in plots if plot is not None],
+    }
 
 
-_Pairs = Sequence[tuple[RunFacts, OperatorFacts]]
+def _training(pair: _Pair) -> list[tuple[float, float | None]]:
+    return [(step.step, step.loss) for step in pair.facts.steps]
 
 
-def _training(pairs: _Pairs) -> Plot | None:
-    found = []
-    for run, facts in pairs:
-        xs, ys = points([(step.step, step.loss) for step in facts.steps])
-        if xs:
-            found.append(Series(name=run.name, xs=xs, ys=ys, marked=len(xs) <= _SMOOTHED // 4))
-    return _plot("training", "Training loss", LOSS, found)
+def _held_out(pair: _Pair) -> list[tuple[float, float | None]]:
+    last = pair.run.claim.steps
+    return [(last if one.step is None else one.step, one.loss) for one in pair.facts.curve]
 
 
-def _held_out(pairs: _Pairs) -> Plot | None:
-    found = []
-    for run, facts in pairs:
-        last = run.claim.steps
-        xs, ys = points([(e.step if e.step is not None else last, e.loss) for e in facts.curve])
-        if xs:
-            found.append(Series(name=run.name, xs=xs, ys=ys))
-    return _plot("held-out", "Held-out loss", LOSS, found)
+def _units(pair: _Pair) -> list[tuple[float, float | None]]:
+    return [(step.step, step.units) for step in pair.facts.steps]
 
 
-def _units(pairs: _Pairs) -> Plot | None:
-    found = []
-    for run, facts in pairs:
-        drawn = [(step.step, None if step.units is None else float(step.units))
-                 for step in facts.steps]  # fmt: skip
-        xs, ys = points(drawn)
-        if xs:
-            found.append(Series(name=run.name, xs=xs, ys=ys, marked=len(xs) <= _SMOOTHED // 4))
-    return _plot("units", "Cohort sizes", "units drawn", found)
-
-
-def _plot(key: str, title: str, y_label: str, series: Sequence[Series]) -> Plot | None:
+def _plot(
+    key: str,
+    title: str,
+    y_label: str,
+    pairs: Sequence[_Pair],
+    read: Callable[[_Pair], list[tuple[float, float | None]]],
+) -> Plot | None:
+    """A line for each run that has a point; None where no run has."""
+    lines = [(pair.run.name, points(read(pair))) for pair in pairs]
+    series = [
+        Series(name=name, xs=xs, ys=ys, marked=len(xs) <= _MOST_MARKS)
+        for name, (xs, ys) in lines
+        if xs
+    ]
     if not series:
         return None
     cut = len(series) - _MOST_LINES
@@ -212,94 +150,128 @@ def _figure(plot: Plot, caption: str) -> Figure:
     return Figure(title=plot.title, caption=caption.strip(), svg=Markup(draw(plot)))
 
 
-def _row(run: RunFacts, facts: OperatorFacts) -> OperatorRow:
-    before, after = facts.before, facts.after
-    units = [step.units for step in facts.steps if step.units is not None]
-    clipped = [step.clipped_fraction for step in facts.steps if step.clipped_fraction is not None]
-    return OperatorRow(
-        name=run.name,
-        epsilon=round_up(run.guarantee.epsilon) if run.private else "not claimed",
-        before=_text(before.loss if before else None),
-        after=_text(after.loss if after else None),
-        change=_signed(after.loss - before.loss if after and before else None),
-        perplexity=_text(after.perplexity if after else None, 1),
-        user_loss=_text(after.user_loss if after else None),
-        measured_on=_people(after),
-        steps=f"{len(facts.steps):,}",
-        expected=f"{run.plan.denominator:,.1f}" if run.plan else "–",
-        units=(
-            f"{min(units):,} / {sum(units) / len(units):,.1f} / {max(units):,}" if units else "–"
-        ),
-        clipped=f"{100 * sum(clipped) / len(clipped):.1f} %" if clipped else "–",
-        non_finite=f"{sum(step.non_finite for step in facts.steps):,}",
-        machine=facts.machine or "–",
-        seconds=_text(facts.seconds, 1) if facts.steps else "–",
-        per_step=_text(facts.seconds / len(facts.steps), 3) if facts.steps else "–",
-        gradients=f"{facts.gradients:,}" if facts.steps else "–",
+def _change(pair: _Pair) -> str | None:
+    before, after = pair.facts.before, pair.facts.after
+    if before is None or after is None:
+        return None
+    return f"{after.loss - before.loss:+.4f}".replace("-", "−")
+
+
+def _drawn(pair: _Pair) -> str | None:
+    units = [step.units for step in pair.facts.steps if step.units is not None]
+    if not units:
+        return None
+    return f"{min(units):,} / {sum(units) / len(units):,.1f} / {max(units):,}"
+
+
+def _clipped(pair: _Pair) -> str | None:
+    parts = [step.clipped_fraction for step in pair.facts.steps]
+    known = [part for part in parts if part is not None]
+    return f"{100 * sum(known) / len(known):.1f} %" if known else None
+
+
+def _claimed(run: RunFacts) -> str:
+    return round_up(run.guarantee.epsilon) if run.private else "not claimed"
+
+
+def _broken(run: RunFacts, audit: AuditFacts) -> bool:
+    """Whether an audit's lower bound contradicts the claimed upper bound."""
+    return run.private and audit.epsilon_lower > run.guarantee.epsilon
+
+
+def _alarm(run: RunFacts, audit: AuditFacts) -> str:
+    return (
+        f"{audit.method}: ε is at least {audit.epsilon_lower:.4g} (confidence "
+        f"{100 * audit.confidence:g} %), and {_claimed(run)} is claimed"
     )
 
 
-def _split_row(run: RunFacts, found: EvaluationFacts) -> SplitRow:
-    return SplitRow(
-        name=run.name,
-        split=found.split,
-        model="after" if found.step is None else "before",
-        loss=_text(found.loss),
-        perplexity=_text(found.perplexity, 1),
-        user_loss=_text(found.user_loss),
-        quantiles=tuple(_text(found.user_quantiles.get(name), 3) for name in QUANTILES),
-        measured_on=_people(found),
-    )
-
-
-def audit_row(run: RunFacts, audit: AuditFacts) -> AuditRow:
-    """An audit's lower bound beside the claimed upper bound, and what follows."""
-    claimed, power = run.guarantee.epsilon, audit.power_epsilon
-    broken = run.private and audit.epsilon_lower > claimed
-    if broken:
-        verdict = (
+def _verdict(one: tuple[RunFacts, AuditFacts]) -> str:
+    run, audit = one
+    power = audit.power_epsilon
+    if _broken(run, audit):
+        return (
             "contradicts the claim: at this confidence, the run leaks more than is claimed. Do not "
             "release it before this is explained."
         )
-    elif not run.private:
-        verdict = "nothing is claimed that it could contradict"
-    elif power is not None and power < claimed:
-        verdict = f"agrees with the claim; it could not have shown more than ε = {power:.3g}"
-    else:
-        verdict = "agrees with the claim"
-    return AuditRow(
-        name=run.name,
-        method=audit.method,
-        lower=f"{audit.epsilon_lower:.4g}",
-        confidence=f"{100 * audit.confidence:g} %",
-        claimed=round_up(claimed) if run.private else "not claimed",
-        power="–" if power is None else f"{power:.3g}",
-        verdict=verdict,
-        broken=broken,
-    )
+    if not run.private:
+        return "nothing is claimed that it could contradict"
+    if power is not None and power < run.guarantee.epsilon:
+        return f"agrees with the claim; it could not have shown more than ε = {power:.3g}"
+    return "agrees with the claim"
 
 
-def _attack_row(run: RunFacts, attack: Attack) -> AttackRow:
-    chance = attack.low <= 0.5 <= attack.high
-    return AttackRow(
-        name=run.name,
-        against=attack.against,
-        auc=f"{attack.auc:.3f}",
-        interval=f"{attack.low:.3f} to {attack.high:.3f}",
-        found=f"{100 * attack.found:.1f} %, accusing {100 * attack.false_alarms:g} % of others",
-        verdict="no better than chance" if chance else "differs from chance",
-    )
+def _people(one: EvaluationFacts | None) -> str | None:
+    if one is None or one.users is None or one.examples is None:
+        return None
+    return f"{one.users:,} users, {one.examples:,} examples"
 
 
-def _people(found: EvaluationFacts | None) -> str:
-    if found is None or found.users is None or found.examples is None:
-        return "–"
-    return f"{found.users:,} users, {found.examples:,} examples"
+def _text(value: float | None, digits: int = 4) -> str | None:
+    return None if value is None else f"{value:,.{digits}f}"
 
 
-def _text(value: float | None, digits: int = 4) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.4f}".replace("-", "−")
+_RUN: dict[str, Callable[[_Pair], str | None]] = {"Run": lambda pair: pair.run.name}
+_LOSSES = _RUN | {
+    "ε at most": lambda pair: _claimed(pair.run),
+    "Base model": lambda pair: _text(pair.facts.before and pair.facts.before.loss),
+    "After": lambda pair: _text(pair.facts.after and pair.facts.after.loss),
+    "Change": _change,
+    "Perplexity after": lambda pair: _text(pair.facts.after and pair.facts.after.perplexity, 1),
+    "After, mean over users": lambda pair: _text(pair.facts.after and pair.facts.after.user_loss),
+    "Measured on": lambda pair: _people(pair.facts.after),
+}
+_COHORTS = _RUN | {
+    "Steps logged": lambda pair: f"{len(pair.facts.steps):,}",
+    "Units expected, from the plan": lambda pair: _text(
+        pair.run.plan and pair.run.plan.denominator, 1
+    ),
+    "Units drawn: least / mean / most": _drawn,
+    "Clipped, mean": _clipped,
+    "Not finite, counted as zero": lambda pair: (
+        f"{sum(step.non_finite for step in pair.facts.steps):,}"
+    ),
+}
+_COST = _RUN | {
+    "Gradients computed": lambda pair: f"{pair.facts.gradients:,}" if pair.facts.steps else None,
+    "Seconds in steps": lambda pair: _text(pair.facts.seconds, 1) if pair.facts.steps else None,
+    "Seconds per step": lambda pair: (
+        _text(pair.facts.seconds / len(pair.facts.steps), 3) if pair.facts.steps else None
+    ),
+    "Machine": lambda pair: pair.facts.machine,
+}
+_AUDITS: dict[str, Callable[[tuple[RunFacts, AuditFacts]], str | None]] = {
+    "Run": lambda one: one[0].name,
+    "Method": lambda one: one[1].method,
+    "ε at least": lambda one: f"{one[1].epsilon_lower:.4g}",
+    "Confidence": lambda one: f"{100 * one[1].confidence:g} %",
+    "ε claimed, at most": lambda one: _claimed(one[0]),
+    "Could have shown": lambda one: (
+        None if one[1].power_epsilon is None else f"{one[1].power_epsilon:.3g}"
+    ),
+    "Verdict": _verdict,
+}
+_ATTACKS: dict[str, Callable[[tuple[str, Attack]], str]] = {
+    "Run": lambda one: one[0],
+    "Against": lambda one: one[1].against,
+    "AUC (0.5 is chance)": lambda one: f"{one[1].auc:.3f}",
+    "Its interval": lambda one: f"{one[1].low:.3f} to {one[1].high:.3f}",
+    "Members found": lambda one: (
+        f"{100 * one[1].members_found:.1f} %, accusing {100 * one[1].false_alarms:g} % of others"
+    ),
+    "Verdict": lambda one: (
+        "no better than chance" if one[1].low <= 0.5 <= one[1].high else "differs from chance"
+    ),
+}
+_SPLITS: dict[str, Callable[[tuple[str, EvaluationFacts]], str | None]] = {
+    "Run": lambda one: one[0],
+    "Split": lambda one: one[1].split,
+    "Model": lambda one: "after" if one[1].step is None else "before",
+    "Loss per token": lambda one: _text(one[1].loss),
+    "Perplexity": lambda one: _text(one[1].perplexity, 1),
+    "Mean over users": lambda one: _text(one[1].user_loss),
+    "Users, p5": lambda one: _text(one[1].user_quantiles.get("p5"), 3),
+    "Users, p50": lambda one: _text(one[1].user_quantiles.get("p50"), 3),
+    "Users, p95": lambda one: _text(one[1].user_quantiles.get("p95"), 3),
+    "Measured on": lambda one: _people(one[1]),
+}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.errors import UseError
-
-RELEASES = "releases.jsonl"
-"""In a run's folder, written by `userdp evaluate --epsilon`; shareable."""
+from userdp.ledger.folder import RunFolder, read_lines
+from userdp.reporting.table import Table, table_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,30 +46,40 @@ def read_releases(run: Path) -> tuple[ReleasedLoss, ...]:
     Raises:
         UseError: the file cannot be read or is damaged.
     """
-    path = run / RELEASES
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError) as error:
-        raise UseError(f"cannot read {path}: {error}") from error
-    found: list[ReleasedLoss] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            entry = json.loads(line)
-            if entry["kind"] == "evaluation":
-                found += [_released(entry, of) for of in ("base", "model") if of in entry]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UseError(f"line {number} of {path} is damaged: {error!r}") from error
-    return tuple(found)
+    return tuple(itertools.chain(*read_lines(RunFolder(run).releases, _of_line)))
 
 
-def _released(entry: Mapping[str, Any], of: str) -> ReleasedLoss:
-    return ReleasedLoss(
-        split=str(entry["split"]),
-        of=of,
-        user_loss=float(entry[of]["user_loss"]),
-        standard_error=float(entry[of]["standard_error"]),
-        loss_bound=float(entry["loss_bound"]),
-        epsilon=float(entry["epsilon"]),
+def _of_line(entry: dict[str, Any]) -> list[ReleasedLoss]:
+    """The losses of a model and of its base, which share the price of their line."""
+    shared = {name: entry[name] for name in ("split", "loss_bound", "epsilon")}
+    return [
+        ReleasedLoss(
+            of=of,
+            user_loss=entry[of]["user_loss"],
+            standard_error=entry[of]["standard_error"],
+            **shared,
+        )
+        for of in ("base", "model")
+        if of in entry
+    ]
+
+
+def released_losses(losses: Iterable[tuple[str, ReleasedLoss]]) -> Table | None:
+    """A table of losses, each with its run's name; None if there is none."""
+    losses = list(losses)
+    if not losses:
+        return None
+    return table_of(
+        losses,
+        {
+            "Run": lambda one: one[0],
+            "Measured on": lambda one: one[1].split,
+            "Model": lambda one: "after" if one[1].of == "model" else "before",
+            "Loss per user, nats per token": lambda one: f"{one[1].user_loss:.4f}",
+            "Standard error of its noise": lambda one: f"± {one[1].standard_error:.4f}",
+            "Perplexity": lambda one: f"{one[1].perplexity:.1f}",
+            "Losses count at most as": lambda one: f"{one[1].loss_bound:.4g}",
+            "ε of the release": lambda one: f"{one[1].epsilon:g}",
+        },
+        caption="Losses released under DP",
     )

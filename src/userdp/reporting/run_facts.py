@@ -6,9 +6,7 @@ Nothing here opens an operator's file. Whatever a public page shows comes from `
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +14,15 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.ledger import Claim, claim
+from userdp.ledger import Claim, RunFolder
+from userdp.ledger.claim import claim_of
 from userdp.ledger.journal import read_entries
-from userdp.ledger.run import plan_of, samplers_of
+from userdp.ledger.run import samplers_of
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import Plan
 from userdp.plan.origin import in_words
 from userdp.reporting.releases import ReleasedLoss, read_releases
 from userdp.vocabulary import Guarantee
-
-LEDGER = "ledger.jsonl"
-CONFIG = "config.json"
-TRAIN = "train.toml"
 
 _ALLOWED = (
     "model",
@@ -52,8 +47,9 @@ _ALLOWED = (
 )
 """Settings that a public page may show: all fixed before the run, none of them a path or a count.
 
-An allow-list, so that whatever a later version adds to config.json stays out until it is judged.
+An allow-list, so that whatever a later version notes of a run stays out until it is judged.
 """
+_LONGEST = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +68,12 @@ class RunFacts:
             line does not say, so that nothing is claimed.
         store: the random name of the user store, or None if the ledger has none.
         version: of userdp when the run began.
-        settings: public constants of the training, by name, of `_ALLOWED` alone, as text.
+        settings: public constants of the training, by name, only those of `_ALLOWED`, as text.
         train: the public options that the run began with, the model without its place.
         released: losses that were released under DP, at a price of their own.
+        owners: the assumption that was made where a record may have several owners; else None.
+        filtered_against: names of private data that the training text, or the base model's, was
+            filtered against.
         ledger_digest: SHA-256 of the ledger's bytes: tells whether a ledger is the one meant here.
     """
 
@@ -92,6 +91,8 @@ class RunFacts:
     ledger_digest: str
     train: Mapping[str, Any]
     released: tuple[ReleasedLoss, ...]
+    owners: str | None = None
+    filtered_against: tuple[str, ...] = ()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -152,68 +153,54 @@ def read_run(path: Path) -> RunFacts:
     Raises:
         UseError: ``path`` is not a run's folder, or its ledger was edited.
     """
-    ledger = path / LEDGER
+    folder = RunFolder(path)
+    hint = "name the folder that `userdp train STORE --out RUN` wrote"
     if not path.is_dir():
+        what = "it is a file" if path.exists() else "nothing is there"
+        raise UseError(f"there is no run at {path}: {what}", hint=hint)
+    if not folder.ledger.exists():
         raise UseError(
-            f"there is no run at {path}: {'it is a file' if path.exists() else 'nothing is there'}",
-            hint="name the folder that `userdp train STORE --out RUN` wrote",
+            f"{path} is not a run's folder: it has no {folder.ledger.name}, and without one there "
+            "is no epsilon to report",
+            hint=hint,
         )
-    if not ledger.exists():
-        raise UseError(
-            f"{path} is not a run's folder: it has no {LEDGER}, and without one there is no "
-            "epsilon to report",
-            hint="name the folder that `userdp train STORE --out RUN` wrote",
-        )
-    entries = read_entries(ledger)
+    entries = read_entries(folder.ledger)
     if entries and entries[0].get("kind") == "store":
         raise UseError(
             f"{path} is a user store, not a run: its ledger tells of all runs on it",
             hint=f"for the sum over its runs: userdp account --ledger {path}",
         )
-    plan = plan_of(ledger, entries)
-    facts = entries[0].get("facts", {})
-    unsafe = bool(facts.get("unsafe_seeds"))
-    found = claim(ledger)
-    config, train = _read_config(path / CONFIG), _read_train(path / TRAIN)
+    claimed = claim_of(folder.ledger, entries)
+    facts, train = entries[0].get("facts", {}), folder.read_train()
+    owners, against = _store_facts(facts.get("store_facts"))
     return RunFacts(
         path=path,
         name=path.resolve().name,
-        claim=found,
-        plan=plan,
+        claim=claimed,
+        plan=claimed.plan,
         run_id=str(entries[0].get("run_id", "")),
         finished=entries[-1]["kind"] == "finish",
-        unsafe_seeds=unsafe,
+        unsafe_seeds=bool(facts.get("unsafe_seeds")),
         noise_samplers=samplers_of(entries),
         store=facts.get("store"),
         version=str(facts.get("userdp", "unknown")),
-        settings=_settings({**train, **config}),
-        ledger_digest=hashlib.sha256(ledger.read_bytes()).hexdigest(),
+        settings=_settings({**train, **facts}),
+        ledger_digest=hashlib.sha256(folder.ledger.read_bytes()).hexdigest(),
         train={key: _shown(key, str(train[key])) for key in ("model", "selection") if key in train},
         released=read_releases(path),
+        owners=owners,
+        filtered_against=against,
     )
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    """A run's config.json; empty if the file is not there."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UseError(f"cannot read {path}: {error}") from error
-    return values if isinstance(values, dict) else {}
-
-
-def _read_train(path: Path) -> dict[str, Any]:
-    """The options in a run's train.toml; empty if the file is not there."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UseError(f"cannot read {path}: {error}") from error
-    options = values.get("train")
-    return dict(options) if isinstance(options, dict) else {}
+def _store_facts(facts: Any) -> tuple[str | None, tuple[str, ...]]:
+    """How the store was made: ``owners`` and ``filtered_against`` of `RunFacts`."""
+    facts = facts if isinstance(facts, dict) else {}
+    owners, against = facts.get("owners"), facts.get("filtered_against_private")
+    return (
+        owners[:_LONGEST] if isinstance(owners, str) else None,
+        tuple(str(name)[:_LONGEST] for name in against) if isinstance(against, list) else (),
+    )
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, str]:
@@ -228,4 +215,4 @@ def _settings(given: Mapping[str, Any]) -> dict[str, str]:
 def _shown(key: str, value: str | float) -> str:
     if key == "model":
         return PurePath(str(value)).name or "unknown"  # a folder's place is nobody's business
-    return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:_LONGEST]

@@ -46,11 +46,11 @@ class Point:
         return self.run.guarantee.epsilon
 
     @property
-    def budget(self) -> str:
-        """The ε that was aimed at, or else the claimed one: names a panel."""
+    def budget(self) -> float:
+        """The ε that was aimed at, or else the claimed one."""
         assert self.run.plan is not None
         aimed = self.run.plan.budget.target_epsilon if self.run.claim.is_of_plan else None
-        return f"{aimed or self.epsilon:.3g}"
+        return aimed or self.epsilon
 
     @property
     def gradients(self) -> float:
@@ -65,16 +65,15 @@ def trade_offs(
 
     Guarantee: no plot holds two units or adjacencies, nor losses on different people.
     """
-    facts = {run.path: found for run, found in zip(runs, operator, strict=True)}
+    facts = {run.path: one for run, one in zip(runs, operator, strict=True)}
     plots: list[Plot] = []
     for group in comparison.groups:
         people: dict[tuple[object, ...], list[Point]] = {}
         for run in group:
-            found = facts[run.path]
-            if found.after is not None and run.plan is not None:
-                base = found.before.loss if found.before else None
-                point = Point(run=run, loss=found.after.loss, base=base)
-                people.setdefault(_people(run, found.after), []).append(point)
+            before, after = facts[run.path].before, facts[run.path].after
+            if after is not None and run.plan is not None:
+                point = Point(run=run, loss=after.loss, base=before.loss if before else None)
+                people.setdefault(_people(run, after), []).append(point)
         for points in people.values():
             if len(points) > 1:
                 plots += _plots(points, first=len(plots))
@@ -91,7 +90,7 @@ def _plots(points: Sequence[Point], *, first: int) -> list[Plot]:
         *_panels(
             points,
             key="by-epsilon",
-            panel=lambda point: f"{point.gradients:,.3g}",
+            panel=lambda point: point.gradients,
             title="Loss against ε at {} gradients",
             x=lambda point: point.epsilon,
             x_label="ε claimed",
@@ -106,7 +105,7 @@ def _plots(points: Sequence[Point], *, first: int) -> list[Plot]:
         ),
     ]
     if panels:
-        return [_keyed(plot, first + number) for number, plot in enumerate(panels)]
+        return [replace(plot, key=f"{plot.key}-{n}") for n, plot in enumerate(panels, start=first)]
     return [_scatter(points, key=f"trade-off-{first}")]
 
 
@@ -114,28 +113,29 @@ def _panels(
     points: Sequence[Point],
     *,
     key: str,
-    panel: Callable[[Point], str],
+    panel: Callable[[Point], float],
     title: str,
     x: Callable[[Point], float],
     x_label: str,
 ) -> list[Plot]:
     """A plot for each panel with a line of two points or more, all on one scale of loss."""
-    by_panel: dict[str, list[Point]] = {}
+    by_panel: dict[float, list[Point]] = {}
     for point in points:
-        by_panel.setdefault(panel(point), []).append(point)
+        # Three digits tell panels apart: runs of one budget differ in what calibration left over.
+        by_panel.setdefault(float(f"{panel(point):.3g}"), []).append(point)
     limits = _limits(points)
     plots = []
-    for name in sorted(by_panel, key=lambda name: float(name.replace(",", ""))):
-        series = _series(by_panel[name], x)
+    for value, members in sorted(by_panel.items()):
+        series = _series(members, x)
         if any(len(set(line.xs)) > 1 for line in series):
             plots.append(
                 Plot(
                     key=key,
-                    title=title.format(_plain(name)),
+                    title=title.format(f"{value:,.0f}" if value >= 1000 else f"{value:g}"),
                     x_label=x_label,
                     y_label=LOSS,
                     series=tuple(series),
-                    level=_base(by_panel[name]),
+                    level=_base(members),
                     y_limits=limits,
                 )
             )
@@ -176,13 +176,3 @@ def _limits(points: Sequence[Point]) -> tuple[float, float]:
     values = [p.loss for p in points] + [p.base for p in points if p.base is not None]
     room = 0.08 * (max(values) - min(values) or 1.0)
     return min(values) - room, max(values) + room
-
-
-def _keyed(plot: Plot, number: int) -> Plot:
-    return replace(plot, key=f"{plot.key}-{number}")
-
-
-def _plain(name: str) -> str:
-    """A number of a panel without an exponent: "5.12e+04" as "51,200"."""
-    value = float(name.replace(",", ""))
-    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"

@@ -6,11 +6,11 @@
       sweep.json       0600: the request, its id; fixed before the first run
       trials.json      0600: the candidate of each trial; drawn once, never again
       operator.jsonl   0600: a line per score
-      plans/           0700: a plan file per trial
+      plans/           0700: a plan file and a file of other options per trial
       logs/            0700: what each trial said
       trial-001/ …     0700: the runs
-      winner/          shareable, once it is copied out: the released weights, config.json, and a
-                       ledger whose claim is that of the tuning
+      winner/          shareable, once it is copied out: the released weights, plan.json,
+                       train.toml, and a ledger whose claim is that of the tuning
 """
 
 from __future__ import annotations
@@ -19,19 +19,42 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from userdp import files
 from userdp.accounting.repetitions import Repetitions
 from userdp.codec import decode, encode
 from userdp.errors import UseError
+from userdp.ledger import RunFolder
+from userdp.ledger.folder import train_toml
 from userdp.ledger.run import write_winner
 from userdp.sweeping.request import Candidate, SweepRequest
 from userdp.sweeping.scores import Score
-from userdp.training.runs import RunFolder
 
-SCHEMA = "userdp.sweep/1"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Begun:
+    """What sweep.json holds: the request, and what a resumed sweep must share with it."""
+
+    schema: ClassVar[str] = "userdp.sweep/2"
+
+    sweep_id: str
+    store: str
+    request: SweepRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scored:
+    """A line of operator.jsonl."""
+
+    kind: ClassVar[str] = "score"
+
+    trial: int
+    settings: Mapping[str, Any]
+    score: Score
 
 
 class SweepFolder:
@@ -56,26 +79,18 @@ class SweepFolder:
                 f"there is a sweep at {self.path} already",
                 hint="go on with it with --resume, or choose another --out",
             )
-        others = [
-            found.name
-            for found in self.path.iterdir()
-            if found != self.lock and not found.name.startswith(files.TEMPORARY)
-        ]
-        if others:
+        if any(
+            path != self.lock and not path.name.startswith(files.TEMPORARY)
+            for path in self.path.iterdir()
+        ):
             raise UseError(
                 f"{self.path} is not empty and holds no sweep: nothing of it is overwritten",
                 hint="choose another --out",
             )
         files.operator_folder(self.path)  # the caller may have made it, open to others
-        sweep_id = secrets.token_hex(8)
-        values = {
-            "schema": SCHEMA,
-            "sweep_id": sweep_id,
-            "store": store_digest,
-            "request": encode(request),
-        }
-        files.write_json(self.sweep, values, mode=files.OPERATOR_FILE)
-        return sweep_id
+        begun = _Begun(sweep_id=secrets.token_hex(8), store=store_digest, request=request)
+        files.write_json(self.sweep, encode(begun), mode=files.OPERATOR_FILE)
+        return begun.sweep_id
 
     def kept(self, store_digest: str) -> tuple[str, SweepRequest]:
         """The id and the request of the sweep here.
@@ -83,24 +98,18 @@ class SweepFolder:
         Raises:
             UseError: there is none, or it is on another store.
         """
-        try:
-            values = json.loads(self.sweep.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UseError(
-                f"there is no sweep at {self.path} to resume", hint="leave out --resume"
-            ) from None
-        except ValueError as error:
-            raise UseError(f"{self.sweep} is damaged: {error}") from error
-        if values.get("schema") != SCHEMA:
-            raise UseError(f"{self.sweep} is of another version of userdp", hint="update userdp")
+        if not self.sweep.exists():
+            raise UseError(f"there is no sweep at {self.path} to resume", hint="leave out --resume")
+        values = files.read_json(self.sweep, what="a sweep")
+        begun = decode(_Begun, values, what=f"the sweep in {self.sweep}")
         files.operator_folder(self.path)
-        if values["store"] != store_digest:
+        if begun.store != store_digest:
             raise UseError(
                 f"the store is not the one that the sweep at {self.path} began with: its trials "
                 "could not be compared",
                 hint="resume with that store, or begin a new sweep",
             )
-        return values["sweep_id"], decode(SweepRequest, values["request"], what="the sweep")
+        return begun.sweep_id, begun.request
 
     def trials(self, count: int, repetitions: Repetitions | None) -> list[int]:
         """The candidate of each trial, by its place in the grid.
@@ -115,8 +124,7 @@ class SweepFolder:
                 else [secrets.randbelow(count) for _ in range(repetitions.draw())]
             )
             files.write_json(self.drawn, {"candidates": chosen}, mode=files.OPERATOR_FILE)
-        values = json.loads(self.drawn.read_text(encoding="utf-8"))
-        return [int(place) for place in values["candidates"]]
+        return [int(place) for place in files.read_json(self.drawn, what="trials")["candidates"]]
 
     def run(self, number: int) -> RunFolder:
         """The run of a trial, from 1."""
@@ -128,23 +136,20 @@ class SweepFolder:
         files.operator_folder(folder)
         return folder / f"trial-{number:03d}.log"
 
-    def write_plan(self, number: int, candidate: Candidate) -> Path:
-        """The plan file of a trial."""
+    def write_settings(self, number: int, candidate: Candidate) -> tuple[Path, Path]:
+        """The plan file of a trial, and the file of its other options."""
         folder = self.path / "plans"
         files.operator_folder(folder)
-        path = folder / f"trial-{number:03d}.json"
-        files.write_json(path, encode(candidate.plan), mode=files.OPERATOR_FILE)
-        return path
+        plan, config = (folder / f"trial-{number:03d}.{end}" for end in ("json", "toml"))
+        files.write_json(plan, encode(candidate.plan), mode=files.OPERATOR_FILE)
+        options = train_toml(encode(candidate.config))
+        files.write_file(config, options.encode(), mode=files.OPERATOR_FILE)
+        return plan, config
 
     def note(self, number: int, candidate: Candidate, score: Score) -> None:
         """Keep a score, on the disk before it is shown."""
-        line = {
-            "kind": "score",
-            "trial": number,
-            "settings": candidate.settings,
-            **score.to_dict(),
-        }
-        files.append_line(self.operator, line)
+        line = _Scored(trial=number, settings=candidate.settings, score=score)
+        files.append_line(self.operator, encode(line))
         files.sync(self.operator)
 
     def scores(self) -> dict[int, Score]:
@@ -155,31 +160,23 @@ class SweepFolder:
         whole = data.rfind(b"\n") + 1
         if whole != len(data):
             os.truncate(self.operator, whole)
-        lines = [json.loads(line) for line in data[:whole].splitlines()]
-        return {
-            line["trial"]: Score(value=line["value"], loss=line["loss"], note=line["note"])
-            for line in lines
-            if line["kind"] == "score"
-        }
+        lines = [
+            decode(_Scored, json.loads(line), what=f"a line of {self.operator}")
+            for line in data[:whole].splitlines()
+        ]
+        return {line.trial: line.score for line in lines}
 
     def release(self, number: int, request: SweepRequest) -> None:
         """Make ``winner/``, whole or not at all; twice does no harm."""
         if self.winner.exists():
             return
         run = self.run(number)
-        config: dict[str, Any] = {
-            **run.read_config(),
-            "plan_basis": request.in_words,
-            "tuning": str(request.mode),
-        }
         with files.whole_folder(self.winner) as folder:
             for part in (run.model, run.adapter):
                 if part.is_dir():
                     shutil.copytree(part, folder / part.name)
-            files.write_json(folder / run.config.name, config)
             for path in (run.plan, run.train):
                 shutil.copyfile(path, folder / path.name)
-            if request.tuning is None:
-                shutil.copyfile(run.ledger, folder / run.ledger.name)
-            else:
-                write_winner(run.ledger, folder / run.ledger.name, request.tuning)
+            write_winner(
+                run.ledger, folder / run.ledger.name, request.tuning, basis=request.in_words
+            )

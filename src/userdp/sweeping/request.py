@@ -14,9 +14,10 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.plan import FixedGrid, Plan, PrivateSelection, Tuning
+from userdp.plan import Plan, Tuning
 from userdp.plan.origin import in_words, uncovered
 from userdp.plan.tuning import divided, selected
+from userdp.queries.ownership import require_one_owner
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model
 from userdp.training.store_facts import require_covered
@@ -30,7 +31,7 @@ SCORE_SHARE = 0.05
 class TuningMode(StrEnum):
     """How the best candidate is chosen, and so what the winner claims.
 
-    ``NON_PRIVATE``: by an exact loss; the winner claims its own run alone, and says so.
+    ``NON_PRIVATE``: by an exact loss; the winner claims only its own run, and says so.
     ``COMPOSITION``: by DP scores; the winner claims all runs and all scores together.
     ``PRIVATE_SELECTION``: a random number of candidates; the winner claims what choosing costs.
     """
@@ -78,7 +79,7 @@ class SweepRequest:
 
     @property
     def in_words(self) -> str:
-        """How the winner was chosen, for its config.json and its report."""
+        """How the winner was chosen, for its ledger and its report."""
         if self.mode is TuningMode.NON_PRIVATE:
             chosen = (
                 f"non-private tuning on {self.split} ({len(self.candidates)} candidates, of which "
@@ -112,7 +113,7 @@ def grid(
         axes: values of fields of `TrainConfig`, by name.
     """
     used = {name: values for name, values in (axes or {}).items() if values}
-    found = [
+    candidates = [
         Candidate(
             plan=plan if clip is None else replace(plan, clip=replace(plan.clip, l2_norm=clip)),
             config=replace(base, **dict(zip(used, values, strict=True))),
@@ -121,12 +122,12 @@ def grid(
         for clip in (l2_clip_norms or (None,))
         for values in itertools.product(*used.values())
     ]
-    if len(set(found)) < len(found):
+    if len(set(candidates)) < len(candidates):
         raise UseError(
             "two candidates of the grid are alike: that would be one more run for nothing",
             hint="name each value once",
         )
-    return tuple(found)
+    return tuple(candidates)
 
 
 def build_request(
@@ -191,8 +192,8 @@ def build_request(
     delta = min(plan.budget.target_delta for plan in plans)
     if mode is TuningMode.COMPOSITION:
         score = SCORES_SHARE * total / len(plans) if score_epsilon is None else score_epsilon
-        found: Tuning = divided(plans, epsilon=total, delta=delta, score_epsilon=score)
-        return _with(request, found, found.plans)
+        composed = divided(plans, epsilon=total, delta=delta, score_epsilon=score)
+        return _with(request, composed, composed.plans)
     if repetitions is None:
         raise UseError(
             "a private selection needs the mean of its random number of candidates",
@@ -200,15 +201,14 @@ def build_request(
         )
     distinct = tuple(dict.fromkeys(plans))
     score = SCORE_SHARE * total if score_epsilon is None else score_epsilon
-    found = selected(
+    selection = selected(
         distinct, epsilon=total, delta=delta, score_epsilon=score, repetitions=repetitions
     )
-    noisy = dict(zip(distinct, found.plans, strict=True))
-    return _with(request, found, tuple(noisy[plan] for plan in plans))
+    noisy = dict(zip(distinct, selection.plans, strict=True))
+    return _with(request, selection, tuple(noisy[plan] for plan in plans))
 
 
 def _with(request: SweepRequest, tuning: Tuning, plans: tuple[Plan, ...]) -> SweepRequest:
-    assert isinstance(tuning, FixedGrid | PrivateSelection)
     candidates = zip(request.candidates, plans, strict=True)
     return replace(
         request,
@@ -221,11 +221,6 @@ def _require_scores(store: UserStore, bound: float) -> None:
     """DP scores can be drawn here; said before anything is charged."""
     if not 0 < bound <= 1e6:
         raise UseError(f"the loss bound must be greater than 0 and at most 1e6, got {bound!r}")
-    if store.meta.ownership["adjacency"] != "add-or-remove":
-        raise UseError(
-            "this store's records have several owners, and its claims stand under "
-            f"{store.meta.ownership['adjacency']} adjacency: a DP score has no price there",
-            hint="prepare a store with --owners first, or use --tuning non-private",
-        )
+    require_one_owner(store.meta)
     if importlib.util.find_spec("opendp") is None:
         raise UseError("DP scores need the library `opendp`", hint="pip install 'userdp[queries]'")

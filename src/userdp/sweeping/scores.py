@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
-from userdp.ledger import StoreLedger
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.queries.means import GRID, release_means, to_grid
 from userdp.queries.statistics import bounded_sum
 from userdp.training.evaluation import evaluate, user_losses
 from userdp.training.models import read_model, require_fit
-from userdp.training.runs import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +30,6 @@ class Score:
     value: float | None
     loss: float | None = None
     note: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for the operator's file."""
-        return {"value": self.value, "loss": self.loss, "note": self.note}
 
 
 def exact_score(run: RunFolder, store: UserStore, split: Split, *, batch: int) -> Score:
@@ -68,10 +62,10 @@ def released_score(
     if any((charge.query_name or "").endswith(subject) for charge in charged):
         return Score(value=None, note="a crash came between its charge and its answer")
     losses = _losses(run, store, split, batch=batch)
-    found = release_means(
+    mean = release_means(
         store, {"model": losses}, bound=bound, epsilon=epsilon, subject=subject
     ).means["model"]
-    return Score(value=-found.value, loss=found.value)
+    return Score(value=-mean.value, loss=mean.value)
 
 
 def selection_score(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from userdp.sweeping.trials import (
     launcher,
     train_arguments,
 )
-from userdp.training.runs import is_finished
 from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]
@@ -74,8 +73,8 @@ def run_sweep(
 
     Guarantee: ``out/winner`` satisfies the claim of its own ledger. With `TuningMode.COMPOSITION`
     and `TuningMode.PRIVATE_SELECTION` that claim covers the choice, and everything is charged in
-    the store's ledger before it is drawn; with `TuningMode.NON_PRIVATE` it covers the winner's run
-    alone, and its config.json says that the choice was not private.
+    the store's ledger before it is drawn; with `TuningMode.NON_PRIVATE` it covers only the
+    winner's run, and its ledger says that the choice was not private.
 
     Args:
         store: trained on, scored on, charged.
@@ -123,10 +122,10 @@ def run_sweep(
             assert request is not None
             sweep_id = folder.begin(request, digest)
         return _Sweep(
-            store,
-            folder,
-            request,
-            sweep_id,
+            store=store,
+            folder=folder,
+            request=request,
+            sweep_id=sweep_id,
             jobs=jobs,
             tensorboard=tensorboard,
             progress=progress or NoProgress(),
@@ -136,48 +135,39 @@ def run_sweep(
         ).run()
 
 
+@dataclass(kw_only=True)
 class _Sweep:
     """A sweep whose folder this process holds."""
 
-    def __init__(
-        self,
-        store: UserStore,
-        folder: SweepFolder,
-        request: SweepRequest,
-        sweep_id: str,
-        *,
-        jobs: int,
-        tensorboard: bool,
-        progress: Progress,
-        say: Say,
-        launch: Launch,
-        poll: float,
-    ) -> None:
-        self._store = store
-        self._folder = folder
-        self._request = request
-        self._id = sweep_id
-        self._jobs = jobs
-        self._tensorboard = tensorboard
-        self._progress = progress
-        self._say = say
-        self._launch = launch
-        self._poll = poll
-        self._private = isinstance(request.tuning, PrivateSelection)
-        self._trials: list[int] = []
+    store: UserStore
+    folder: SweepFolder
+    request: SweepRequest
+    sweep_id: str
+    jobs: int
+    tensorboard: bool
+    progress: Progress
+    say: Say
+    launch: Launch
+    poll: float
+    trials: list[int] = field(default_factory=list)
+
+    @property
+    def _selects(self) -> bool:
+        """Whether a private selection pays for all trials."""
+        return isinstance(self.request.tuning, PrivateSelection)
 
     def run(self) -> SweepResult:
         """Everything that is not done yet, in order."""
-        tuning = self._request.tuning
+        tuning = self.request.tuning
         if isinstance(tuning, PrivateSelection):
-            charges = StoreLedger(self._store.path)
-            if all(charge.run_id != self._id for charge in charges.charges()):
-                charges.reserve_selection(self._id, tuning)
-        self._trials = self._folder.trials(
-            len(self._request.candidates),
+            charges = StoreLedger(self.store.path)
+            if all(charge.run_id != self.sweep_id for charge in charges.charges()):
+                charges.reserve_selection(self.sweep_id, tuning)
+        self.trials = self.folder.trials(
+            len(self.request.candidates),
             tuning.repetitions if isinstance(tuning, PrivateSelection) else None,
         )
-        self._progress.stage("sweep", sum(self._plan_steps(n) for n in self._numbers()))
+        self.progress.stage("sweep", sum(self._plan_steps(n) for n in self._numbers()))
         failed = self._train()
         if failed:
             number, why = failed[0]
@@ -188,17 +178,17 @@ class _Sweep:
         return self._choose()
 
     def _numbers(self) -> range:
-        return range(1, len(self._trials) + 1)
+        return range(1, len(self.trials) + 1)
 
     def _candidate(self, number: int) -> Any:
-        return self._request.candidates[self._trials[number - 1]]
+        return self.request.candidates[self.trials[number - 1]]
 
     def _plan_steps(self, number: int) -> int:
         return int(self._candidate(number).plan.steps)
 
     def _train(self) -> list[tuple[int, str]]:
         """Finish every trial and score it; those that failed, with their last words."""
-        scored = self._folder.scores()
+        scored = self.folder.scores()
         waiting = deque(number for number in self._numbers() if number not in scored)
         running: dict[int, Process] = {}
         failed: list[tuple[int, str]] = []
@@ -206,14 +196,14 @@ class _Sweep:
         try:
             while waiting or running:
                 for _ in range(len(waiting)):
-                    if len(running) >= self._jobs:
+                    if len(running) >= self.jobs:
                         break
                     number = waiting.popleft()
-                    if is_finished(self._folder.run(number)):
+                    if self.folder.run(number).finished:
                         self._score(number)
-                    elif is_held(self._folder.run(number)):  # it outlived an earlier sweep
+                    elif is_held(self.folder.run(number)):  # it outlived an earlier sweep
                         if number not in told:
-                            self._say(f"trial {number} is still trained by an earlier process")
+                            self.say(f"trial {number} is still trained by an earlier process")
                             told.add(number)
                         waiting.append(number)
                     else:
@@ -223,17 +213,17 @@ class _Sweep:
                     if status is None:
                         continue
                     del running[number]
-                    if is_finished(self._folder.run(number)):
+                    if self.folder.run(number).finished:
                         self._score(number)
-                    elif is_held(self._folder.run(number)):
+                    elif is_held(self.folder.run(number)):
                         waiting.append(number)
                     else:
-                        why = last_words(self._folder.log(number))
-                        self._say(f"trial {number} failed: {why}")
+                        why = last_words(self.folder.log(number))
+                        self.say(f"trial {number} failed: {why}")
                         failed.append((number, f"{why} (exit status {status})"))
-                self._progress.at(sum(self._steps_done(number) for number in self._numbers()))
+                self.progress.at(sum(self._steps_done(number) for number in self._numbers()))
                 if waiting or running:
-                    time.sleep(self._poll)
+                    time.sleep(self.poll)
         finally:
             for process in running.values():
                 process.terminate()
@@ -242,37 +232,36 @@ class _Sweep:
         return failed
 
     def _start(self, number: int) -> Process:
-        candidate, run = self._candidate(number), self._folder.run(number)
+        candidate, run = self._candidate(number), self.folder.run(number)
         # Closed in every mode: a trial is chosen from, and only the winner is copied out.
         files.operator_folder(run.path)
         arguments = train_arguments(
-            self._store.path,
+            self.store.path,
             run,
-            self._folder.write_plan(number, candidate),
-            candidate.config,
-            trial_of=self._id if self._private else None,
-            tensorboard=self._tensorboard,
+            *self.folder.write_settings(number, candidate),
+            trial_of=self.sweep_id if self._selects else None,
+            tensorboard=self.tensorboard,
         )
-        self._say(f"trial {number}: {'resumed' if '--resume' in arguments else 'begun'}")
-        return self._launch(arguments, log=self._folder.log(number))
+        self.say(f"trial {number}: {'resumed' if '--resume' in arguments else 'begun'}")
+        return self.launch(arguments, log=self.folder.log(number))
 
     def _steps_done(self, number: int) -> int:
         """Attempts in a trial's ledger, counted without reading them: for the progress bar."""
         try:
-            return self._folder.run(number).ledger.read_bytes().count(b'"kind":"attempt"')
+            return self.folder.run(number).ledger.read_bytes().count(b'"kind":"attempt"')
         except OSError:
             return 0
 
     def _score(self, number: int) -> None:
-        request, run = self._request, self._folder.run(number)
+        request, run = self.request, self.folder.run(number)
         candidate = self._candidate(number)
         batch = candidate.config.micro_batch
         if request.tuning is None:
-            score = exact_score(run, self._store, request.split, batch=batch)
-        elif self._private:
+            score = exact_score(run, self.store, request.split, batch=batch)
+        elif self._selects:
             score = selection_score(
                 run,
-                self._store,
+                self.store,
                 request.split,
                 epsilon=request.tuning.score_epsilon,
                 bound=request.loss_bound,
@@ -281,23 +270,23 @@ class _Sweep:
         else:
             score = released_score(
                 run,
-                self._store,
+                self.store,
                 request.split,
                 epsilon=request.tuning.score_epsilon,
                 bound=request.loss_bound,
-                subject=f"loss on {request.split}, sweep {self._id} trial {number:03d}",
+                subject=f"loss on {request.split}, sweep {self.sweep_id} trial {number:03d}",
                 batch=batch,
             )
-        self._folder.note(number, candidate, score)
-        self._say(f"trial {number} of {len(self._trials)}: trained and scored")
+        self.folder.note(number, candidate, score)
+        self.say(f"trial {number} of {len(self.trials)}: trained and scored")
 
     def _choose(self) -> SweepResult:
         """The best score, the first of equal ones, and the winner's folder."""
-        if not self._trials:
+        if not self.trials:
             return SweepResult(
-                request=self._request, winner=None, score=None, settings=None, trials=()
+                request=self.request, winner=None, score=None, settings=None, trials=()
             )
-        scores = self._folder.scores()
+        scores = self.folder.scores()
         ranked = sorted(
             (number for number in self._numbers() if scores[number].value is not None),
             key=lambda number: (-_value(scores[number]), number),
@@ -305,12 +294,12 @@ class _Sweep:
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
-        self._folder.release(best, self._request)
+        self.folder.release(best, self.request)
         lost = [number for number in self._numbers() if number not in ranked]
         rows = [
             {
                 "trial": number,
-                "run": str(self._folder.run(number).path),
+                "run": str(self.folder.run(number).path),
                 **self._candidate(number).settings,
                 "loss": scores[number].loss,
                 "note": scores[number].note,
@@ -318,18 +307,18 @@ class _Sweep:
             for number in (*ranked, *lost)
         ]
         return SweepResult(
-            request=self._request,
-            winner=self._folder.winner,
+            request=self.request,
+            winner=self.folder.winner,
             score=scores[best],
             settings=self._candidate(best).settings,
-            trials=() if self._private else tuple(rows),
+            trials=() if self._selects else tuple(rows),
         )
 
 
 def describe(result: SweepResult, store: UserStore) -> dict[str, Any]:
     """The claim of the winner, recomputed from its ledger, and what else may be told to whom."""
     request = result.request
-    found = None if result.winner is None else claim(result.winner / "ledger.jsonl")
+    claimed = None if result.winner is None else claim(result.winner)
     return {
         "tuning": str(request.mode),
         "chosen_by": request.in_words,
@@ -337,7 +326,7 @@ def describe(result: SweepResult, store: UserStore) -> dict[str, Any]:
         "split": str(request.split),
         "candidates": len(request.candidates),
         "score_epsilon": None if request.tuning is None else request.tuning.score_epsilon,
-        **({} if found is None else found.to_dict()),
+        **({} if claimed is None else claimed.to_dict()),
         "winner": None if result.winner is None else str(result.winner),
         "settings": result.settings,
         "score": None if result.score is None else result.score.value,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
 from userdp import files
-from userdp.training.config import TrainConfig
-from userdp.training.runs import RunFolder
+from userdp.errors import FailureError
+from userdp.ledger import RunFolder
+from userdp.ledger.journal import exclusive
 
 
 class Process(Protocol):
@@ -60,15 +59,15 @@ def train_arguments(
     store: Path,
     run: RunFolder,
     plan: Path,
-    config: TrainConfig,
+    config: Path,
     *,
     trial_of: str | None,
     tensorboard: bool,
 ) -> list[str]:
     """The command line of a trial: what its folder holds decides whether it begins or goes on."""
     arguments = ["train", str(store), "--out", str(run.path), "--plan", str(plan)]
+    arguments += ["--config", str(config)]
     arguments.append("--allow-large-delta")  # the sweep has judged its plans
-    arguments += _flags(config)
     if trial_of is not None:
         arguments += ["--trial-of", trial_of]
     if not tensorboard:
@@ -80,17 +79,14 @@ def train_arguments(
 
 def is_held(run: RunFolder) -> bool:
     """Whether a process trains in the folder, such as one that outlived its sweep."""
-    try:
-        descriptor = os.open(run.lock, os.O_RDWR)
-    except OSError:
+    if not run.lock.exists():
         return False
+    held = FailureError(f"{run.path} is held")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        with exclusive(run.lock, refusal=held):
+            return False
+    except FailureError:
         return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def last_words(log: Path) -> str:
@@ -101,19 +97,3 @@ def last_words(log: Path) -> str:
         return "it left no word"
     said = [line for line in lines if line.startswith("error: ")]
     return (said or lines or ["it left no word"])[-1].removeprefix("error: ")[:500]
-
-
-def _flags(config: TrainConfig) -> list[str]:
-    """The options that differ from the defaults."""
-    defaults, flags = TrainConfig(), []
-    for field in fields(TrainConfig):
-        value = getattr(config, field.name)
-        if value == getattr(defaults, field.name):
-            continue
-        name = "--" + field.name.replace("_", "-")
-        if isinstance(value, bool):
-            flags.append(name)
-        else:
-            for one in value if isinstance(value, tuple) else (value,):
-                flags += [name, repr(one) if isinstance(one, float) else str(one)]
-    return flags

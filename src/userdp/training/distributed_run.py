@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -132,10 +131,9 @@ def release_evaluation(
 def _append(path: Path, values: Mapping[str, Any]) -> None:
     line = json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     try:
-        kept = path.read_bytes() if path.exists() else b""
-        files.write_file(path, kept + line)
-    except OSError as error:
+        files.write_file(path, (path.read_bytes() if path.exists() else b"") + line)
+    except FailureError as error:
         raise FailureError(
-            f"cannot write {path}: {error.strerror or os.strerror(error.errno or 0)}; what was "
-            "released is in the store's ledger, and is charged there"
+            f"{error.message}. What was released is in the store's ledger, and is charged there",
+            hint=error.hint,
         ) from error

@@ -302,7 +302,7 @@ class PrivateRun:
         self._moved = False
         if plan.noise.memory and self.done:
             try:
-                self._world.led(self._go_on_with_noise)
+                self._world.on_rank_zero(self._go_on_with_noise)
             except BaseException:
                 self.close()
                 raise
@@ -355,7 +355,7 @@ class PrivateRun:
         self._require_sensitivity(summed)
         self._noise.add_(summed.value, self._noise_std)
         if self.plan.noise.memory:
-            self._world.led(self._keep_noise)
+            self._world.on_rank_zero(self._keep_noise)
         denominator = self.plan.denominator
         if self.plan.clip.form is not ClipForm.THRESHOLD:
             denominator *= self._l2_clip_norm
@@ -441,7 +441,7 @@ class PrivateRun:
                 hint="iterate to the end, or call close() and resume later",
             )
         self._run.finish()
-        if self._world.leads:
+        if self._world.rank == 0:
             forget_noise(self.folder.checkpoints)
         self._run.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from userdp import files
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
+from userdp.ledger.folder import train_toml
 from userdp.ledger.run import is_begun
 from userdp.plan import Plan
 from userdp.version import __version__
@@ -113,7 +113,7 @@ def open_run(
             if plan is not None:
                 plan.save(folder.plan)
             if train is not None:
-                files.write_file(folder.train, _toml("train", train).encode())
+                files.write_file(folder.train, train_toml(train).encode())
             # The last file of a beginning, so that a run that can be resumed has all of them.
             files.write_json(
                 folder.resume,
@@ -188,12 +188,7 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
 
 
 def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
-    try:
-        kept = json.loads(folder.resume.read_bytes())
-    except FileNotFoundError:
-        raise UseError(f"there is no interrupted run at {folder.path}") from None
-    except ValueError as error:
-        raise UseError(f"{folder.resume} is damaged: {error}") from error
+    kept = files.read_json(folder.resume, what="an interrupted run")
     if folder.finished:
         raise UseError(
             f"the run at {folder.path} is finished: its steps are spent",
@@ -217,16 +212,3 @@ def _remove_new(folder: RunFolder) -> None:
         path.unlink(missing_ok=True)
     if not any(folder.path.iterdir()):
         folder.path.rmdir()
-
-
-def _toml(table: str, values: Mapping[str, Any]) -> str:
-    """One TOML table of plain values; those that are None are left out.
-
-    JSON and TOML write strings, numbers, truth values and lists of them alike.
-    """
-    lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in values.items()
-        if value is not None
-    ]
-    return "\n".join([f"[{table}]", *lines, ""])

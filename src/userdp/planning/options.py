@@ -1,0 +1,76 @@
+"""What is asked of the planner, as options; light to import, since the command line shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from userdp.errors import UseError
+from userdp.vocabulary import require_count, require_positive
+
+MOST_NOISE = 0.1
+"""The most noise per coordinate of the mean gradient, in units of the norm of one example's.
+
+Beyond it even a step in which every gradient points the same way has, in that one direction, a
+signal of less than ten standard deviations of the noise; real gradients agree far less.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goals:
+    """What a plan is to achieve.
+
+    Args:
+        budget: B, gradients per step, in expectation.
+        steps: T, noisy updates.
+        algorithm: auto takes the one that adds less noise.
+        l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
+            al. 2024, Section 3).
+        choose_steps: T may change at the same B times T: the most steps whose noise, averaged over
+            all updates, is within 10% of the least.
+        extrapolate: allow group sizes beyond the largest measured, with its norm.
+        most_noise: refuse plans with more noise than this on a coordinate of the mean gradient,
+            in units of the norm of an example's gradient.
+    """
+
+    budget: float
+    steps: int
+    algorithm: Literal["auto", "uls", "els"] = "auto"
+    l2_clip_norm: float | None = None
+    choose_steps: bool = False
+    extrapolate: bool = False
+    most_noise: float = MOST_NOISE
+
+    def __post_init__(self) -> None:
+        require_count("steps", self.steps, at_most=10**9)
+        require_positive("most_noise", self.most_noise)
+        if self.l2_clip_norm is not None:
+            require_positive("l2_clip_norm", self.l2_clip_norm)
+        if self.algorithm not in ("auto", "uls", "els"):
+            raise UseError(f"algorithm must be auto, uls or els, got {self.algorithm!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """The privacy budget, and the public constants that the operator declares.
+
+    Args:
+        epsilon: of everything together: training, and the DP answers that the plan is made from.
+        population: the declared nominal number of users: a public constant that you choose.
+        population_examples: the declared nominal number of examples of all users together; for ELS.
+            Without it every user is taken to hold as many as the cap.
+        median_examples: the declared median of examples per user: the group size of ELS.
+        delta: in (0, 1); by default n^-1.1 of the declared --population-examples or --population.
+        query_share: the share of epsilon set aside for DP answers, fixed before the first of them;
+            by default exactly what the answers used cost.
+        unsafe_exact_counts: read the store's exact counts. The plan and the report then say that it
+            was chosen from non-private statistics: no epsilon covers that choice.
+    """
+
+    epsilon: float
+    population: int | None = None
+    population_examples: int | None = None
+    median_examples: int | None = None
+    delta: float | None = None
+    query_share: float | None = None
+    unsafe_exact_counts: bool = False

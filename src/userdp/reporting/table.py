@@ -1,0 +1,82 @@
+"""`Table`: one description of a table, for the terminal, for Markdown and for HTML alike.
+
+The terminal's rendering is `userdp.cli.output`, HTML's is the macro ``templates/table.html.j2``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from userdp.reporting.markdown import Ready, escaped
+
+MISSING = "–"
+"""Stands in a cell for what is not known, or does not apply."""
+
+_NUMBER = re.compile(r"([-+±−<≤(]*\s*[\d∞–].{0,40}|inf|)$")
+"""Begins as a number does and is short, so that a digest of hexadecimal digits is none."""
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """What a table says, without how it looks.
+
+    Args:
+        rows: a cell for each column. The first names the row. Cells are words, which every
+            rendering escapes, unless they are markup of its own (`Ready`, or MarkupSafe's).
+        columns: headings; a table without headings has none, and two columns: names and values.
+        caption: what is to be seen.
+        key: the heading of the column that matters most.
+        strong: numbers of the rows that matter most, from 0.
+        breaks: numbers of the rows after which a group ends.
+    """
+
+    rows: Sequence[Sequence[str]]
+    columns: Sequence[str] = ()
+    caption: str = ""
+    key: str | None = None
+    strong: Sequence[int] = ()
+    breaks: Sequence[int] = ()
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """For each column, whether it holds numbers, which stand on the right."""
+        width = len(self.rows[0]) if self.rows else len(self.columns)
+        return tuple(
+            bool(at) and all(_NUMBER.match(str(row[at])) for row in self.rows)
+            for at in range(width)
+        )
+
+    @property
+    def markdown(self) -> Ready:
+        """As a pipe table (GitHub Flavored Markdown, Section 4.10)."""
+        width = len(self.numeric)
+        heading, *rows = (
+            f"| {' | '.join(map(escaped, line))} |"
+            for line in (self.columns or [""] * width, *self.rows)
+        )
+        return Ready("\n".join([heading, f"|{'---|' * width}", *rows]))
+
+
+def table_of(
+    items: Iterable[Item], columns: Mapping[str, str | Callable[[Item], Any]], **others: Any
+) -> Table:
+    """A table with a row for each item, whose columns are functions of it.
+
+    Args:
+        items: one for each row.
+        columns: by heading, what stands there: a function of the item, or the name of the value of
+            a mapping. None becomes `MISSING`.
+        others: further fields of `Table`.
+    """
+    readers: list[Callable[[Any], Any]] = [
+        itemgetter(read) if isinstance(read, str) else read for read in columns.values()
+    ]
+    cells = [[read(item) for read in readers] for item in items]
+    rows = [[MISSING if cell is None else cell for cell in row] for row in cells]
+    rows = [[cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows]
+    return Table(rows=rows, columns=tuple(columns), **others)
