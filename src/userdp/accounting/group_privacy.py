@@ -125,14 +125,16 @@ def group_epsilon(
     k, log_delta = require_count("k", k), math.log(require_delta(delta))
     require_positive("max_epsilon", max_epsilon)
 
-    def excess(epsilon: float) -> float:
+    def too_small(epsilon: float) -> bool:
         log_example = math.log(max(_checked(delta_of_epsilon(epsilon)), 5e-324))
         slack = 4e-15 * (1 + k * epsilon - log_example)
-        return log_example + log_factor(conversion, epsilon, k) + slack - log_delta
+        return log_example + log_factor(conversion, epsilon, k) + slack > log_delta
 
-    if excess(0.0) <= 0:
+    if not too_small(0.0):
         return 0.0
-    example = least(excess, start=2.0**-10, most=max_epsilon, smallest=1e-300, relative=1e-12)
+    # Halving, without interpolation: a curve that is floored at its accountant's round-off has
+    # corners, at which a secant leads astray.
+    example = least(too_small, start=2.0**-10, most=max_epsilon, smallest=1e-300, relative=1e-9)
     return math.inf if example is None else math.nextafter(k * example, math.inf)
 
 

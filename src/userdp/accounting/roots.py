@@ -15,12 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from itertools import chain, repeat
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
-# The first stride of `least` is small, since most searches start at a neighbouring answer; none is
-# above 2, since a condition may hold only on an interval (group privacy with a floored curve).
-_STRIDES = (1.35, 1.66, 2.0)
 
 
 def bisect(
@@ -88,9 +84,10 @@ def narrow(
             root = last - second * (last - before) / (second - first)
         if not low < root < high or slow == 3:  # the secant leads nowhere: halve the interval
             root, slow = 0.5 * (low + high), 0
-        # Look a little beyond the root, on the side of the end that is still far from it. So the
-        # last two evaluations fall on both sides of it and end the search.
-        root += 0.05 * tolerance if high - root > tolerance else -0.5 * tolerance
+        else:
+            # Look a little beyond the root, on the side of the end that is still far from it. So
+            # the last two evaluations fall on both sides of it and end the search.
+            root += 0.05 * tolerance if high - root > tolerance else -0.5 * tolerance
         place = min(max(root, low + 0.3 * tolerance), high - 0.3 * tolerance)
         value = excess(place)
         if place in (low, high) or value is None:
@@ -112,7 +109,8 @@ def least(
     """About the least positive number at which a falling ``excess`` is at most 0.
 
     Args:
-        excess: positive below some number, at most 0 above it; see `narrow`.
+        excess: positive below some number, at most 0 above it, or on an interval of which the
+            upper end is more than twice the lower one; see `narrow`.
         start: where to look first; > 0. A neighbouring answer saves evaluations.
         most: the largest number tried.
         smallest: the smallest number tried; it is the result if ``excess`` is at most 0 there.
@@ -123,15 +121,14 @@ def least(
     """
     excess = cache(excess)
     low = high = min(max(start, smallest), most)
-    strides = chain(_STRIDES, repeat(_STRIDES[-1]))
     while excess(high) > 0:
         if high >= most:
             return None
-        low, high = high, min(high * next(strides), most)
+        low, high = high, min(2 * high, most)
     while excess(low) <= 0:
         if low <= smallest:
             return low
-        low, high = max(low / next(strides), smallest), low
+        low, high = max(low / 2, smallest), low
     return narrow(excess, low, high, relative=relative)[1]
 
 
