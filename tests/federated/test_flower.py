@@ -271,6 +271,16 @@ def test_in_this_process_the_same_steps_are_charged(tmp_path):
     assert (found.guarantee, found.steps) == (made.guarantee(), {0: 4, 1: 4, 2: 4})
 
 
+def test_a_silos_app_can_be_sent_to_another_process(tmp_path):
+    """Flower's simulation engine pickles it; what it cannot pickle would wait for all silos."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    folder = federation(tmp_path, plan())
+    grid = HereGrid(folder, 3)
+    grid.app = cloudpickle.loads(cloudpickle.dumps(grid.app))
+    run(folder, grid)
+    assert claim_of(folder).complete
+
+
 @pytest.mark.slow
 def test_flowers_simulation_engine_runs_the_plan(tmp_path):
     pytest.importorskip("ray")

@@ -8,7 +8,6 @@ what an item holds refuses nothing.
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from userdp.errors import UserdpError
-from userdp.federated.models import build_model, weights_of
+from userdp.federated.models import shared_model, weights_of
 from userdp.federated.rounds import Weights
 from userdp.federated.silo import Silo, read_silo, silo_folder
 
@@ -25,8 +24,6 @@ ARRAYS, CONFIG = "arrays", "config"
 REFUSALS = ("another federation", "another model", "not in the plan", "failed")
 
 _log = logging.getLogger(__name__)
-_built = lru_cache(maxsize=1)(build_model)
-"""A process that answers many messages asks a model only once whether it keeps rows apart."""
 
 
 def client_app(federation: Path | None = None) -> ClientApp:
@@ -45,7 +42,7 @@ def client_app(federation: Path | None = None) -> ClientApp:
         folder, index = _place(context, federation)
         try:
             plan = read_silo(folder, index)
-            model = describe(weights_of(_built(plan.model)[0]))
+            model = describe(weights_of(shared_model(plan.model)[0]))
         except Exception:  # its words may hold data: the server gets a fixed phrase
             _log.exception("silo %d cannot take part", index)
             return _refuse(message, "failed", index)
@@ -67,7 +64,7 @@ def client_app(federation: Path | None = None) -> ClientApp:
             plan = read_silo(folder, index)
             if config["plan"] != plan.digest:
                 return _refuse(message, "another federation", index)
-            model, loss = _built(plan.model)
+            model, loss = shared_model(plan.model)
             silo = Silo(folder, index, model=model, loss=loss)
             try:
                 number = int(config["round"])

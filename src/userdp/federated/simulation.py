@@ -178,9 +178,9 @@ def measure(folder: Path, plan: FederationPlan) -> dict[str, float]:
                 unreadable += int((units.input_ids[:, :1] >= plan.model.classes).sum())
             right += accuracy(model, held) * len(held)
         if len(held):
-            found = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
-            losses += found.loss * found.tokens
-            targets, items = targets + found.tokens, items + found.examples
+            evaluation = evaluate(model, store, Split.HELD_OUT_EXAMPLES, loss=loss)
+            losses += evaluation.loss * evaluation.tokens
+            targets, items = targets + evaluation.tokens, items + evaluation.examples
     measured = {
         "loss": losses / max(1, targets),
         "held_out_items": items,
