@@ -12,10 +12,12 @@ arithmetic: compare two commits on one machine.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import random
 import tempfile
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,9 +75,8 @@ def _records(path: Path, *, owners: bool) -> Path:
 def _store(folder: Path, name: str, *options: str) -> UserStore:
     records = _records(folder / f"{name}.jsonl", owners=bool(options))
     out = folder / name
-    code = userdp(
-        ["prepare", str(records), "--out", str(out), "--seq-len", "16", *options, "--json"]
-    )
+    with redirect_stdout(io.StringIO()):  # what is printed here are the figures of the runs alone
+        code = userdp(["prepare", str(records), "--out", str(out), "--seq-len", "16", *options])
     assert code == 0, code
     return UserStore.open(out, fixed_graph=True)
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from userdp import files
 from userdp.cli.app import run as userdp
 from userdp.ledger import RunFolder
-from userdp.training import files
 from userdp.training.models import BASE_MODEL
 
 STEPS = 1100

@@ -162,28 +162,28 @@ def test_a_bad_budget_gets_numbers_and_the_nearest_feasible_one():
 
 
 def test_the_nearest_compute_budget_is_feasible():
-    asked = request(privacy=PrivacyBudget(epsilon=0.5, delta=1e-6), compute=8.0)
+    asked = request(privacy=PrivacyBudget(epsilon=0.5, delta=1e-6), budget=8.0)
     asked = replace(asked, population=declared("population", 2000), most_noise=0.05)
     asked = replace(asked, norms=synthetic_norms(most=2), median_examples=None)
     with pytest.raises(UseError) as caught:
         propose(asked)
     budget = int(re.search(r"--budget (\d+)", caught.value.hint)[1])
     assert budget > 8
-    found = propose(replace(asked, compute=float(budget), algorithm="uls"))
+    found = propose(replace(asked, budget=float(budget), algorithm="uls"))
     assert found.prediction["noise_to_signal"] <= 0.05
 
 
 def test_a_budget_that_no_noise_meets_is_refused():
-    error = refused(privacy=PrivacyBudget(epsilon=1e-9, delta=1e-12), compute=1000.0, steps=1000)
+    error = refused(privacy=PrivacyBudget(epsilon=1e-9, delta=1e-12), budget=1000.0, steps=1000)
     assert "out of reach" in error.message
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compute": 0.5}, "budget"),
-        ({"compute": math.nan}, "budget"),
-        ({"compute": 8_001.0}, "8000"),
+        ({"budget": 0.5}, "budget"),
+        ({"budget": math.nan}, "budget"),
+        ({"budget": 8_001.0}, "8000"),
         ({"steps": 0}, "steps"),
         ({"population": declared("population", 0)}, "population"),
         ({"population": declared("population", math.nan)}, "population"),
