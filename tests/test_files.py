@@ -35,15 +35,18 @@ def test_an_operators_folder_that_is_there_already_is_closed(tmp_path):
 def test_an_operators_file_is_never_open_whatever_a_killed_process_left(
     tmp_path, monkeypatch, umask
 ):
+    """A file of the same name that others hold open is replaced, not written to."""
     path = tmp_path / "scores"
     path.write_text("left by a killed process")
     path.chmod(0o666)
     with path.open() as reader, made_with(umask, monkeypatch):
-        with files.new_operator_file(path) as file:
+        with files.whole_file(path, mode=files.OPERATOR_FILE) as file:
             file.write(b"secret")
+            assert {mode(part) for part in tmp_path.iterdir() if part != path} == {0o600}
         assert reader.read() == "left by a killed process"
     assert mode(path) == 0o600
     assert path.read_bytes() == b"secret"
+    assert [part.name for part in tmp_path.iterdir()] == ["scores"]
 
 
 def test_broken_twin_a_folder_that_is_closed_after_it_was_made_is_caught(tmp_path, monkeypatch):

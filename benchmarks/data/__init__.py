@@ -21,7 +21,7 @@ Parts, each reported on its own:
             same), and drawn and looked up in the index alone at 1e8. Each is gathered twice: the
             first time finds its pages in memory but perhaps not in the process's page table
             (page faults, at most a few per row whatever the store's size), the second time does.
-``flat``    RSS over 10,000 steps of draw and gather behind `Prefetch`.
+``flat``    RSS over 10,000 steps of draw and gather worked `ahead`.
 
 Wall seconds of a noisy machine: each timing is the least of several, ratios are taken between
 neighbouring runs. ``--quick`` ends within 50 s on two cores: small sizes, no Beam unless named.

@@ -14,22 +14,20 @@ from benchmarks.data.stores import sampler_of, write_store
 
 
 def flat(folder: Path, steps: int) -> dict[str, Any]:
-    from userdp.data.prefetch import Prefetch
+    from userdp.data.ahead import ahead
 
     split = write_store(folder / "flat", np.full(2000, 10), 32).split("train")
     sampler = sampler_of(split.counts, 64)
 
-    def step() -> Any:
+    def step(_: int) -> Any:
         cohort = sampler.draw()
         return split.gather(cohort.users, cohort.examples)
 
     seen = {}
     began = time.perf_counter()
-    with Prefetch(step) as ahead:
-        for number in range(1, steps + 1):
-            ahead.next()
-            if number in (steps // 10, steps):
-                seen[number] = rss_mb()
+    for number, _ in ahead(step, range(1, steps + 1)):
+        if number in (steps // 10, steps):
+            seen[number] = rss_mb()
     first, last = seen.values()
     result = {"steps": steps, "rss_mb": seen, "growth_mb": last - first,
               "seconds_per_step": (time.perf_counter() - began) / steps}  # fmt: skip

@@ -32,6 +32,31 @@ def require_place(path: Path, *, name: str = "") -> None:
         raise UseError(f"there is no folder {path.parent} to put {path.name} in")
 
 
+@contextmanager
+def whole_file(path: Path, *, mode: int = SHAREABLE_FILE) -> Iterator[IO[bytes]]:
+    """A file to write that becomes ``path`` when the block ends well, and vanishes otherwise.
+
+    Its mode holds from the first moment on: what a killed process left is never reused.
+
+    Raises:
+        UseError: no file can be put there.
+    """
+    require_place(path)
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        sync(path.parent)
+
+
 def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
     """Write ``path`` atomically: temporary file, sync, rename.
 
@@ -39,37 +64,14 @@ def write_file(path: Path, data: bytes, *, mode: int = SHAREABLE_FILE) -> None:
         UseError: no file can be put there.
         FailureError: the disk refused; ``path`` is what it was before.
     """
-    require_place(path)
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        finally:
-            sync(path.parent)
+        with whole_file(path, mode=mode) as file:
+            file.write(data)
     except OSError as error:
         raise FailureError(
             f"cannot write {path}: {error.strerror}; what was there is unchanged",
             hint="free some space, or choose another place",
         ) from error
-
-
-def new_operator_file(path: Path) -> IO[bytes]:
-    """A file to write that only its owner could open, from the first moment on.
-
-    What a killed process left at ``path`` is removed, not reused: its mode might be another, and
-    whoever holds it open would read on.
-    """
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OPERATOR_FILE)
-    return os.fdopen(descriptor, "wb")
 
 
 def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_FILE) -> None:

@@ -1,5 +1,7 @@
 """Scores are exact functions of private text: nobody but the operator can ever open their file."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -42,5 +44,12 @@ def test_broken_twin_a_file_of_scores_that_is_closed_afterwards_is_caught(
     tmp_path, folder, monkeypatch
 ):
     store = toy_store(tmp_path / "data")
-    monkeypatch.setattr(scores_module, "new_operator_file", lambda path: path.open("wb"))
-    assert ".scores.arrow.partial" in written(store, folder, monkeypatch, 0o022)
+
+    @contextmanager
+    def closed_afterwards(path, *, mode):
+        with path.open("wb") as file:
+            yield file
+        path.chmod(mode)
+
+    monkeypatch.setattr(scores_module, "whole_file", closed_afterwards)
+    assert "scores.arrow" in written(store, folder, monkeypatch, 0o022)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
 from tests.data.corpora import corpus, prepared
 from userdp.data import selections
-from userdp.data.prefetch import Prefetch
 from userdp.data.scores import read_scores, write_scores
 from userdp.data.selections import Strategy, build_selector, select_once
 from userdp.errors import UseError
@@ -177,26 +174,3 @@ def test_scores_belong_to_one_content_and_count_each_example(store, split, score
         select_once(split, G, strategy=Strategy.LOWEST_PERPLEXITY)
     with pytest.raises(UseError, match="draws anew"):
         select_once(split, G, strategy=Strategy.RANDOM_CHUNK)
-
-
-def test_prefetching_gives_each_result_once_in_order_and_holds_few():
-    made = []
-    with Prefetch(lambda: made.append(len(made)) or len(made) - 1, depth=2) as ahead:
-        assert [ahead.next() for _ in range(100)] == list(range(100))
-        assert len(made) <= 100 + 4
-    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
-
-
-def test_prefetching_raises_the_error_in_its_place():
-    numbers = iter([1, 2])
-
-    def produce():
-        value = next(numbers, None)
-        if value is None:
-            raise UseError("dry")
-        return value
-
-    with Prefetch(produce) as ahead:
-        assert [ahead.next(), ahead.next()] == [1, 2]
-        with pytest.raises(UseError, match="dry"):
-            ahead.next()

@@ -265,7 +265,7 @@ def test_a_sum_in_pieces_is_the_sum_of_the_whole_and_gathers_elsewhere(prepared)
     assert all(piece.rows <= 7 for piece in pieces)
     assert np.array_equal(np.concatenate([p.examples for p in pieces]), cohort.examples)
     summed, rows = sum_of_microbatches(pieces, gather, clip)
-    assert threads == {"prefetch"}
+    assert threads == {"ahead_0"}
     whole = clip(collator(cohort))
     assert rows == cohort.rows
     assert summed.sensitivity == whole.sensitivity

@@ -21,7 +21,7 @@ def ahead(
     where its item stands, one of ``items`` at once.
     """
     waiting: deque[tuple[_Item, Future[_Result]]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="ahead") as pool:
         for item in items:
             waiting.append((item, pool.submit(function, item)))
             del item

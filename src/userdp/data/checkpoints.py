@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from userdp.data import format as layout
-from userdp.data.files import replace_bytes
 from userdp.data.index import Index
 from userdp.data.meta import StoreMeta
 from userdp.data.records import Tally
 from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
+from userdp.files import sweep, write_json
 
 SCRATCH = "scratch"
 _STATE = "state.json"
@@ -140,8 +140,7 @@ class Checkpoints:
     def _write(self, state: State) -> None:
         if self._key is not None:
             facts = {name: getattr(state, name) for name in State.__slots__}
-            content = json.dumps({"key": self._key, **facts})
-            replace_bytes(self._folder / _STATE, content.encode())
+            write_json(self._folder / _STATE, {"key": self._key, **facts})
             self._state = state
 
 
@@ -165,7 +164,7 @@ def clear(folder: Path, meta: StoreMeta, state: State | None) -> None:
     """
     if state is None:
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
-    (folder / f".{layout.META}.partial").unlink(missing_ok=True)
+    sweep(folder)
     segments = range(meta.segments if state is None else state.segments)
     generations = range(max(meta.generation - 1, 0), meta.generation + 1)
     for name, numbers in ((layout.SEGMENTS, segments), (layout.INDEX, generations)):

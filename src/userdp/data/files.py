@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from userdp.files import sync
-
 
 def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
     """One Arrow IPC file of one record batch, synced; it must not exist yet."""
@@ -40,22 +38,6 @@ def read_columns(path: Path) -> dict[str, NDArray[Any]]:
         else table.column(name).chunk(0).to_numpy(zero_copy_only=True)
         for name in table.column_names
     }
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write and sync a file, in place."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_bytes(path: Path, content: bytes) -> None:
-    """Write a file beside ``path``, sync it, and rename it over ``path``."""
-    partial = path.with_name(f".{path.name}.partial")
-    write_bytes(partial, content)
-    partial.rename(path)
-    sync(path.parent)
 
 
 def checksum(path: Path) -> dict[str, Any]:

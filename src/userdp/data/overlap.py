@@ -22,16 +22,16 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from userdp.data.files import replace_bytes
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
 from userdp.errors import UseError
-from userdp.files import new_operator_file, sync
+from userdp.files import OPERATOR_FILE, whole_file, write_json
 from userdp.vocabulary import require_count
 
 _Document = dict[str, Any]
@@ -233,12 +233,9 @@ def filter_file(
     """
     progress = progress or NoProgress()
     told: list[OverlapCounts] = []
-    partial = out.with_name(f".{out.name}.partial")
-    opener = gzip.open if out.name.endswith(".gz") else open
-    try:
-        # Which documents are left is an exact function of the private text: the operator's alone.
-        new_operator_file(partial).close()
-        with opener(partial, "wt", encoding="utf-8") as sink:
+    # Which documents are left is an exact function of the private text: the operator's alone.
+    with whole_file(out, mode=OPERATOR_FILE) as file:
+        with gzip.open(file, "wb") if out.name.endswith(".gz") else nullcontext(file) as sink:
             kept = remove_overlap(
                 _lines(public, progress),
                 private,
@@ -249,8 +246,7 @@ def filter_file(
                 counts=told.append,
             )
             for document in kept:
-                sink.write(json.dumps(document, ensure_ascii=True) + "\n")
-        sync(partial)  # a file is synced as a folder is
+                sink.write(json.dumps(document, ensure_ascii=True).encode() + b"\n")
         (counts,) = told
         provenance = {
             "private_data": private_content,
@@ -260,12 +256,7 @@ def filter_file(
             "warning": "which documents are left depends on the private data: a base model trained "
             "on them depends on it too, and no epsilon of a fine-tuning run covers that",
         }
-        beside = out.with_name(f"{out.name}.provenance.json")
-        replace_bytes(beside, (json.dumps(provenance, indent=2) + "\n").encode())
-        partial.rename(out)
-        sync(out.parent)
-    finally:
-        partial.unlink(missing_ok=True)
+        write_json(out.with_name(f"{out.name}.provenance.json"), provenance)
     return counts
 
 

@@ -9,7 +9,6 @@ Operator-only: scores are exact functions of private records.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.files import new_operator_file
+from userdp.files import OPERATOR_FILE, whole_file
 
 _CONTENT, _SPLIT = b"content_sha256", b"split"
 
@@ -42,23 +41,16 @@ def write_scores(
     """
     facts = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
     schema = pa.schema([("score", pa.float32())], metadata=facts)
-    partial = path.with_name(f".{path.name}.partial")
     written = 0
-    try:
-        with new_operator_file(partial) as sink:
-            with pa.ipc.new_file(sink, schema) as file:
-                for block in blocks:
-                    column = pa.array(block, pa.float32())
-                    file.write_batch(pa.record_batch([column], schema=schema))
-                    written += len(block)
-            sink.flush()
-            os.fsync(sink.fileno())
+    with whole_file(path, mode=OPERATOR_FILE) as sink:
+        with pa.ipc.new_file(sink, schema) as file:
+            for block in blocks:
+                column = pa.array(block, pa.float32())
+                file.write_batch(pa.record_batch([column], schema=schema))
+                written += len(block)
         examples = int(store.split(split).counts.sum())
         if written != examples:
             raise UseError(f"{written} scores came for the {examples} examples of {split}")
-        partial.rename(path)
-    finally:
-        partial.unlink(missing_ok=True)
     return written
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -14,7 +13,7 @@ from typing import Any, Self
 
 from userdp.data import format as layout
 from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state, resume_key
-from userdp.data.files import checksums, replace_bytes, write_bytes
+from userdp.data.files import checksums
 from userdp.data.index import EMPTY, Index
 from userdp.data.meta import StoreMeta, is_store, read_meta
 from userdp.data.near_ids import near_colliding
@@ -24,7 +23,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.files import sync
+from userdp.files import sync, write_file, write_json
 
 _SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
 _NO_TOTALS = {"records_read": 0, "records_stored": 0, "splits": {}}
@@ -205,11 +204,10 @@ class StoreWriter(SegmentWriter):
         shutil.rmtree(self.scratch, ignore_errors=True)
         is_new = self.folder != self._place
         if is_new:
-            write_bytes(self.folder / layout.TOKENIZER, self.tokenizer.content)
+            write_file(self.folder / layout.TOKENIZER, self.tokenizer.content)
         for folder, _, _ in os.walk(self.folder):
             sync(Path(folder))
-        content = json.dumps(meta.to_dict(), indent=2, ensure_ascii=False) + "\n"
-        replace_bytes(self.folder / layout.META, content.encode())
+        write_json(self.folder / layout.META, meta.to_dict())
         if is_new:
             self._move()
 

@@ -10,9 +10,8 @@ only the first micro-batch's gathering more.)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 
-from userdp.data.prefetch import Prefetch
+from userdp.data.ahead import ahead
 from userdp.gradients import ClippedSum, Units
 from userdp.sampling.cohort import Cohort
 
@@ -36,19 +35,13 @@ def sum_of_microbatches(
         gather: from a micro-batch to its rows; may run in another thread.
         clip: the gradient engine.
     """
-    waiting = iter(microbatches)
-
-    def following() -> Units:
-        return gather(next(waiting))
-
-    with ExitStack() as stack:
-        take = following
-        if len(microbatches) > 1:  # a thread is worth its while
-            take = stack.enter_context(Prefetch(following, depth=1)).next
-        units = take()
-        total, rows = clip(units), len(units.lengths)
-        for _ in microbatches[1:]:
-            units = take()
-            total.append(clip(units))
-            rows += len(units.lengths)
+    if len(microbatches) == 1:  # no thread is worth its while
+        units = gather(microbatches[0])
+        return clip(units), len(units.lengths)
+    gathered = ahead(gather, microbatches)
+    _, units = next(gathered)
+    total, rows = clip(units), len(units.lengths)
+    for _, units in gathered:
+        total.append(clip(units))
+        rows += len(units.lengths)
     return total, rows
