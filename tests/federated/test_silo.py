@@ -112,7 +112,7 @@ class DoesNotClip(Silo):
         clip = run._clip
 
         def without(units):
-            means = [rows.double().sub(5).mean(0) for rows, _ in units]
+            means = [rows.double().sub(5).mean(0) for rows, *_ in units]
             return replace(clip(units), value={"w": sum(means, torch.zeros(WIDTH).double())})
 
         run._clip = without
