@@ -68,7 +68,7 @@ def test_invariant_6_twin_a_clip_by_min_or_by_multiplying_with_zero_is_caught(
     _, mixed = units_with_poison(make_rows)
     parameters = list(trainable_parameters(model).values())
     totals = {"min": 0.0, "zero": 0.0}
-    for input_ids, lengths in Units.from_rows(mixed):
+    for input_ids, lengths, _ in Units.from_rows(mixed):
         loss = poisoned(value)(model, input_ids, lengths).mean()
         gradient = torch.autograd.grad(loss, parameters)
         norm = squared_norm(gradient) ** 0.5

@@ -91,7 +91,7 @@ class DrawWatch(DispatchMode):
                 f"the model seeds a generator before it draws ({name}): masks are then known",
                 hint="do not seed inside the model or the loss",
             )
-        begin = self._look()
+        begin = self.look()
         result = func(*args, **kwargs)
         end = _torch_states()
         given = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Generator)]
@@ -107,14 +107,11 @@ class DrawWatch(DispatchMode):
             self.draws.append(Draw(name, first.shape[0] if first.dim() else 0, begin))
         return result
 
-    def _look(self) -> tuple[bytes, ...]:
+    def look(self) -> tuple[bytes, ...]:
+        """The states now; note whether they moved since the last operation."""
         now = _torch_states()
         self.unseen = self.unseen or now not in self._known
         return now
-
-    def finish(self) -> None:
-        """Note what moved since the last operation."""
-        self._look()
 
 
 def _torch_states() -> tuple[bytes, ...]:
@@ -181,7 +178,7 @@ def watching_draws(kind: Draws, rows: int) -> Iterator[None]:
     with watching_host(kind), nullcontext() if watch is None else watch:
         yield
     if watch is not None:
-        watch.finish()
+        watch.look()
         if watch.unseen or not all(draw.first and draw.first % rows == 0 for draw in watch.draws):
             raise _otherwise()
 
@@ -233,7 +230,7 @@ def _watched(model: nn.Module, loss: Loss, units: Units) -> list[Draw] | None:
     before, watch = GeneratorStates.read(), DrawWatch()
     with watch, torch.enable_grad():
         losses = row_losses(loss, model, units.input_ids, units.lengths, units.targets)
-        watch.finish()
+        watch.look()
         drawn = list(watch.draws)
         middle = GeneratorStates.read()
         if losses.requires_grad:

@@ -31,7 +31,7 @@ def run_backward(
     torch.autograd.grad and Tensor.backward would switch modes off while they run, and with these
     the watching of checkpointed layers that are computed again; this is what they call.
     """
-    gradients: tuple[Tensor | None, ...] = _engine_run_backward(
+    return _engine_run_backward(
         (total,),
         (torch.ones_like(total),),
         False,
@@ -40,7 +40,6 @@ def run_backward(
         True,
         accumulate_grad=accumulate,
     )
-    return gradients
 
 
 class FunctionMode(TorchFunctionMode):

@@ -62,12 +62,12 @@ def choose(
 
 def _choice(task: Task) -> Choice:
     if len(task.units) and int(task.units.offsets.diff().min()) > task.micro_batch:
-        return Choice(
-            engine="reference",
-            reason=f"every unit has more than micro_batch = {task.micro_batch} rows: one at a "
-            "time, accumulated over passes, costs no more than an ordinary step",
+        reason: str | None = (
+            f"every unit has more than micro_batch = {task.micro_batch} rows: one at a time, "
+            "accumulated over passes, costs no more than an ordinary step"
         )
-    reason = why_alone(task)
+    else:
+        reason = why_alone(task)
     if reason is not None:
         return Choice(engine="reference", reason=reason)
     trained = sum(task.sizes.values())

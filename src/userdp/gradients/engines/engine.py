@@ -63,9 +63,7 @@ class Task:
 
     def zero(self) -> ClippedSum:
         """The sum to which no unit has been added yet."""
-        return ClippedSum.zero(
-            self.parameters, len(self.units), sensitivity=float(self.l2_clip_norm)
-        )
+        return ClippedSum.zero(self.parameters, len(self.units), sensitivity=self.l2_clip_norm)
 
 
 @dataclass(frozen=True, slots=True)

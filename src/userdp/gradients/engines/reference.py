@@ -39,10 +39,9 @@ def _mean_gradient(
     task: Task, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
 ) -> tuple[list[Tensor], float]:
     """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss."""
-    rows, item_clip_norm = lengths.shape[0], task.item_clip_norm
+    rows, item_clip_norm = len(lengths), task.item_clip_norm
     most = task.micro_batch if item_clip_norm is None else 1
-    mean: list[Tensor] = []
-    mean_loss = 0.0
+    mean, mean_loss = list[Tensor](), 0.0
     for begin in range(0, rows, most):
         here = slice(begin, begin + most)
         width = int(lengths[here].max())

@@ -256,8 +256,8 @@ def _add_weighted(
 def _only(units: Units, kept: Tensor) -> Units:
     """Some of the units."""
     counts = units.offsets.diff()
-    rows = torch.isin(torch.arange(len(units)), kept).repeat_interleave(counts)
-    rows = rows.to(units.lengths.device)
+    mine = torch.isin(torch.arange(len(units)), kept)
+    rows = mine.repeat_interleave(counts).to(units.lengths.device)
     return Units(
         input_ids=units.input_ids[rows],
         lengths=units.lengths[rows],
