@@ -5,6 +5,7 @@ and sums, `get_engine` names faster ways to the same sum; `NoiseSource` adds the
 after that is post-processing.
 """
 
+from userdp.gradients.clip_rules import ClipRule
 from userdp.gradients.clipping import CLIP_MARGIN
 from userdp.gradients.engines import ENGINES, Engine, get_engine
 from userdp.gradients.losses import (
@@ -16,7 +17,6 @@ from userdp.gradients.losses import (
 )
 from userdp.gradients.models import require_uncoupled, trainable_parameters
 from userdp.gradients.noise import NoiseSource
-from userdp.gradients.rules import ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 

@@ -8,11 +8,11 @@ from functools import cached_property
 
 from torch import nn
 
+from userdp.gradients.clip_rules import FLAT, ClipRule
 from userdp.gradients.clipping import require_clip_norm
 from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.models import require_uncoupled, trainable_parameters
-from userdp.gradients.rules import FLAT, ClipRule
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.vocabulary import require_count

@@ -13,12 +13,12 @@ from torch import nn
 from userdp.clip import ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
+from userdp.gradients.clip_rules import layer_clip_norms, layers_of
 from userdp.gradients.clipping import CLIP_MARGIN, squared_norm
 from userdp.gradients.engines import get_engine
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.precision import aim
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.rules import layer_clip_norms, layers_of
 
 MakeModel = Callable[..., nn.Module]
 Rows = list[list[list[int]]]
@@ -116,7 +116,7 @@ def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
 def test_invariant_3_twin_each_layer_clipped_to_the_whole_norm_is_caught(
     name: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from userdp.gradients import rules
+    from userdp.gradients import clip_rules as rules
 
     def unsplit(sizes: dict[str, int], *, l2_clip_norm: float, split: LayerSplit) -> object:
         return dict.fromkeys(layers_of(sizes), l2_clip_norm)
