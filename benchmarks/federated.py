@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.federated_characters import CharacterLSTM, character_tokenizer
 from benchmarks.private_runs import append_row, name_of, read_rows
 from userdp.data.progress import NoProgress
 from userdp.data.records import Record, Tally
@@ -40,9 +41,8 @@ from userdp.federated.plan import FederationPlan, LeafCNN, ModelSpec
 from userdp.federated.rounds import MODEL_FILE, save_weights
 from userdp.federated.silo import STORE, silo_folder
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
-from userdp.papers.marathe.characters import CharacterLSTM, character_tokenizer
 from userdp.papers.marathe.digits import digits
-from userdp.papers.marathe.published import LOCAL_GROUP, Published, Reduction
+from userdp.papers.marathe.published import FLAWS, LOCAL_GROUP, Published
 from userdp.plan import Budget, Plan
 
 RESULTS = Path("docs/results/federated.jsonl")
@@ -202,7 +202,7 @@ def run(name: str, records: Sequence[Record], key: Mapping[str, Any]) -> dict[st
         "charged_steps": plan.charged_steps,
         "epsilon": claimed if local else None,
         "claims": [] if published else [asdict(g) for g in plan.guarantees()],
-        "flaws": "".join(published.flaws) if published else "",
+        "flaws": FLAWS[algorithm] if published else "",
         "seconds": time.process_time() - began,
     }
 
@@ -322,9 +322,7 @@ def published_noise(names: Sequence[str]) -> Iterator[dict[str, Any]]:
                 "learning_rate": 1.0,
                 "model": model_of("digits"),
             }
-            paper = Published.calibrated(
-                declared, reduction=Reduction.LINEAR, rounds=setting["rounds"], **constants
-            )
+            paper = Published.calibrated(declared, rounds=setting["rounds"], **constants)
             tight = FederationPlan.calibrated(
                 replace(declared, group_size=mean_size), rounds=paper.plan.rounds, **constants
             )
@@ -337,7 +335,7 @@ def published_noise(names: Sequence[str]) -> Iterator[dict[str, Any]]:
                 "paper": paper.noise_of_group(3) if by_group else paper.local.noise.multiplier,
                 "tight": tight.local.noise.multiplier,
                 "group_size": mean_size,
-                "flaws": "".join(paper.flaws),
+                "flaws": FLAWS[algorithm],
             }
 
 

@@ -34,7 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.accounting.contour.losses import Law, losses
-from userdp.accounting.contour.phases import Phase, binomial_phase, hypergeometric_phase
+from userdp.accounting.contour.phases import Phase, phase_of
+from userdp.accounting.laws import Binomial, Hypergeometric
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
@@ -81,10 +82,10 @@ def random_law(rng: np.random.Generator) -> Law:
         kind = rng.integers(4)
         if kind == 3:
             batch = int(draw(1, 1e5))
-            return hypergeometric_phase(
-                batch_size=batch,
-                population=batch + int(draw(1, 1e6)),
-                group_size=group,
+            population = batch + int(draw(1, 1e6)) + group
+            return phase_of(
+                Hypergeometric(draws=batch, population=population, marked=group),
+                scale=2.0,
                 noise_multiplier=draw(0.2, 1e3),
                 count=1,
             )
@@ -93,9 +94,8 @@ def random_law(rng: np.random.Generator) -> Law:
         sigma = draw(0.2, 1e3)
         if rng.random() < 0.7:  # e^l turns round near |l| = 0 where σ is a fraction of p G
             sigma = p * group * draw(0.02, 0.5)
-        return binomial_phase(
-            group_size=group,
-            sampling_probability=p,
+        return phase_of(
+            Binomial(trials=group, probability=p),
             noise_multiplier=min(max(sigma, 0.2), 1e3),
             count=1,
         )

@@ -16,24 +16,21 @@ from userdp.accounting import binomial_steps, calibrate
 from userdp.accounting.contour import (
     Direction,
     Phase,
-    binomial_phase,
     delta_bracket,
     delta_curve,
     epsilon_bracket,
-    gaussian_phase,
-    hypergeometric_phase,
+    phase_of,
 )
 from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.closed import gaussian_delta, single_step_delta
 from userdp.accounting.contour.compose import Curve, delta_at
+from userdp.accounting.laws import Binomial, Hypergeometric
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
 def examples(count: int, p: float, sigma: float, group_size: int = 1) -> Phase:
-    return binomial_phase(
-        group_size=group_size, sampling_probability=p, noise_multiplier=sigma, count=count
-    )
+    return phase_of(Binomial(trials=group_size, probability=p), noise_multiplier=sigma, count=count)
 
 
 def mp_pmf(group_size: int, p: float) -> list[mp.mpf]:
@@ -208,7 +205,9 @@ def test_gaussian_closed_form_contains_mpmath(mu: float, epsilon: float) -> None
 
 def test_full_participation_is_the_gaussian_mechanism() -> None:
     whole = epsilon_bracket([examples(100, 1.0, 10.0)], 1e-6)
-    part = epsilon_bracket([gaussian_phase(noise_multiplier=1.0, count=1)], 1e-6)
+    part = epsilon_bracket(
+        [phase_of(Binomial(trials=1, probability=1.0), noise_multiplier=1.0, count=1)], 1e-6
+    )
     assert whole.lower <= part.upper * (1 + 1e-12)
     assert part.lower <= whole.upper * (1 + 1e-12)
 
@@ -262,8 +261,11 @@ def test_heterogeneous_phases_lie_between_their_extremes() -> None:
 
 
 def test_fixed_batches_of_a_large_population_are_nearly_poisson() -> None:
-    fixed = hypergeometric_phase(
-        batch_size=500, population=50_000, group_size=4, noise_multiplier=2.0, count=2000
+    fixed = phase_of(
+        Hypergeometric(draws=500, population=50_004, marked=4),
+        scale=2.0,
+        noise_multiplier=2.0,
+        count=2000,
     )
     poisson = examples(2000, 500 / 50_004, 1.0, 4)
     a, b = epsilon_bracket([fixed], 1e-6), epsilon_bracket([poisson], 1e-6)

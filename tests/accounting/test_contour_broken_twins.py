@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from userdp.accounting.contour import Phase, binomial_phase, line
+from userdp.accounting.contour import Phase, line, phase_of
 from userdp.accounting.contour.compose import Curve, delta_at
 from userdp.accounting.contour.line import Line, make_lines
 from userdp.accounting.contour.plan import plan_nodes
@@ -17,10 +17,11 @@ from userdp.accounting.contour.saddle import Saddle, saddle_at_epsilon
 from userdp.accounting.contour.side import Side, Step, make_side
 from userdp.accounting.contour.split import split_at
 from userdp.accounting.contour.trapezoid import Nodes, compute_nodes, evaluate
+from userdp.accounting.laws import Binomial
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-PHASE = binomial_phase(group_size=8, sampling_probability=0.01, noise_multiplier=1.0, count=2000)
+PHASE = phase_of(Binomial(trials=8, probability=0.01), noise_multiplier=1.0, count=2000)
 EPSILON = 34.0
 
 
@@ -88,9 +89,7 @@ def test_half_shifted_nodes_alone_fall_below_the_truth() -> None:
 
 def test_a_step_chosen_against_the_saddle_estimate_is_not_trusted() -> None:
     # few participations: the saddle-point estimate is wrong by orders of magnitude here
-    phase = binomial_phase(
-        group_size=15, sampling_probability=1.5e-6, noise_multiplier=1.0875, count=341
-    )
+    phase = phase_of(Binomial(trials=15, probability=1.5e-6), noise_multiplier=1.0875, count=341)
     truth = Curve((phase,), remove=True).delta(0.0021)
     assert truth.upper - truth.lower <= 1e-6 * truth.upper
     side = make_side((phase,), remove=True, mass_budget=2e-9 * truth.lower)
@@ -112,7 +111,7 @@ def test_a_strip_that_holds_a_zero_is_rejected_on_every_kind_of_line(make: Any) 
 
 
 def test_half_the_noise_is_caught() -> None:
-    half = binomial_phase(group_size=8, sampling_probability=0.01, noise_multiplier=0.5, count=2000)
+    half = phase_of(Binomial(trials=8, probability=0.01), noise_multiplier=0.5, count=2000)
     assert (
         Curve((half,), remove=True).delta(EPSILON).lower
         > Curve((PHASE,), remove=True).delta(EPSILON).upper

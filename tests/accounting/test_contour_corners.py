@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accounting import corners
-from userdp.accounting.contour import Phase, binomial_phase, compose, delta_bracket, epsilon_bracket
+from userdp.accounting.contour import Phase, compose, delta_bracket, epsilon_bracket, phase_of
 from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.compose import delta_at
 from userdp.accounting.contour.large import large_nodes, small_nodes
@@ -18,6 +18,7 @@ from userdp.accounting.contour.rounding import widened
 from userdp.accounting.contour.side import make_side
 from userdp.accounting.contour.split import choices
 from userdp.accounting.contour.trapezoid import Nodes
+from userdp.accounting.laws import Binomial
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -26,8 +27,8 @@ EPSILON = 4.6631
 
 def rare(steps: int) -> Phase:
     """Rarely hit, many examples: delta is near 1e-56, far below the mass where a tilt ends."""
-    return binomial_phase(
-        group_size=1021, sampling_probability=1.90468e-06, noise_multiplier=1.90296, count=steps
+    return phase_of(
+        Binomial(trials=1021, probability=1.90468e-06), noise_multiplier=1.90296, count=steps
     )
 
 
@@ -58,7 +59,7 @@ def test_broken_twin_a_chernoff_bound_without_the_mass_beyond_its_domain_is_belo
 
 @pytest.mark.parametrize("p", [1e-6, 1e-4, 0.01, 0.5])
 def test_a_billion_steps_with_hardly_any_noise_end_in_a_bracket(p: float) -> None:
-    phase = binomial_phase(group_size=1, sampling_probability=p, noise_multiplier=0.01, count=10**9)
+    phase = phase_of(Binomial(trials=1, probability=p), noise_multiplier=0.01, count=10**9)
     found = epsilon_bracket([phase], 1e-6)
     one = epsilon_bracket([dataclasses.replace(phase, count=1)], 1e-6)
     assert one.lower <= found.upper < math.inf
@@ -68,17 +69,13 @@ def test_a_billion_steps_with_hardly_any_noise_end_in_a_bracket(p: float) -> Non
 @pytest.mark.parametrize("delta", [1e-307, 1e-290, 1e-250])
 def test_a_delta_beyond_what_doubles_hold_still_has_a_finite_upper_bound(delta: float) -> None:
     for p in (1.0, 0.1):
-        phase = binomial_phase(
-            group_size=3, sampling_probability=p, noise_multiplier=2.0, count=10**11
-        )
+        phase = phase_of(Binomial(trials=3, probability=p), noise_multiplier=2.0, count=10**11)
         found = epsilon_bracket([phase], delta)
         assert 0 <= found.lower <= found.upper < math.inf
 
 
 def test_the_slow_setting_needs_few_nodes_because_its_transform_decays() -> None:
-    phase = binomial_phase(
-        group_size=1, sampling_probability=1.6e-5, noise_multiplier=3.2, count=811
-    )
+    phase = phase_of(Binomial(trials=1, probability=1.6e-5), noise_multiplier=3.2, count=811)
     log_delta = math.log(1.6e-57)
     side = make_side((phase,), remove=True, mass_budget=1e-65)
     choice = next(iter(choices(side, 0.002037, log_delta)))

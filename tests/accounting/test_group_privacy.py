@@ -161,7 +161,9 @@ def test_calibrated_noise_is_the_least_within_budget(conversion: Conversion) -> 
     assert delta_of_noise(sigma * (1 - 1e-6), target.epsilon) > target.delta
     assert gaussian_epsilon(k / sigma, delta) < epsilon  # the truth needs less noise
     assert (
-        calibrate_noise(delta_of_noise, epsilon=epsilon, delta=delta, k=k, max_noise_multiplier=0.5)
+        calibrate_noise(
+            lambda sigma, at: delta_of_noise(min(sigma, 0.5), at), epsilon=epsilon, delta=delta, k=k
+        )
         == math.inf
     )
     assert calibrate_noise(delta_of_noise, epsilon=5000.0, delta=1e-6, k=2) == math.inf

@@ -174,10 +174,14 @@ class Overreaching(moment.Moment):
 
     def _place_nodes(self) -> None:
         self.strip = 3.0 * self._claimed
-        base, growth = self._base, self._growth
+        bound, growth = self._bound, self._growth
         self._growth = growth / 9
+
+        def narrower(y: Any, mesh: float = 0, *, inside: bool = False) -> Any:
+            return bound(y / 3 if inside else y, mesh, inside=inside)
+
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self, "_base", lambda y: base(y / 3))
+            patch.setattr(self, "_bound", narrower)
             super()._place_nodes()
         self._growth = growth
 

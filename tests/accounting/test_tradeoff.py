@@ -10,7 +10,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.tradeoff import DeltaCurve, delta_curve
-from userdp.papers.charles.conjecture import Verdict, check_conjecture_1
+from userdp.papers.charles.conjecture_1 import Verdict, verdict_of
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -141,30 +141,19 @@ def oracle_bracket(epsilon: float, *, sigma: float, group_size: int) -> Bracket:
 
 
 def test_conjecture_1_holds_for_one_step() -> None:
-    checks = [
-        check_conjecture_1(
-            lambda e: oracle_bracket(e, sigma=8.0, group_size=8),
-            lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
-            epsilon,
-        )
-        for epsilon in [0.01, 0.1, 1.0, 3.0]
-    ]
-    assert [c.verdict for c in checks] == [Verdict.HOLDS] * 4
+    for epsilon in (0.01, 0.1, 1.0, 3.0):
+        examples = oracle_bracket(epsilon, sigma=8.0, group_size=8)
+        users = oracle_bracket(epsilon, sigma=1.0, group_size=1)
+        assert verdict_of(examples, users) is Verdict.HOLDS
 
 
 def test_conjecture_1_with_less_noise_than_k_sigma_is_seen_to_fail() -> None:
-    checks = [
-        check_conjecture_1(
-            lambda e: oracle_bracket(e, sigma=1.0, group_size=8),
-            lambda e: oracle_bracket(e, sigma=1.0, group_size=1),
-            epsilon,
-        )
-        for epsilon in [0.1, 1.0]
-    ]
-    assert [c.verdict for c in checks] == [Verdict.FAILS] * 2
+    for epsilon in (0.1, 1.0):
+        examples = oracle_bracket(epsilon, sigma=1.0, group_size=8)
+        users = oracle_bracket(epsilon, sigma=1.0, group_size=1)
+        assert verdict_of(examples, users) is Verdict.FAILS
 
 
 def test_conjecture_1_is_undecided_where_brackets_overlap() -> None:
     wide = Bracket(lower=0.0, upper=1.0, accountant="none")
-    check = check_conjecture_1(lambda e: wide, lambda e: wide, 1.0)
-    assert check.verdict is Verdict.UNDECIDED
+    assert verdict_of(wide, wide) is Verdict.UNDECIDED

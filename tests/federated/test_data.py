@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.federated_characters import CHARACTERS, CharacterLSTM, character_tokenizer
 from tests.federated.plans import CNN, NUMBERS, plan
 from tests.federated.toys import images
 from userdp.data.progress import NoProgress
@@ -22,7 +23,6 @@ from userdp.federated.plan import LanguageModel
 from userdp.federated.silo import PLAN_FILE, STORE, Silo
 from userdp.federated.simulation import all_units
 from userdp.gradients import Units, get_engine
-from userdp.papers.marathe.characters import CHARACTERS, CharacterLSTM, character_tokenizer
 from userdp.papers.marathe.digits import digits
 
 USERS = [f"user {number}".encode() for number in range(40)]

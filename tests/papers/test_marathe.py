@@ -48,7 +48,6 @@ def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
     assert (paper.plan.rounds, paper.planned_rounds) == (1, 2)
     largest = max(Counter(record.user for record in part).most_common(1)[0][1] for part in parts)
     assert paper.local.sampling.group_size == largest
-    assert paper.flaws == ("c", "d", "g")
     assert tight.local.sampling.group_size == federations.CAP
     assert 3.99 < tight.guarantee().epsilon <= 4.0
 

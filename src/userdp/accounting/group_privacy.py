@@ -100,13 +100,11 @@ def group_epsilon(
     k: int,
     delta: float,
     conversion: Conversion = Conversion.BEST,
-    *,
-    max_epsilon: float = 1e6,
 ) -> float:
     """The ε of a group of k at ``delta``, from a whole example-level curve δ₁(ε₁).
 
     Guarantee: an upper bound. It is kε₁ for an ε₁ at which f_k(ε₁)·δ₁(ε₁) <= ``delta`` was
-    checked. ``inf`` where no ε₁ up to ``max_epsilon`` does: the curve is flat at its accountant's
+    checked. ``inf`` where no ε₁ up to 1e6 does: the curve is flat at its accountant's
     round-off, or the δ₁ that is needed lies below the smallest double (Ganesh's k >= 9).
 
     Args:
@@ -115,7 +113,6 @@ def group_epsilon(
         k: examples in the group, >= 1.
         delta: the group's δ, in (0, 1).
         conversion: which lemma.
-        max_epsilon: the largest example-level ε tried.
 
     Raises:
         ValueError: a parameter is out of range, or the curve left [0, 1] (NaN included).
@@ -123,7 +120,6 @@ def group_epsilon(
     Source: Ganesh 2024, Section 4, "Vadhan analysis"; Charles et al. 2024, Figure 1.
     """
     k, log_delta = require_count("k", k), math.log(require_delta(delta))
-    require_positive("max_epsilon", max_epsilon)
 
     def too_small(epsilon: float) -> bool:
         log_example = math.log(max(_checked(delta_of_epsilon(epsilon)), 5e-324))
@@ -134,7 +130,7 @@ def group_epsilon(
         return 0.0
     # Halving, without interpolation: a curve that is floored at its accountant's round-off has
     # corners, at which a secant leads astray.
-    example = least(too_small, start=2.0**-10, most=max_epsilon, smallest=1e-300, relative=1e-9)
+    example = least(too_small, start=2.0**-10, most=1e6, smallest=1e-300, relative=1e-9)
     return math.inf if example is None else math.nextafter(k * example, math.inf)
 
 
@@ -177,13 +173,12 @@ def calibrate_noise(
     delta: float,
     k: int,
     conversion: Conversion = Conversion.BEST,
-    max_noise_multiplier: float = 1e6,
 ) -> float:
     """The least noise multiplier for which group privacy gives (``epsilon``, ``delta``) to k.
 
     Guarantee: at the returned σ, δ₁(ε₁) <= δ₁* was checked for the `example_target` (ε₁, δ₁*):
     the side within budget, at most 1e-9 (relative) above the least. ``inf`` where no σ up to
-    ``max_noise_multiplier`` does, or where δ₁* is below the smallest double.
+    1e6 does, or where δ₁* is below the smallest double.
 
     Args:
         delta_of_noise: (σ, ε) -> upper bound of the example-level δ; falling in σ.
@@ -191,7 +186,6 @@ def calibrate_noise(
         delta: the group's, in (0, 1).
         k: examples in the group, >= 1.
         conversion: which lemma.
-        max_noise_multiplier: the largest σ tried.
 
     Raises:
         ValueError: a parameter is out of range, or the curve left [0, 1].
@@ -199,7 +193,6 @@ def calibrate_noise(
     Source: Chua et al. 2024, Algorithm 1, line 2.
     """
     target = example_target(epsilon, delta, k, conversion)
-    require_positive("max_noise_multiplier", max_noise_multiplier)
     if target.delta == 0:
         return math.inf
 
@@ -209,7 +202,7 @@ def calibrate_noise(
             return min(math.log(max(example_delta, 5e-324) / target.delta), 0.0)
         return max(math.log(example_delta / target.delta), 5e-324)
 
-    sigma = least(excess, start=1.0, most=max_noise_multiplier, smallest=1e-6, relative=1e-9)
+    sigma = least(excess, start=1.0, most=1e6, smallest=1e-6, relative=1e-9)
     return math.inf if sigma is None else sigma
 
 

@@ -226,12 +226,19 @@ def _losses(z: Array, p: float, sigma: float, group_size: int) -> tuple[Array, A
     return losses, sizes
 
 
-def _log_moment(power: float, z: Array, h: float, p: float, sigma: float, group_size: int) -> float:
+def _log_moment(
+    power: float, low: float, length: float, h: float, p: float, sigma: float, group_size: int
+) -> float:
     """log E_P[e^{power·ℓ}] by the trapezoidal sum over z, plus what rounding may have taken off.
 
+    The sum goes from z = ``low`` over ``length`` in steps of h; inf where that is too much work.
     The allowance is 16 roundings of the mean magnitude of the exponents (a product, a sum and a
     log each), plus as many for log-sum-exp.
     """
+    count = math.ceil(length / h) + 1
+    if count * (group_size + 1) > _MAX_CELLS:
+        return math.inf
+    z = low + h * np.arange(count, dtype=np.float64)
     losses, sizes = _losses(z, p, sigma, group_size)
     exponent = power * losses - z * z / 2
     value = float(logsumexp(exponent))
@@ -249,11 +256,8 @@ def _log_moment_remove(order: float, p: float, sigma: float, group_size: int) ->
         h = min(2 * math.pi * a / (44.0 + a * a / 2), h)
         log_rarest = float(_binomial(p, group_size)[0].min())
         margin = math.sqrt(2 * (50 + math.log(group_size + 1) - (order - 1) * log_rarest))
-    count = math.ceil((order * group_size / sigma + 10 + margin) / h) + 1
-    if count * (group_size + 1) > _MAX_CELLS:
-        return math.inf
-    z = -10 + h * np.arange(count, dtype=np.float64)
-    return _log_moment(order, z, h, p, sigma, group_size)
+    length = order * group_size / sigma + 10 + margin
+    return _log_moment(order, -10, length, h, p, sigma, group_size)
 
 
 @lru_cache(maxsize=4096)
@@ -262,8 +266,4 @@ def _log_moment_add(order: float, p: float, sigma: float, group_size: int) -> fl
     worst = -group_size * (order - 1) * math.log1p(-p)  # log of the largest e^{-(α-1)ℓ}
     h = min(2 * math.pi * a / (38.0 + a * a / 2 + worst), 2 / 3)
     reach = math.sqrt(2 * (worst + 45.0))  # beyond it lies at most e^worst·Pr[|z| > reach] < 1e-19
-    count = math.ceil(2 * reach / h) + 1
-    if count * (group_size + 1) > _MAX_CELLS:
-        return math.inf
-    z = -reach + h * np.arange(count, dtype=np.float64)
-    return _log_moment(-(order - 1), z, h, p, sigma, group_size)
+    return _log_moment(-(order - 1), -reach, 2 * reach, h, p, sigma, group_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, claim
+from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan, train_config
@@ -170,8 +170,8 @@ def contradictions(again: ExtraRun, claimed: float) -> list[str]:
 
 def _seconds_of(operator: Path) -> float | None:
     """Of all steps in an operator's file; None where there is none."""
-    if not operator.is_file():
-        return None
-    lines = map(json.loads, operator.read_text(encoding="utf-8").splitlines())
-    seconds = [float(line["seconds"]) for line in lines if line.get("kind") == "step"]
-    return sum(seconds) if seconds else None
+
+    def of_line(line: dict[str, Any]) -> float | None:
+        return float(line["seconds"]) if line.get("kind") == "step" else None
+
+    return sum(read_lines(operator, of_line, torn=True)) or None

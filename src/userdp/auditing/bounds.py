@@ -95,10 +95,9 @@ def gaussian_epsilon(
 
     .. math:: \int \max(0, p(x) - e^\varepsilon q(x))\,dx = \delta
 
-    computed on a grid of 12 standard deviations around both means.
+    computed on a grid of 12 standard deviations around both means. Both deviations are
+    above 0.
     """
-    if not (std > 0 and other_std > 0):
-        raise ValueError("both standard deviations must be above 0")
     low = min(mean - 12 * std, other_mean - 12 * other_std)
     high = max(mean + 12 * std, other_mean + 12 * other_std)
     x = np.linspace(low, high, 40_001)

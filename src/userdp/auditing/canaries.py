@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.auditing.copies import copy_user, writer_like
+from userdp.auditing.copies import copy_user, write_user, writer_like
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -61,8 +61,8 @@ def make_canaries(
     natural = min(count // 2, len(held_out.counts))
     people = draw.permutation(len(held_out.counts))[:natural]
     length = store.meta.seq_len
-    end = store.meta.end_of_text_id
-    allowed = np.array([t for t in range(store.meta.vocab_size) if t != end], dtype=np.int64)
+    tokens = np.arange(store.meta.vocab_size)
+    allowed = tokens[tokens != store.meta.end_of_text_id]
     rows = [held_out.gather([user], [0]).row(0).astype(np.int64) for user in people]
     rows += [draw.choice(allowed, length) for _ in range(count - natural)]
     order = draw.permutation(count)
@@ -104,20 +104,12 @@ def copy_with(
         )
     kept = np.sort(order[leave:])
     tally = Tally()
-    masked = store.meta.loss_mask
     with writer_like(store, out) as writer:
         for number in np.flatnonzero(canaries.included):
-            row = canaries.rows[number]
-            writer.user(b"canary%09d" % number)
-            writer.write(
-                Split.TRAIN,
-                np.tile(row, canaries.copies),
-                np.full(canaries.copies, len(row), dtype=np.int64),
-                targets=np.ones(len(row) * canaries.copies, dtype=np.uint8) if masked else None,
-                records=canaries.copies,
-            )
-            tally.read(canaries.copies)
-            tally.store(canaries.copies)
+            tokens = np.tile(canaries.rows[number], canaries.copies)
+            lengths = np.full(canaries.copies, len(canaries.rows[number]), dtype=np.int64)
+            targets = np.ones_like(tokens) if store.meta.loss_mask else None
+            write_user(writer, b"canary%09d" % number, tokens, lengths, targets, tally)
         for user in kept.tolist():
             copy_user(writer, split, user, np.arange(split.counts[user]), tally)
         writer.finish(source={"kind": "audit", "public": False}, tally=tally)

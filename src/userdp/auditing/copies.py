@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,13 +66,32 @@ def copy_user(
         tally: counts them.
     """
     rows = part.gather(np.full(len(examples), user), examples)
-    writer.user(b"user%09d" % part.rows[user])
-    writer.write(
-        Split.TRAIN,
-        rows.tokens,
-        rows.lengths,
-        targets=None if rows.targets is None else rows.targets.astype(np.uint8),
-        records=len(examples),
+    write_user(
+        writer, b"user%09d" % part.rows[user], rows.tokens, rows.lengths, rows.targets, tally
     )
-    tally.read(len(examples))
-    tally.store(len(examples))
+
+
+def write_user(
+    writer: StoreWriter,
+    name: bytes,
+    tokens: NDArray[Any],
+    lengths: NDArray[np.int64],
+    targets: NDArray[Any] | None,
+    tally: Tally,
+) -> None:
+    """Write one user's training examples, one after another.
+
+    Args:
+        writer: of the copy.
+        name: of the user; users come in the order of their names.
+        tokens: whole numbers (sum of ``lengths``,).
+        lengths: int64 (examples,).
+        targets: which tokens the loss counts, as ``tokens``; None in a store without a loss mask.
+        tally: counts them.
+    """
+    count = len(lengths)
+    writer.user(name)
+    mask = None if targets is None else targets.astype(np.uint8)
+    writer.write(Split.TRAIN, tokens, lengths, targets=mask, records=count)
+    tally.read(count)
+    tally.store(count)

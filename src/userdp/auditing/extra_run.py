@@ -166,6 +166,7 @@ def extra_run(
         delta=plan.budget.target_delta,
         confidence=confidence,
     )
+    total = plan.sampling.total_units(store.split(Split.TRAIN).counts)
     steps = audit_steps(seen, plan, worst_move=worst_move)
     return ExtraRun(
         bound=bound,
@@ -175,7 +176,7 @@ def extra_run(
         natural=int(natural.sum()),
         users_left_out=left_out,
         gradients=drawn + canaries + 8 * len(seen.moves),  # of a look: four units, then three
-        planned_gradients=_planned_gradients(store, plan),
+        planned_gradients=plan.steps * plan.sampling.chance(total) * total,
         energy=directions.energy,
         seconds=time.monotonic() - begin,
         false_alarm=min(1.0, steps.false_alarm + (1 - confidence)),
@@ -208,9 +209,3 @@ def _losses(model: nn.Module, units: Units) -> NDArray[np.float64]:
         model.train(was_training)
     losses: NDArray[np.float64] = torch.cat(parts).numpy()
     return losses
-
-
-def _planned_gradients(store: UserStore, plan: Plan) -> float:
-    """Units that the plan's own run draws from this store, in expectation."""
-    total = plan.sampling.total_units(store.split(Split.TRAIN).counts)
-    return plan.steps * plan.sampling.chance(total) * total

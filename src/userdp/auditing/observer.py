@@ -113,33 +113,29 @@ def _largest(vectors: list[dict[str, Tensor]], budget: int) -> dict[str, Tensor]
 
 def watch(run: PrivateRun, directions: Directions | None = None) -> Observed:
     """Put an observer around a run that has not begun; returns what it fills."""
-    counts = np.asarray(run._collator.counts)
-    plan = run.plan
-    ends = np.cumsum(np.minimum(counts, plan.sampling.items))
-    seen = Observed(population=int(ends[-1]) if len(ends) else 0)
-    sampler = _WatchedSampler(run._sampler, seen, ends, by_user=plan.sampling.by_user)
+    sampling, counts = run.plan.sampling, np.asarray(run._collator.counts)
+    starts = np.concatenate([[0], np.cumsum(np.minimum(counts, sampling.items))])
+    seen = Observed(population=int(starts[-1]))
+    sampler = _WatchedSampler(run._sampler, seen, None if sampling.by_user else starts)
     run._sampler = sampler
     run._noise = _WatchedNoise(run, seen, sampler, directions)
     return seen
 
 
 class _WatchedSampler(Sampler):
-    def __init__(
-        self, inner: Sampler, seen: Observed, ends: NDArray[np.int64], *, by_user: bool
-    ) -> None:
+    """Passes every draw on, and notes it. ``starts``: of each user's units, if not users are."""
+
+    def __init__(self, inner: Sampler, seen: Observed, starts: NDArray[np.int64] | None) -> None:
         self.sampling = inner.sampling
-        self._inner, self._seen, self._ends, self._by_user = inner, seen, ends, by_user
+        self._inner, self._seen, self._starts = inner, seen, starts
         self.cohort: Cohort | None = None
 
     def draw(self) -> Cohort:
         cohort = self._inner.draw()
         first = cohort.offsets[:-1]
-        users = cohort.users[first]
-        if self._by_user:
-            units = users
-        else:
-            starts = np.where(users > 0, self._ends[users - 1], 0)
-            units = starts + cohort.examples[first]
+        units = cohort.users[first]
+        if self._starts is not None:
+            units = self._starts[units] + cohort.examples[first]
         self._seen.cohorts.append(units.astype(np.int64))
         self.cohort = cohort
         return cohort

@@ -78,9 +78,8 @@ def roc(
     ]
     tail = (1 - confidence) / 2
     low, high = np.quantile(areas, [tail, 1 - tail])
-    thresholds = np.unique(np.concatenate([members, others]))[::-1]
-    fpr = np.concatenate([[0.0], _reaching(others, thresholds)])
-    tpr = np.concatenate([[0.0], _reaching(members, thresholds)])
+    thresholds = np.array([np.inf, *np.unique(np.concatenate([members, others]))[::-1]])
+    fpr, tpr = _reaching(others, thresholds), _reaching(members, thresholds)
     kept = np.unique(np.linspace(0, len(fpr) - 1, _POINTS).astype(int))
     return Roc(
         members=len(members),

@@ -39,7 +39,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from userdp.accounting.roots import bisect
 from userdp.auditing.observer import Observed
 from userdp.auditing.tails import (
     BinomialSpread,
@@ -143,8 +142,8 @@ def audit_steps(seen: Observed, plan: Plan, *, worst_move: float) -> StepAudit:
     checks = (
         scale,
         _shape(noise),
-        _between_steps(noise),
-        _within_steps(noise, seen.parts),
+        _greatest_cosine("between steps", noise[:_MOST_STEPS], "the first {} steps"),
+        _greatest_cosine("within a step", _places(noise, seen.parts), "{} places"),
         *participation_checks(
             seen.cohorts,
             population=seen.population,
@@ -217,21 +216,17 @@ def _shape(noise: NDArray[np.float32]) -> Check:
     )
 
 
-def _between_steps(noise: NDArray[np.float32]) -> Check:
-    part = noise[:_MOST_STEPS]
-    return _greatest_cosine("noise repeated between steps", part, f"of the first {len(part)} steps")
-
-
-def _within_steps(noise: NDArray[np.float32], parts: list[tuple[int, int]]) -> Check:
-    width = max((end - start for start, end in parts), default=0)
+def _places(noise: NDArray[np.float32], parts: list[tuple[int, int]]) -> NDArray[np.float32]:
+    """All steps' noise at each of the widest places: float32 (places, steps x width)."""
+    width = max(end - start for start, end in parts)
     whole = [noise[:, start:end].reshape(-1) for start, end in parts if end - start == width]
-    places = np.stack(whole) if whole else np.zeros((0, 1), dtype=np.float32)
-    return _greatest_cosine("noise repeated within a step", places, f"of {len(whole)} places")
+    return np.stack(whole)
 
 
-def _greatest_cosine(name: str, noise: NDArray[np.float32], what: str) -> Check:
+def _greatest_cosine(where: str, noise: NDArray[np.float32], rows_are: str) -> Check:
     """Are any two rows alike, or opposite? By the greatest cosine of a pair."""
-    count, dimension = noise.shape
+    name, (count, dimension) = f"noise repeated {where}", noise.shape
+    what = f"of {rows_are.format(count)}"
     pairs = count * (count - 1) // 2
     if not pairs:
         return _blind(name, f"there is no pair {what}", expected=0.0)
@@ -336,14 +331,12 @@ def _number(total: int, *, trials: int, probability: float) -> Check:
     fewest = int(law.ppf(LEVEL / 2)) - 1  # P[X <= fewest] < LEVEL / 2
     most = int(law.isf(LEVEL / 2)) + 1  # P[X >= most] <= LEVEL / 2
 
-    def is_low(q: float) -> bool:
-        return fewest >= 0 and bool(special.bdtr(fewest, trials, q) >= _SURE)
-
-    def is_high(q: float) -> bool:
-        return bool(special.bdtrc(most - 1, trials, q) >= _SURE)
-
-    low = bisect(is_low, probability, 0.0, relative=1e-9, absolute=1e-12)
-    high = bisect(is_high, probability, 1.0, relative=1e-9)
+    # P[X <= fewest] = 1 - I_q(fewest + 1, N - fewest) is 95% at the one, P[X >= most] at the other
+    low, high = 0.0, 1.0
+    if fewest >= 0:
+        low = float(special.betaincinv(fewest + 1, trials - fewest, 1 - _SURE))
+    if most <= trials:
+        high = float(special.betaincinv(most, trials - most + 1, _SURE))
     return _tested(
         name,
         two_sided(float(law.cdf(total)), float(law.sf(total - 1))),
@@ -372,10 +365,9 @@ def _dispersion(
     lowest = law.squares(threshold) / expected if threshold >= 0 else -1.0
     fixed = broken * len(numbers) / expected
     caught = f"a spread of {lowest:.3f} of the claimed or less"
-    power = (
-        f"{caught if threshold >= 0 else 'no small spread, in so few numbers'}; fixed or shuffled "
-        f"batches have {fixed:.3f}" + ("" if fixed <= lowest else ", which it cannot tell")
-    )
+    power = caught if threshold >= 0 else "no small spread, in so few numbers"
+    power += f"; fixed or shuffled batches have {fixed:.3f}"
+    power += "" if fixed <= lowest else ", which it cannot tell"
     return _tested(
         name,
         law.p_value(spread),

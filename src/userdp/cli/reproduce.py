@@ -19,7 +19,5 @@ def reproduce(name: Figure, /, *, out: Path = Path()) -> Answer:
 
     with stderr.status(f"computing {name}"):
         done = compute(name, out)
-    return Answer(
-        values={"name": done.name, "rows": done.rows, "csv": str(done.csv), "png": str(done.png)},
-        parts=[f"{done.rows} rows: {done.csv}, {done.png}"],
-    )
+    line = f"{done['rows']} rows: {done['csv']}, {done['png']}"
+    return Answer(values=done, parts=[line])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from userdp.papers.table import Row
@@ -10,34 +11,38 @@ from userdp.reporting.drawing import panels, save
 
 
 def draw_lines(
-    parts: Mapping[str, Sequence[Row]],
+    rows: Sequence[Row],
     path: Path,
     *,
     title: str,
+    panel: Callable[[Row], str],
     y: str,
     y_label: str,
     x_label: Callable[[str], str],
     x: str = "x",
     line: Callable[[Row], str] = lambda row: str(row["series"]),
     standard_error: str | None = None,
-    in_rows: int = 1,
+    columns: int = 4,
 ) -> None:
-    """A panel for each part, on logarithmic axes (base 2 for the abscissa), written to ``path``.
+    """Lines in panels, on logarithmic axes (base 2 for the abscissa), written to ``path``.
 
     Args:
-        parts: rows by the panel's title.
+        rows: of all panels.
         path: of the picture.
         title: above all panels.
+        panel: the title of the panel that a row belongs to.
         y: the key of the ordinate.
         y_label: its name.
         x_label: the abscissa's name, by the panel's title.
         x: the key of the abscissa.
         line: the line of its panel that a row belongs to; also its label.
         standard_error: the key of y's standard error; 95% intervals are drawn then.
-        in_rows: how many rows of panels.
+        columns: the most panels beside one another.
     """
-    figure, axes = panels(len(parts), rows=in_rows, height=3.6 if in_rows == 1 else 3.0)
-    for axis, (name, part) in zip(axes, parts.items(), strict=True):
+    names = list(dict.fromkeys(map(panel, rows)))
+    figure, axes = panels(len(names), rows=math.ceil(len(names) / columns), height=3.2)
+    for axis, name in zip(axes, names, strict=True):
+        part = [row for row in rows if panel(row) == name]
         for label in dict.fromkeys(map(line, part)):
             here = [row for row in part if line(row) == label]
             axis.errorbar(

@@ -21,11 +21,11 @@ _LINES = (
 
 
 def rows_by_noise(
-    mechanism_of: Callable[[float, int], Mixture],
+    mechanism_of: Callable[..., Mixture],
     *,
     noise_multipliers: Sequence[float],
     group_sizes: Sequence[int],
-    delta: float,
+    delta: float = 1e-6,
 ) -> list[Row]:
     """A row for each noise multiplier and group size, by our accountant and by the lemmas.
 
@@ -34,19 +34,19 @@ def rows_by_noise(
     δ they need lies below the smallest double. ``epsilon_linear`` is k·ε₁, which bounds nothing.
 
     Args:
-        mechanism_of: (noise multiplier, group size) -> what is priced.
+        mechanism_of: by its keywords ``noise_multiplier`` and ``group_size``, what is priced.
         noise_multipliers: σ of each panel.
         group_sizes: k of each row.
-        delta: of every row.
+        delta: of every row; by default that of both papers.
     """
     rows = []
     for noise in noise_multipliers:
-        example = mechanism_of(noise, 1)
+        example = mechanism_of(noise_multiplier=noise, group_size=1)
         # both lemmas ask the curve at the same ε
         curve = cache(lambda epsilon, example=example: example.delta(epsilon).upper)
         first = example.epsilon(delta).upper
         for k in group_sizes:
-            bracket = mechanism_of(noise, k).epsilon(delta)
+            bracket = mechanism_of(noise_multiplier=noise, group_size=k).epsilon(delta)
             rows.append(
                 {
                     "noise_multiplier": noise,
@@ -62,7 +62,7 @@ def rows_by_noise(
     return rows
 
 
-def draw_groups(rows: Sequence[Row], path: Path, *, title: str, noise_label: str) -> None:
+def draw_groups(rows: Sequence[Row], path: Path, *, title: str, noise_label: str = "σ") -> None:
     """ε over the group size, a panel for each noise multiplier; lines end where they diverge."""
     noises = sorted({row["noise_multiplier"] for row in rows})
     figure, axes = panels(len(noises))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -32,27 +31,18 @@ class Figure(StrEnum):
         return import_module(f"userdp.papers.{paper}.{name.replace('-', '_')}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reproduction:
-    """A figure that was computed, and where it lies."""
-
-    name: str
-    rows: int
-    csv: Path
-    png: Path
-
-
-def reproduce(figure: Figure, out: Path) -> Reproduction:
+def reproduce(figure: Figure, out: Path) -> dict[str, Any]:
     """Compute a figure and write ``NAME.csv`` and ``NAME.png`` into ``out``, which is made.
+
+    Returns:
+        The figure's ``name``, how many ``rows`` it has, and the paths ``csv`` and ``png``.
 
     Raises:
         FailureError: the disk refused.
     """
     rows = figure.module.rows()
     out.mkdir(parents=True, exist_ok=True)
-    done = Reproduction(
-        name=str(figure), rows=len(rows), csv=out / f"{figure}.csv", png=out / f"{figure}.png"
-    )
-    write_csv(rows, done.csv)
-    figure.module.draw(rows, done.png)
-    return done
+    table, picture = out / f"{figure}.csv", out / f"{figure}.png"
+    write_csv(rows, table)
+    figure.module.draw(rows, picture)
+    return {"name": str(figure), "rows": len(rows), "csv": str(table), "png": str(picture)}

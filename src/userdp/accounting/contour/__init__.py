@@ -11,22 +11,15 @@ from userdp.accounting.contour.certify import (
     delta_curve,
     epsilon_bracket,
 )
-from userdp.accounting.contour.phases import (
-    Phase,
-    binomial_phase,
-    gaussian_phase,
-    hypergeometric_phase,
-)
+from userdp.accounting.contour.phases import Phase, phase_of
 
 __all__ = [
     "ACCOUNTANT",
     "Direction",
     "OneWay",
     "Phase",
-    "binomial_phase",
     "delta_bracket",
     "delta_curve",
     "epsilon_bracket",
-    "gaussian_phase",
-    "hypergeometric_phase",
+    "phase_of",
 ]

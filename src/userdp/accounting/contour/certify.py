@@ -77,10 +77,9 @@ def delta_bracket(
 
     Source: Charles et al. 2024, Thm 1 and 3; the method is in docs/accounting.md.
 
-    >>> from userdp.accounting.contour import binomial_phase, delta_bracket
-    >>> step = binomial_phase(
-    ...     group_size=8, sampling_probability=0.01, noise_multiplier=1.0, count=2000
-    ... )
+    >>> from userdp.accounting.contour import delta_bracket, phase_of
+    >>> from userdp.accounting.laws import Binomial
+    >>> step = phase_of(Binomial(trials=8, probability=0.01), noise_multiplier=1.0, count=2000)
     >>> bracket = delta_bracket([step], 34.8906956)
     >>> print(f"{bracket.lower:.7g} {bracket.upper:.7g}")
     1e-06 1e-06

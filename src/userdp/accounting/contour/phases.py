@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.vocabulary import require_count, require_positive, require_probability
+from userdp.accounting.laws import Binomial, Law
+from userdp.vocabulary import require_count, require_positive
 
 Floats = NDArray[np.float64]
 
@@ -66,18 +67,29 @@ class Phase:
         return len(self.shifts) == 1
 
 
-def _from_log_ratios(
-    log_ratios: Floats, *, scale: float, noise_multiplier: float, count: int
-) -> Phase:
-    """The phase of shift ``scale``·k, k = 0, 1, ..., from log(p_{k+1}/p_k), which must fall.
+def phase_of(law: Law, *, scale: float = 1.0, noise_multiplier: float, count: int) -> Phase:
+    """``count`` steps whose shift is ``scale`` * k, where k is drawn from ``law``.
 
-    They are added up from the mode, so that rounding is near 1e-16 where most of the mass is.
+    Args:
+        law: binomial where each of a user's items joins by a coin of its own (Charles et al. 2024,
+            Theorem 1; of one item, Theorem 2); with probability 1 the plain Gaussian mechanism.
+            Hypergeometric for a fixed batch without replacement, with a ``scale`` of 2, since a
+            sampled item also displaces another one (Ganesh 2024, Theorem 3.3).
+        scale: in clip norms.
+        noise_multiplier: sigma > 0.
+        count: steps.
+
+    Raises:
+        UseError: a batch larger than the smaller data set, which holds none of the user's items.
     """
-    mode = int(np.searchsorted(-log_ratios, 0.0))  # ratios fall: first one below 0 follows the mode
-    up = _cumulated(log_ratios[mode:])
-    down = -_cumulated(log_ratios[:mode][::-1])[::-1]
-    log_p = np.concatenate([down, [0.0], up])
-    log_p -= math.log(math.fsum(np.exp(log_p)))
+    if isinstance(law, Binomial) and law.probability == 1:
+        return Phase(
+            shifts=(float(scale * law.trials),),
+            log_probabilities=(0.0,),
+            noise_multiplier=noise_multiplier,
+            count=count,
+        )
+    log_p = _log_probabilities(law)
     keep = log_p > -_LEAST_LOG  # the rest, < 1e7 e^-5000 in all, is accounted for by `Side`
     shifts = np.arange(log_p.size, dtype=np.float64)[keep] * scale
     return Phase(
@@ -88,6 +100,28 @@ def _from_log_ratios(
     )
 
 
+def _log_probabilities(law: Law) -> Floats:
+    """log p_0, log p_1, …, from log(p_{k+1}/p_k), which falls.
+
+    The logarithms are added up from the mode, so that rounding is near 1e-16 where most of the
+    mass is.
+    """
+    k = np.arange(law.most, dtype=np.float64)
+    if isinstance(law, Binomial):
+        p = law.probability
+        log_ratios = np.log((law.trials - k) / (k + 1)) + (math.log(p) - math.log1p(-p))
+    else:
+        others = require_count("population", law.population - law.marked, at_least=law.draws)
+        numerator = (law.marked - k) * (law.draws - k)  # from k = 0: others can fill the batch
+        log_ratios = np.log(numerator / ((k + 1) * (others - law.draws + k + 1)))
+    mode = int(np.searchsorted(-log_ratios, 0.0))  # ratios fall: first one below 0 follows the mode
+    up = _cumulated(log_ratios[mode:])
+    down = -_cumulated(log_ratios[:mode][::-1])[::-1]
+    log_p = np.concatenate([down, [0.0], up])
+    log_p -= math.log(math.fsum(np.exp(log_p)))
+    return log_p
+
+
 def _cumulated(terms: Floats) -> Floats:
     """Running sums whose own rounding is added back (each step's is exactly known: TwoSum)."""
     sums = np.cumsum(terms)
@@ -96,67 +130,3 @@ def _cumulated(terms: Floats) -> Floats:
     lost = (before - (sums - taken)) + (terms - taken)
     out: Floats = sums + np.cumsum(lost)
     return out
-
-
-def gaussian_phase(*, shift: float = 1.0, noise_multiplier: float, count: int) -> Phase:
-    """Full participation with a fixed ``shift`` (in clip norms): the plain Gaussian mechanism."""
-    require_positive("shift", shift)
-    return Phase(
-        shifts=(float(shift),),
-        log_probabilities=(0.0,),
-        noise_multiplier=noise_multiplier,
-        count=count,
-    )
-
-
-def binomial_phase(
-    *,
-    group_size: int,
-    sampling_probability: float,
-    noise_multiplier: float,
-    count: int,
-    scale: float = 1.0,
-) -> Phase:
-    """Poisson sampling of the ``group_size`` examples of one user (Charles et al. 2024, Thm 1).
-
-    The shift is ``scale`` * Binom(group_size, p); ``group_size`` 1 is user sampling (Thm 2).
-    """
-    require_count("group_size", group_size, at_most=10**7)
-    require_probability("sampling_probability", sampling_probability)
-    p = sampling_probability
-    if p == 1:
-        return gaussian_phase(
-            shift=scale * group_size, noise_multiplier=noise_multiplier, count=count
-        )
-    k = np.arange(group_size, dtype=np.float64)
-    log_ratios = np.log((group_size - k) / (k + 1)) + (math.log(p) - math.log1p(-p))
-    return _from_log_ratios(log_ratios, scale=scale, noise_multiplier=noise_multiplier, count=count)
-
-
-def hypergeometric_phase(
-    *,
-    batch_size: int,
-    population: int,
-    group_size: int,
-    noise_multiplier: float,
-    count: int,
-    scale: float = 2.0,
-) -> Phase:
-    """A fixed batch without replacement: shift 2 * Hypergeom(B, n + k, k) (Ganesh 2024, Thm 3.3).
-
-    Args:
-        batch_size: B >= 1.
-        population: n >= B, a public lower bound on the size of the smaller data set.
-        group_size: k, the examples of one user.
-        noise_multiplier: sigma > 0.
-        count: steps.
-        scale: 2 for the theorem (a sampled example also displaces another one).
-    """
-    require_count("batch_size", batch_size)
-    require_count("population", population, at_least=batch_size)
-    require_count("group_size", group_size, at_most=10**7)
-    top = min(batch_size, group_size)
-    j = np.arange(top, dtype=np.float64)  # population >= batch_size, so 0 draws are possible
-    numerator = (group_size - j) * (batch_size - j)
-    log_ratios = np.log(numerator / ((j + 1) * (population - batch_size + j + 1)))
-    return _from_log_ratios(log_ratios, scale=scale, noise_multiplier=noise_multiplier, count=count)

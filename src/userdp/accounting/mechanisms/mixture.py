@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from userdp.accounting.bracket import Bracket
-from userdp.accounting.contour import (
-    Phase,
-    binomial_phase,
-    delta_bracket,
-    epsilon_bracket,
-    hypergeometric_phase,
-)
+from userdp.accounting.contour import Phase, delta_bracket, epsilon_bracket, phase_of
 from userdp.accounting.laws import MOST_ITEMS, Binomial, Hypergeometric, Law
 from userdp.accounting.mechanisms.base import NoisySteps
 from userdp.vocabulary import (
@@ -72,24 +66,12 @@ class Mixture(NoisySteps):
 
     def phases(self) -> tuple[Phase, ...]:
         """The dominating pair, as phases of identical steps."""
-        law = self.law
-        noise = {"noise_multiplier": self.noise_multiplier, "scale": self.scale}
-        if isinstance(law, Binomial):
-            return (
-                binomial_phase(
-                    group_size=law.trials,
-                    sampling_probability=law.probability,
-                    count=self.steps,
-                    **noise,
-                ),
-            )
         return (
-            hypergeometric_phase(
-                batch_size=law.draws,
-                population=law.population - law.marked,
-                group_size=law.marked,
+            phase_of(
+                self.law,
+                scale=self.scale,
+                noise_multiplier=self.noise_multiplier,
                 count=self.steps,
-                **noise,
             ),
         )
 

@@ -285,23 +285,17 @@ class Moment:
             return flint_library().arb(1)
         return (4 * self.b * spread * (self.a * y / 2).cos().log()).exp()
 
-    def _base(self, y: Ball) -> Ball:
-        """Bound of ∫ φ A |Z(x + iη)|^b for every 0 ≤ η ≤ y, without the Gaussians' growth."""
-        value = flint_library().arb(0)
-        for top, length, spread, _ in self._cells:
-            value += top * length * self._lean(y, spread)
-        for integral, _, spread in self._ends:
-            value += integral * self._lean(y, spread)
-        return value.upper()
+    def _bound(self, y: Ball, mesh: float = 0, *, inside: bool = False) -> Ball:
+        """Bound of ∫ φ A |Z(x + iη)|^b for every 0 ≤ η ≤ y, without the Gaussians' growth.
 
-    def _omitted(self, y: Ball) -> Ball:
-        """The same for the nodes that are not summed: mesh times values there."""
+        With a mesh: of the nodes' sum, mesh times values. ``inside``: also where nodes are summed.
+        """
         value = flint_library().arb(0)
-        for top, length, spread, inside in self._cells:
-            if not inside:
-                value += top * (length + self.mesh) * self._lean(y, spread)
+        for top, length, spread, has_nodes in self._cells:
+            if inside or not has_nodes:
+                value += top * (length + mesh) * self._lean(y, spread)
         for integral, most, spread in self._ends:
-            value += (integral + self.mesh * most) * self._lean(y, spread)
+            value += (integral + mesh * most) * self._lean(y, spread)
         return value.upper()
 
     # ---------------------------------------------------------------- the strip
@@ -355,18 +349,18 @@ class Moment:
         least = self.steps.law.least
         self.ratio = Ratio(self.steps, (window[0] + least, window[1] + least), reach)
         y_top, mesh = arb(self.strip), arb(self.mesh)
-        base = self._base(y_top)
+        base = self._bound(y_top, inside=True)
         grown = (self._growth * y_top**2).exp()
         if self._real:
             line = arb(0)
             self.error = 2 * grown * base / ((2 * arb.pi() * y_top / mesh).exp() - 1)
-            self.error += self._omitted(arb(0))
+            self.error += self._bound(arb(0), self.mesh)
         else:
             line = y_top / 2
             # B(0) + B(Y); both are below their base times the growth at their height
             both = (1 + grown) * base
             self.error = both / ((arb.pi() * y_top / mesh).exp() - 1)
-            self.error += (self._growth * line**2).exp() * self._omitted(line)
+            self.error += (self._growth * line**2).exp() * self._bound(line, self.mesh)
         self.error = self.error.upper()
         self._base_at_top = base
         scale = mesh / (2 * arb.pi()).sqrt()
@@ -436,7 +430,7 @@ class Moment:
             rest = arb(safe) - y
             grown = (y**2 / 2 + self._growth * rest**2).exp()
             error = 2 * grown * self._base_at_top / ((2 * arb.pi() * rest / mesh).exp() - 1)
-            error += (y**2 / 2).exp() * self._omitted(y)
+            error += (y**2 / 2).exp() * self._bound(y, self.mesh)
             beta, theta = [], []
             for x in self.points:
                 loss, _ = continuous_log(self.ratio, x, y)

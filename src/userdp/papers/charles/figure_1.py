@@ -6,32 +6,17 @@ others and the group sizes are ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
-from userdp.papers.ganesh import figure_1 as ganesh_figure_1
+from userdp.papers.ganesh import figure_1
 from userdp.papers.groups import draw_groups
-from userdp.papers.table import Row
 
+rows = partial(
+    figure_1.rows,  # T and p are the same there
+    noise_multipliers=(0.5, 1.0, 2.0, 4.0),
+    group_sizes=(1, 2, 4, 6, 8, 12, 16, 24, 32),
+)
+"""A row for each noise multiplier and group size; columns as in `rows_by_noise`."""
 
-def rows(
-    *,
-    noise_multipliers: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
-    group_sizes: Sequence[int] = (1, 2, 4, 6, 8, 12, 16, 24, 32),
-    steps: int = 2000,
-    sampling_probability: float = 0.01,
-    delta: float = 1e-6,
-) -> list[Row]:
-    """A row for each noise multiplier and group size; columns as in `rows_by_noise`."""
-    return ganesh_figure_1.rows(
-        noise_multipliers=noise_multipliers,
-        group_sizes=group_sizes,
-        steps=steps,
-        sampling_probability=sampling_probability,
-        delta=delta,
-    )
-
-
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """The figure as a PNG."""
-    draw_groups(rows, path, title="ELS, Charles et al. 2024, Figure 1", noise_label="σ_ELS")
+draw = partial(draw_groups, title="ELS, Charles et al. 2024, Figure 1", noise_label="σ_ELS")
+"""ε over the group size, a panel for each noise multiplier."""

@@ -8,14 +8,14 @@ rates and clip norms, are ours. A row holds the best (learning rate, clip norm) 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from userdp.papers.charles.mean_estimation import Algorithm, Population, simulate
-from userdp.papers.charles.variances import least_noise
+from userdp.papers.charles.variances import DELTA, least_noise
 from userdp.papers.drawing import draw_lines
 from userdp.papers.table import Row
 
@@ -32,58 +32,40 @@ _LABELS = {"epsilon": "ε", "budget": "compute budget B", "within": "within-user
 
 def rows(
     *,
-    panels: dict[str, tuple[float, ...]] | None = None,
+    panels: Mapping[str, Sequence[float]] = PANELS,
     group_sizes: Sequence[int] = (1, 4, 16),
     learning_rates: Sequence[float] = LEARNING_RATES,
     clip_norms: Sequence[float] = CLIP_NORMS,
     trials: int = 128,
     steps: int = 256,
-    users: int = 256,
-    examples: int = 16,
-    dimensions: int = 32,
-    delta: float = 1e-6,
-    seed: int = 0,
 ) -> list[Row]:
     """A row for each panel, abscissa and algorithm: the least mean loss, and where it was."""
     rates, clips = (x.ravel() for x in np.meshgrid(learning_rates, clip_norms, indexing="ij"))
-    known: dict[tuple[Any, ...], Row] = {}
     rows: list[Row] = []
-    for panel, values in (panels or PANELS).items():
-        for x in values:
-            setting = DEFAULTS | {panel: x}
-            population = Population(
-                dimensions=dimensions,
-                users=users,
-                examples=examples,
-                within=setting["within"],
-                trials=trials,
+    for panel, x in ((panel, x) for panel, values in panels.items() for x in values):
+        epsilon, budget, within = (DEFAULTS | {panel: x}).values()
+        population = Population(within=within, trials=trials)
+        means, data = population.draw(0)
+        for group_size in (None, *group_sizes):
+            units = budget / (group_size or 1)
+            if group_size is not None and not 1 <= units <= population.users:
+                continue
+            of_a_user = population.examples if group_size is None else 1  # units to be drawn
+            chance = units / (population.users * of_a_user)
+            sigma = least_noise(chance, steps, epsilon, DELTA, of_a_user)
+            losses = simulate(
+                Algorithm(
+                    group_size=group_size, budget=budget, noise_multiplier=sigma, steps=steps
+                ),
+                means,
+                data,
+                learning_rates=rates,
+                clip_norms=clips,
+                seed=1,
             )
-            drawn: tuple[Any, Any] | None = None
-            for group_size in (None, *group_sizes):
-                units = setting["budget"] / (group_size or 1)
-                if group_size is not None and not 1 <= units <= users:
-                    continue
-                key = (*setting.values(), group_size)
-                if key not in known:
-                    drawn = drawn or population.draw(seed)
-                    of_a_user = examples if group_size is None else 1  # units that may be drawn
-                    chance = units / (users * of_a_user)
-                    sigma = least_noise(chance, steps, setting["epsilon"], delta, of_a_user)
-                    losses = simulate(
-                        Algorithm(
-                            group_size=group_size,
-                            budget=setting["budget"],
-                            noise_multiplier=sigma,
-                            steps=steps,
-                        ),
-                        *drawn,
-                        learning_rates=rates,
-                        clip_norms=clips,
-                        seed=seed + 1,
-                    )
-                    known[key] = _best(losses, rates, clips) | {"noise_multiplier": sigma}
-                series = "ELS" if group_size is None else f"ULS, G = {group_size}"
-                rows.append({"panel": panel, "x": x, "series": series, **known[key]})
+            series = "ELS" if group_size is None else f"ULS, G = {group_size}"
+            best = _best(losses, rates, clips) | {"noise_multiplier": sigma}
+            rows.append({"panel": panel, "x": x, "series": series, **best})
     return rows
 
 
@@ -101,17 +83,13 @@ def _best(losses: Any, rates: Any, clips: Any) -> Row:
     }
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """The figure as a PNG: a panel each for ε, B and σ₂."""
-    parts: dict[str, list[Row]] = {}
-    for row in rows:
-        parts.setdefault(row["panel"], []).append(row)
-    draw_lines(
-        parts,
-        path,
-        title="mean estimation by ELS and ULS, Charles et al. 2024, Figure 3",
-        y="loss",
-        y_label="‖θ - μ‖²",
-        x_label=_LABELS.__getitem__,
-        standard_error="standard_error",
-    )
+draw = partial(
+    draw_lines,
+    title="mean estimation by ELS and ULS, Charles et al. 2024, Figure 3",
+    panel=lambda row: row["panel"],
+    y="loss",
+    y_label="‖θ - μ‖²",
+    x_label=_LABELS.__getitem__,
+    standard_error="standard_error",
+)
+"""A panel each for ε, B and σ₂."""

@@ -7,9 +7,9 @@ B, M and ε are ours. A budget below the cohort size, or above K·M, has no ULS 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
-from userdp.papers.charles.variances import Setting
+from userdp.papers.charles.variances import EXAMPLES, compare
 from userdp.papers.drawing import draw_lines
 from userdp.papers.table import Row
 
@@ -19,38 +19,26 @@ def rows(
     epsilons: Sequence[float] = (1.0, 4.0, 16.0),
     cohort_sizes: Sequence[int] = (8, 16, 32),
     budgets: Sequence[int] = (8, 16, 32, 64, 128, 256, 512, 1024),
-    examples_per_user: int = 32,
-    users: int = 1024,
-    steps: int = 1000,
-    clip: float = 10.0,
-    delta: float = 1e-6,
 ) -> list[Row]:
     """A row for each ε, M, B and series."""
-    setting = Setting(
-        examples_per_user=examples_per_user, users=users, steps=steps, clip=clip, delta=delta
-    )
     return [
         {"epsilon": epsilon, "cohort_size": cohort, "budget": budget, **part}
         for epsilon in epsilons
         for cohort in cohort_sizes
         for budget in budgets
-        if cohort <= budget <= examples_per_user * cohort
-        for part in setting.compare(epsilon, budget, cohort)
+        if cohort <= budget <= EXAMPLES * cohort
+        for part in compare(epsilon, budget, cohort)
     ]
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """The figure as a PNG: a row of panels for each ε, a column for each cohort size."""
-    parts: dict[str, list[Row]] = {}
-    for row in rows:
-        parts.setdefault(f"ε = {row['epsilon']:g}, M = {row['cohort_size']}", []).append(row)
-    draw_lines(
-        parts,
-        path,
-        title="noise variance of ELS and ULS, Charles et al. 2024, Figure 9",
-        x="budget",
-        y="variance",
-        y_label="noise variance",
-        x_label=lambda name: "compute budget B",
-        in_rows=len({row["epsilon"] for row in rows}),
-    )
+draw = partial(
+    draw_lines,
+    title="noise variance of ELS and ULS, Charles et al. 2024, Figure 9",
+    panel=lambda row: f"ε = {row['epsilon']:g}, M = {row['cohort_size']}",
+    x="budget",
+    y="variance",
+    y_label="noise variance",
+    x_label=lambda name: "compute budget B",
+    columns=3,
+)
+"""A row of panels for each ε, a column for each cohort size."""

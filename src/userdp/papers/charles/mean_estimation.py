@@ -21,8 +21,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.vocabulary import require_count, require_positive
-
 Floats: TypeAlias = NDArray[np.float32]
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -46,12 +44,6 @@ class Population:
     between: float = 1.0
     within: float = 1.0
     trials: int = 128
-
-    def __post_init__(self) -> None:
-        for name in ("dimensions", "users", "examples", "trials"):
-            require_count(name, getattr(self, name))
-        require_positive("between", self.between)
-        require_positive("within", self.within)
 
     def draw(self, seed: int) -> tuple[Floats, Floats]:
         """The population means, (trials, d), and the examples, (trials, users, examples, d)."""
@@ -79,14 +71,6 @@ class Algorithm:
     budget: float
     noise_multiplier: float
     steps: int
-
-    def __post_init__(self) -> None:
-        if self.group_size is not None:
-            require_count("group_size", self.group_size)
-        require_positive("budget", self.budget)
-        require_count("steps", self.steps)
-        if not 0 <= self.noise_multiplier < math.inf:
-            raise ValueError(f"noise_multiplier must be finite, got {self.noise_multiplier!r}")
 
     @property
     def units(self) -> float:

@@ -1,15 +1,20 @@
-"""var(ζ) of ELS and ULS under one compute budget (Charles et al. 2024, Equations 5-7)."""
+"""var(ζ) of ELS and ULS under one compute budget (Charles et al. 2024, Equations 5-7).
+
+The constants of its figures are the paper's (Appendix B).
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 from userdp.accounting.calibration import calibrate
 from userdp.accounting.mechanisms import binomial_steps
 from userdp.papers.table import Row
 
+EXAMPLES, USERS, STEPS, DELTA = 32, 1024, 1000, 1e-6
+"""K, which is also G_ELS; N; T; δ."""
+_CLIP = 10.0  # L_ELS
 SERIES = ("ELS", "ULS, L_ULS = L_ELS", "ULS, L_ULS = L_ELS/√G_ULS")
 
 
@@ -31,46 +36,25 @@ def least_noise(
     ).noise_multiplier
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
-    """What ELS and ULS are compared at.
+def series(name: str, epsilon: float, size: int, *, group: int = 1, diverse: float = 1.0) -> Row:
+    """One series at one ε: its noise multiplier and var(ζ) = (σ L / size)², Equations 5 and 6.
 
     Args:
-        examples_per_user: K, which is also G_ELS.
-        users: N.
-        steps: T.
-        clip: L_ELS.
-        delta: δ.
+        name: of the series.
+        epsilon: at `DELTA`.
+        size: examples (ELS) or users (ULS) expected in a step.
+        group: G of ELS; 1 of ULS.
+        diverse: L_ELS / L; √G_ULS where a user's gradients are taken as orthogonal (Appendix B).
     """
-
-    examples_per_user: int
-    users: int
-    steps: int
-    clip: float
-    delta: float
-
-    def compare(self, epsilon: float, budget: int, cohort: int) -> list[Row]:
-        """Noise and variance of each series of `SERIES`, for B = ``budget`` and M = ``cohort``."""
-        p, q = budget / (self.examples_per_user * self.users), cohort / self.users
-        examples = least_noise(p, self.steps, epsilon, self.delta, self.examples_per_user)
-        users = least_noise(q, self.steps, epsilon, self.delta)
-        diverse = diverse_clip(self.clip, budget / cohort)
-        variances = (
-            (examples, noise_variance(examples, self.clip, budget)),
-            (users, noise_variance(users, self.clip, cohort)),
-            (users, noise_variance(users, diverse, cohort)),
-        )
-        return [
-            {"series": series, "noise_multiplier": sigma, "variance": variance}
-            for series, (sigma, variance) in zip(SERIES, variances, strict=True)
-        ]
+    sigma = least_noise(size / (group * USERS), STEPS, epsilon, DELTA, group)
+    variance = (sigma * _CLIP / diverse / size) ** 2
+    return {"series": name, "noise_multiplier": sigma, "variance": variance}
 
 
-def noise_variance(noise_multiplier: float, clip: float, size: float) -> float:
-    """var(ζ) = (σ L / size)²: Equation 5 with B as the size, Equation 6 with M."""
-    return (noise_multiplier * clip / size) ** 2
-
-
-def diverse_clip(clip: float, group_size: float) -> float:
-    """L_ULS = L_ELS / √G_ULS: a user's gradients orthogonal (Appendix B)."""
-    return clip / math.sqrt(group_size)
+def compare(epsilon: float, budget: int, cohort: int) -> list[Row]:
+    """Noise and variance of each series of `SERIES`, for B = ``budget`` and M = ``cohort``."""
+    return [
+        series(SERIES[0], epsilon, budget, group=EXAMPLES),
+        series(SERIES[1], epsilon, cohort),
+        series(SERIES[2], epsilon, cohort, diverse=math.sqrt(budget / cohort)),
+    ]

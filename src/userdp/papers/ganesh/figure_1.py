@@ -6,37 +6,18 @@ and the largest k are ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
-from userdp.accounting.mechanisms import Mixture, binomial_steps
+from userdp.accounting.mechanisms import binomial_steps
 from userdp.papers.groups import draw_groups, rows_by_noise
-from userdp.papers.table import Row
 
+rows = partial(
+    rows_by_noise,
+    partial(binomial_steps, sampling_probability=0.01, steps=2000),
+    noise_multipliers=(1.0, 2.0, 4.0),
+    group_sizes=range(1, 17),
+)
+"""A row for each noise multiplier and group size; columns as in `rows_by_noise`."""
 
-def rows(
-    *,
-    noise_multipliers: Sequence[float] = (1.0, 2.0, 4.0),
-    group_sizes: Sequence[int] = tuple(range(1, 17)),
-    steps: int = 2000,
-    sampling_probability: float = 0.01,
-    delta: float = 1e-6,
-) -> list[Row]:
-    """A row for each noise multiplier and group size; columns as in `rows_by_noise`."""
-
-    def mechanism(noise: float, k: int) -> Mixture:
-        return binomial_steps(
-            sampling_probability=sampling_probability,
-            group_size=k,
-            noise_multiplier=noise,
-            steps=steps,
-        )
-
-    return rows_by_noise(
-        mechanism, noise_multipliers=noise_multipliers, group_sizes=group_sizes, delta=delta
-    )
-
-
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """The figure as a PNG."""
-    draw_groups(rows, path, title="Poisson sampling, Ganesh 2024, Figure 1", noise_label="σ")
+draw = partial(draw_groups, title="Poisson sampling, Ganesh 2024, Figure 1")
+"""ε over the group size, a panel for each noise multiplier."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +24,9 @@ from userdp.federated.rounds import RoundFacts, Weights
 from userdp.federated.silo import STORE, silo_folder
 from userdp.federated.simulation import all_units, make_federation, run_in_process
 from userdp.gradients import Units
-from userdp.papers.marathe.bounds import Descent
+from userdp.papers.marathe.bounds import excess_loss_bound
 from userdp.papers.marathe.digits import digits
-from userdp.papers.marathe.published import FOR_SUBJECTS, HIGRADAVG, Published
+from userdp.papers.marathe.published import FLAWS, FOR_SUBJECTS, HIGRADAVG, Published
 from userdp.papers.table import Row
 from userdp.plan import Budget, Plan
 
@@ -120,23 +121,21 @@ def train_cell(
         if not every and facts.round != plan.rounds:
             return
         put_weights(model, weights)
-        sizes = [len(units) for units in held]
-        right = [accuracy(model, units) for units in held]
+        sizes, right = list(map(len, held)), [accuracy(model, units) for units in held]
         with torch.no_grad():
             losses = torch.cat([loss(model, u.input_ids, u.lengths) for u in held])
         now = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
         local = plan.local if isinstance(plan.local, Plan) else None
-        descent = Descent(
-            radius=max(1e-9, float((now - start).norm())),
+        bound = excess_loss_bound(
+            radius=float((now - start).norm()),
             lipschitz=CLIP,
             learning_rate=plan.learning_rate,
             steps=facts.round * plan.local.steps,
             dimensions=len(now),
             items=len(records),
             noise_std=local.noise_std / local.denominator / np.sqrt(SILOS) if local else 0.0,
+            group_size=local.sampling.group_size if local and algorithm == HIGRADAVG else 1,
         )
-        k = local.sampling.group_size if local and algorithm == HIGRADAVG else 1
-        published = made if isinstance(made, Published) else None
         rows.append(
             {
                 "alpha": alpha or 1.0,
@@ -145,11 +144,11 @@ def train_cell(
                 "round": facts.round,
                 "accuracy": float(np.average(right, weights=sizes)),
                 "loss": float(losses.mean()),
-                "excess_loss_bound": descent.excess_loss(group_size=k),
+                "excess_loss_bound": bound,
                 "noise_multiplier": local.noise.multiplier if local else 0.0,
                 "rounds": plan.rounds,
-                "planned_rounds": published.planned_rounds if published else plan.rounds,
-                "flaws": "".join(published.flaws) if published else "",
+                "planned_rounds": ROUNDS,
+                "flaws": FLAWS[algorithm] if accounting == PAPER else "",
             }
         )
 
@@ -166,13 +165,20 @@ def train_cell(
     return rows
 
 
-def lines(rows: Sequence[Row]) -> list[tuple[str, list[Row], str, str]]:
-    """(label, rows, style, colour) of each algorithm and accounting."""
+def draw_cells(axis: Any, rows: Sequence[Row], x: str, y: str) -> None:
+    """A line for each algorithm (its colour) and accounting (its style)."""
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
-    drawn = []
     for algorithm, accounting in dict.fromkeys((r["algorithm"], r["accounting"]) for r in rows):
         line = [r for r in rows if (r["algorithm"], r["accounting"]) == (algorithm, accounting)]
         flaws = f" (unsound: {line[0]['flaws']})" if line[0]["flaws"] else ""
         label = algorithm if accounting == NONE else f"{algorithm}, {accounting}{flaws}"
-        drawn.append((label, line, _STYLES[accounting], f"C{algorithms.index(algorithm)}"))
-    return drawn
+        axis.plot(
+            [row[x] for row in line],
+            [row[y] for row in line],
+            _STYLES[accounting],
+            color=f"C{algorithms.index(algorithm)}",
+            label=label,
+            markersize=4,
+        )
+    axis.set_ylabel(f"test {y}")
+    axis.grid(alpha=0.3)

@@ -24,18 +24,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     """Accuracy and loss over rounds, a line for each algorithm and accounting."""
     figure, axes = panels(2, width=5.4)
     for axis, key in zip(axes, ("accuracy", "loss"), strict=True):
-        for label, line, style, color in federations.lines(rows):
-            axis.plot(
-                [row["round"] for row in line],
-                [row[key] for row in line],
-                style,
-                color=color,
-                label=label,
-                markersize=4,
-            )
+        federations.draw_cells(axis, rows, "round", key)
         axis.set_xlabel("round")
-        axis.set_ylabel(f"test {key}")
-        axis.grid(alpha=0.3)
     axes[1].set_ylim(top=min(4.0, axes[1].get_ylim()[1]))
     axes[0].legend(fontsize=7)
     figure.suptitle(

@@ -1,9 +1,9 @@
 """The accounting and the steps as Marathe et al. 2023 published them; no ε is claimed for them.
 
 The noise is that of the moments accountant (Rényi DP), of the group lemma with the mini-batch's
-largest group, of the sampling fraction kB/|D|, of sensitivity C for UserLDP, and of fewer rounds.
-`flaws_of` names the steps that are not sound (docs/federated.md); what is sound, and claimed, is
-`userdp.federated`.
+largest group, of the sampling fraction kB/|D| and of sensitivity C for UserLDP. Rounds are reduced
+by s, not by √s as published, which mends flaw (f). `FLAWS` names the steps that are not sound;
+what is sound, and claimed, is `userdp.federated`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -32,75 +31,12 @@ from userdp.noise import Gaussian
 from userdp.plan import Plan
 from userdp.sampling.coins import Indices, distinct_indices, secret_generator
 from userdp.training.private import set_gradients
-from userdp.vocabulary import (
-    require_count,
-    require_delta,
-    require_positive,
-    require_probability,
-)
 
 LOCAL_GROUP, HIGRADAVG, USER_LDP = "local-group-dp", "higradavg-dp", "user-ldp"
 FOR_SUBJECTS = (LOCAL_GROUP, HIGRADAVG, USER_LDP)
 """The algorithms whose noise is meant to protect subjects; that of LocalItemDP protects items."""
-
-
-class Reduction(StrEnum):
-    """By what the paper's rounds are reduced for horizontal composition over s silos a round.
-
-    ``SQRT``: by √s, Theorem 3.13 as published. ``LINEAR``: by s, which is what composes.
-    ``NONE``: not at all.
-    """
-
-    SQRT = "sqrt"
-    LINEAR = "linear"
-    NONE = "none"
-
-
-FLAWS: dict[str, str] = {
-    "a": "the noise scale of a step is read off its mini-batch (its largest group Z), and shows "
-    "in the variance of the update",
-    "b": "the group lemma is applied to a subject's items in the mini-batch; it speaks of the "
-    "subject's items in the data set",
-    "c": "the noisy sum is divided by the realised number of subjects in the mini-batch",
-    "d": "the subject's sampling fraction is kB/|D| with an expected k (Theorem 3.7, whose k q is "
-    "k² B/|D|); subjects with more items are drawn more often",
-    "e": "UserLDP's sensitivity is taken as C (Lemma 3.9); two clipped gradients differ by up to "
-    "2C, and the proof of Theorem 3.11 compares norms where it needs outputs",
-    "f": "rounds are reduced by √s (Theorem 3.13) where composition over s silos needs s: "
-    "√(T (R/√s) s) is s^(1/4) √(TR)",
-    "g": "mini-batches of a fixed size are accounted for as Poisson draws",
-}
-"""Published steps that are not sound, by the letter that figures show."""
-
-_FLAWS_OF = {"local-item-dp": "g", LOCAL_GROUP: "abg", HIGRADAVG: "cdg", USER_LDP: "eg"}
-
-
-def flaws_of(algorithm: str, reduction: Reduction) -> tuple[str, ...]:
-    """Letters of `FLAWS` that make the published accounting of this algorithm unsound.
-
-    >>> flaws_of("local-group-dp", Reduction.SQRT)
-    ('a', 'b', 'f', 'g')
-    """
-    letters = set(_FLAWS_OF.get(algorithm, ""))
-    if algorithm in FOR_SUBJECTS and reduction is not Reduction.LINEAR:
-        letters.add("f")
-    return tuple(sorted(letters))
-
-
-def reduced_rounds(rounds: int, silos_per_round: int, reduction: Reduction) -> int:
-    """The rounds that the paper trains, of ``rounds`` that its noise is calibrated for.
-
-    >>> reduced_rounds(100, 16, Reduction.SQRT), reduced_rounds(100, 16, Reduction.LINEAR)
-    (25, 6)
-
-    Source: Marathe et al. 2023, Theorem 3.13 and Section 5.1 (25 of 100, 50 of 200 rounds).
-    """
-    by = {
-        Reduction.SQRT: math.sqrt(silos_per_round),
-        Reduction.LINEAR: float(silos_per_round),
-        Reduction.NONE: 1.0,
-    }[reduction]
-    return max(1, math.floor(rounds / by))
+FLAWS = {"local-item-dp": "g", LOCAL_GROUP: "abg", HIGRADAVG: "cdg", USER_LDP: "eg"}
+"""Why the published accounting of an algorithm claims nothing: letters of docs/federated.md."""
 
 
 def paper_noise(
@@ -112,7 +48,7 @@ def paper_noise(
     target_epsilon: float,
     target_delta: float,
 ) -> float:
-    """The published noise multiplier; it supports no claim (`flaws_of`).
+    """The published noise multiplier; it supports no claim (`FLAWS`).
 
     Args:
         algorithm: a private one, by name.
@@ -124,11 +60,9 @@ def paper_noise(
         target_delta: δ.
 
     Source: Marathe et al. 2023, Section 3.1 (σ_Z from ε/Z and δ/(Z e^{(Z-1)ε/Z})), Section 3.2,
-    Theorem 3.10. Theorem 3.11's further condition is `theorem_3_11_noise`.
+    Theorem 3.10. Theorem 3.11's further condition is not applied.
     """
-    require_probability("batch_fraction", batch_fraction)
-    require_count("group_size", group_size)
-    if algorithm not in _FLAWS_OF:
+    if algorithm not in FLAWS:
         raise UseError(f"{algorithm} adds no noise: it has no price")
     epsilon, delta, fraction = target_epsilon, target_delta, batch_fraction
     if algorithm == LOCAL_GROUP and group_size > 1:
@@ -146,9 +80,7 @@ def group_target(epsilon: float, delta: float, group_size: int) -> tuple[float, 
     >>> group_target(4.0, 1e-5, 2) == (2.0, 1e-5 / (2 * math.exp(2.0)))
     True
     """
-    require_positive("epsilon", epsilon)
-    require_delta(delta)
-    share = epsilon / require_count("group_size", group_size)
+    share = epsilon / group_size
     return share, delta / (group_size * math.exp((group_size - 1) * share))
 
 
@@ -160,17 +92,6 @@ def _moments_noise(fraction: float, steps: int, epsilon: float, delta: float) ->
     ).noise_multiplier
 
 
-def theorem_3_11_noise(epsilon: float, delta: float) -> float:
-    """1/(√(2π) ε δ e^ε), the further condition of Theorem 3.11; its proof is flaw (e).
-
-    The published experiments can hardly have met it: it is 183 at ε = 4, δ = 1e-5. It is shown and
-    not used.
-    """
-    require_positive("epsilon", epsilon)
-    require_delta(delta)
-    return 1 / (math.sqrt(2 * math.pi) * epsilon * delta * math.exp(epsilon))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
     """A federation as the paper ran it. Its plan's noise is the published one: nothing is claimed.
@@ -178,41 +99,26 @@ class Published:
     Args:
         plan: the constants; ``rounds`` after the reduction, and the noise of a group of Z = 1.
         planned_rounds: for which the noise was calibrated.
-        reduction: how they became the plan's.
         batch: B, the items of every mini-batch.
     """
 
     plan: FederationPlan
     planned_rounds: int
-    reduction: Reduction
     batch: int
 
     @classmethod
     def calibrated(
-        cls,
-        declared: Declared,
-        *,
-        algorithm: str,
-        rounds: int,
-        reduction: Reduction = Reduction.LINEAR,
-        **federation: Any,
+        cls, declared: Declared, *, algorithm: str, rounds: int, **federation: Any
     ) -> Published:
         """The paper's noise and rounds for the constants of `FederationPlan.calibrated`."""
-        if algorithm not in FOR_SUBJECTS:
-            reduction = Reduction.NONE
-        fewer = reduced_rounds(rounds, federation["silos_per_round"], reduction)
+        by = federation["silos_per_round"] if algorithm in FOR_SUBJECTS else 1
         plan = FederationPlan(
             algorithm=algorithm,
             local=ALGORITHMS[algorithm].local(declared),
-            rounds=fewer,
+            rounds=max(1, rounds // by),
             **federation,
         )
-        draft = cls(
-            plan=plan,
-            planned_rounds=rounds,
-            reduction=reduction,
-            batch=max(1, round(declared.batch_size)),
-        )
+        draft = cls(plan=plan, planned_rounds=rounds, batch=max(1, round(declared.batch_size)))
         noise = draft.noise_of_group(1 if algorithm == LOCAL_GROUP else declared.group_size)
         local = replace(draft.local, noise=Gaussian(multiplier=noise))
         return replace(draft, plan=replace(plan, local=local))
@@ -222,11 +128,6 @@ class Published:
         """One round of one silo."""
         assert isinstance(self.plan.local, Plan)
         return self.plan.local
-
-    @property
-    def flaws(self) -> tuple[str, ...]:
-        """Why nothing is claimed."""
-        return flaws_of(self.plan.algorithm, self.reduction)
 
     def noise_of_group(self, largest: int) -> float:
         """`paper_noise` of this federation: σ_Z of LocalGroupDP for a largest group of Z."""
@@ -260,11 +161,16 @@ class Published:
                 put_weights(model, weights)
                 for _step in range(self.local.steps):
                     drawn = self.draw(len(owners[silo]), coins)
-                    counts = np.unique(owners[silo][drawn], return_counts=True)[1]
+                    subjects, held = owners[silo][drawn], items[silo]
+                    counts = np.unique(subjects, return_counts=True)[1]
                     total = engine(
                         model,
                         loss,
-                        self.units_of(items[silo], owners[silo], drawn),
+                        Units(
+                            input_ids=held.input_ids[drawn],
+                            lengths=held.lengths[drawn],
+                            offsets=torch.from_numpy(self.local.sampling.unit_offsets(subjects)),
+                        ),
                         l2_clip_norm=self.local.clip.l2_norm,
                         item_clip_norm=self.local.clip.item_norm,
                     ).value
@@ -280,16 +186,6 @@ class Published:
     def draw(self, items: int, coins: np.random.Generator) -> Indices:
         """Exactly B of a silo's items, ascending: flaw (g)."""
         return np.sort(distinct_indices(coins, items, min(items, self.batch)))
-
-    def units_of(self, items: Units, owners: Indices, drawn: Indices) -> Units:
-        """The drawn items, in the units of the algorithm."""
-        rows = torch.from_numpy(drawn)
-        offsets = self.local.sampling.unit_offsets(owners[drawn])
-        return Units(
-            input_ids=items.input_ids[rows],
-            lengths=items.lengths[rows],
-            offsets=torch.from_numpy(offsets),
-        )
 
     def noise_of(self, counts: Indices) -> float:
         """σ of a step, by the drawn items of each of its subjects: flaw (a) of LocalGroupDP."""
