@@ -102,9 +102,9 @@ def _tags(kind: Any) -> dict[str, str]:
 
 def _declares_kind(hint: Any) -> bool:
     """Whether a class or one above it has the class variable, with or without a value."""
-    if not dataclasses.is_dataclass(hint) or "kind" in _fields(hint):
-        return False
-    return any("kind" in vars(one).get("__annotations__", ()) for one in hint.__mro__)
+    declared = any("kind" in vars(one).get("__annotations__", ()) for one in hint.__mro__)
+    has_fields = dataclasses.is_dataclass(hint)
+    return declared and has_fields and "kind" not in _fields(hint)
 
 
 def _members(hint: Any) -> Iterator[Any]:

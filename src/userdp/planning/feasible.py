@@ -11,7 +11,7 @@ from userdp.accounting import Mixture, binomial_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.accounting.roots import least
 from userdp.errors import UseError
-from userdp.planning.uls import UlsCell, UlsProblem
+from userdp.planning.uls import Problem, UlsCell
 from userdp.vocabulary import delta_up
 
 
@@ -20,7 +20,7 @@ def noise_to_signal(cell_noise_std: float, example_norm: float) -> float:
     return cell_noise_std / example_norm
 
 
-def require_usable(problem: UlsProblem) -> None:
+def require_usable(problem: Problem) -> None:
     """Refuse a compute budget that no cohort can use up.
 
     Raises:
@@ -37,7 +37,7 @@ def require_usable(problem: UlsProblem) -> None:
         )
 
 
-def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseError:
+def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError:
     """The error for a budget whose least noise is over the limit (or that no noise meets).
 
     Its hint names the nearest ε, B and T that would do, each with all else fixed.
@@ -64,13 +64,13 @@ def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseEr
     sizes = sorted({1, 1 if best is None else best.group_size})
     target = limit * problem.norms.example_norm
 
-    def with_budget(budget: int) -> UlsProblem:
+    def with_budget(budget: int) -> Problem:
         return replace(problem, budget=float(budget))
 
-    def with_less(left_out: int) -> UlsProblem:
+    def with_less(left_out: int) -> Problem:
         return replace(problem, steps=problem.steps - left_out)
 
-    def first(changed: Callable[[int], UlsProblem], low: int, high: int) -> tuple[int, int] | None:
+    def first(changed: Callable[[int], Problem], low: int, high: int) -> tuple[int, int] | None:
         return _first(lambda at: _within(changed(at), sizes, target), low, high)
 
     ways = []
@@ -100,7 +100,7 @@ def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseEr
     return UseError(what, hint=hint)
 
 
-def _loudest(problem: UlsProblem, group_size: int, target: float) -> Mixture:
+def _loudest(problem: Problem, group_size: int, target: float) -> Mixture:
     """The steps of a cell whose noise on the mean gradient is just the target."""
     cohort = problem.cohort_size(group_size)
     norm = problem.norms.user_norm(group_size, extrapolate=True)
@@ -111,7 +111,7 @@ def _loudest(problem: UlsProblem, group_size: int, target: float) -> Mixture:
     )
 
 
-def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
+def _within(problem: Problem, sizes: list[int], target: float) -> int | None:
     """A group size whose noise meets the target, if one does: one δ each tells it."""
     table = problem.table
     for size in sizes:
@@ -122,7 +122,7 @@ def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
     return None
 
 
-def _least_epsilon(problem: UlsProblem, sizes: list[int], target: float) -> float | None:
+def _least_epsilon(problem: Problem, sizes: list[int], target: float) -> float | None:
     """The ε of noise that just meets the limit, a little rounded up."""
     delta = problem.table.target_delta
     epsilon = min(
@@ -141,7 +141,7 @@ def _first(meets: Callable[[int], int | None], low: int, high: int) -> tuple[int
     """A number in (low, high] for which ``meets`` answers, near the least one, and the answer."""
     answer = cache(meets)
     number = low < high and least(
-        lambda at: answer(math.ceil(at)) is not None,
+        lambda at: answer(math.ceil(at)) is None,
         start=low + 1.0,
         most=float(high),
         smallest=float(low),
