@@ -47,7 +47,9 @@ def generate(
     from userdp.ledger import claim
 
     if out is not None:
-        _require_place(out, overwrite=overwrite)
+        require_place(out, name="synthetic.jsonl")
+        if out.exists() and not overwrite:
+            raise UseError(f"{out} exists", hint="give --overwrite to replace it")
     claimed = claim(run)
     from userdp.data.store import UserStore
 
@@ -77,12 +79,6 @@ def generate(
         RunFolder(run).log({"kind": "verbatim check", **checked})
         result["operator_only"] = checked
     return Answer(values=result, parts=_parts(result))
-
-
-def _require_place(out: Path, *, overwrite: bool) -> None:
-    require_place(out, name="synthetic.jsonl")
-    if out.exists() and not overwrite:
-        raise UseError(f"{out} exists", hint="give --overwrite to replace it")
 
 
 def _write(out: Path, texts: list[GeneratedText]) -> None:

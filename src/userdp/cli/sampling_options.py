@@ -15,6 +15,14 @@ from userdp.errors import UseError
 from userdp.sampling import SAMPLINGS, Sampling
 
 
+class Options:
+    """What `options_class` makes, for those who read the code: any field may be there."""
+
+    def __init__(self, **values: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
 def options_class(
     name: str,
     *,
@@ -53,13 +61,10 @@ def options_class(
     return options
 
 
-def chosen_sampling(options: Any, *, example: str) -> type[Sampling]:
-    """The class that ``--sampling`` names; `UseError` if it is missing."""
+def chosen_sampling(options: Any, *, missing: str) -> type[Sampling]:
+    """The class that ``--sampling`` names; `UseError` says ``missing`` where it is not given."""
     if options.sampling is None:
-        raise UseError(
-            f"missing --sampling: without it {example}",
-            hint=f"use --sampling {', '.join(SAMPLINGS)}",
-        )
+        raise UseError(missing, hint=f"use --sampling {', '.join(SAMPLINGS)}")
     return SAMPLINGS[options.sampling]
 
 

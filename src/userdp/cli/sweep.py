@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -232,13 +231,9 @@ def _trials(trials: list[dict[str, Any]]) -> Table:
     return table_of(
         trials,
         {
-            "trial": lambda trial: str(trial["trial"]),
-            **{name.replace("_", " "): partial(_text, name) for name in names},
+            "trial": "trial",
+            **{name.replace("_", " "): name for name in names},
             "loss per user": lambda trial: trial["loss"] and f"{trial['loss']:.4f}",
             "note": lambda trial: trial["note"] or "",
         },
     )
-
-
-def _text(name: str, trial: dict[str, Any]) -> str:
-    return str(trial[name])

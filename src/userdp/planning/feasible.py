@@ -70,15 +70,30 @@ def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError
     def with_less(left_out: int) -> Problem:
         return replace(problem, steps=problem.steps - left_out)
 
-    def first(changed: Callable[[int], Problem], low: int, high: int) -> tuple[int, int] | None:
-        return _first(lambda at: _within(changed(at), sizes, target), low, high)
+    def nearest(
+        changed: Callable[[int], Problem], low: int, high: int
+    ) -> tuple[int, UlsCell] | None:
+        """A number in (low, high] that would do, near the least one, and its configuration."""
+        size = cache(lambda at: _within(changed(at), sizes, target))
+        number = low < high and least(
+            lambda at: size(math.ceil(at)) is None,
+            start=low + 1.0,
+            most=float(high),
+            smallest=float(low),
+            relative=0.02,
+        )
+        if not number:
+            return None
+        group_size = size(math.ceil(number))
+        assert group_size is not None
+        return math.ceil(number), changed(math.ceil(number)).cell(group_size)
 
     ways = []
-    budget = first(with_budget, math.ceil(problem.budget), problem.population * max(sizes))
+    budget = nearest(with_budget, math.ceil(problem.budget), problem.population * max(sizes))
     if budget is not None:
-        cell = with_budget(budget[0]).cell(budget[1])
+        gradients, cell = budget
         ways.append(
-            f"--budget {budget[0]} (M = {cell.cohort_size:.5g} users a step, σ = "
+            f"--budget {gradients} (M = {cell.cohort_size:.5g} users a step, σ = "
             f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
         )
     elif best is not None:
@@ -86,10 +101,9 @@ def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError
     least_epsilon = _least_epsilon(problem, sizes, target)
     if least_epsilon is not None:
         ways.append(f"epsilon {least_epsilon:g} for training at this budget")
-    fewer = first(with_less, 0, problem.steps - 1)
+    fewer = nearest(with_less, 0, problem.steps - 1)
     if fewer is not None:
-        cell = with_less(fewer[0]).cell(fewer[1])
-        ways.append(f"--steps {cell.steps} (σ = {cell.noise_multiplier:.4g})")
+        ways.append(f"--steps {fewer[1].steps} (σ = {fewer[1].noise_multiplier:.4g})")
     if ways:
         hint = "the nearest that would do: " + "; or ".join(ways)
     else:
@@ -135,20 +149,3 @@ def _least_epsilon(problem: Problem, sizes: list[int], target: float) -> float |
         return None
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
     return math.ceil(epsilon / unit * 1.0001) * unit
-
-
-def _first(meets: Callable[[int], int | None], low: int, high: int) -> tuple[int, int] | None:
-    """A number in (low, high] for which ``meets`` answers, near the least one, and the answer."""
-    answer = cache(meets)
-    number = low < high and least(
-        lambda at: answer(math.ceil(at)) is None,
-        start=low + 1.0,
-        most=float(high),
-        smallest=float(low),
-        relative=0.02,
-    )
-    if not number:
-        return None
-    size = answer(math.ceil(number))
-    assert size is not None
-    return math.ceil(number), size

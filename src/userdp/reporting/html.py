@@ -281,10 +281,8 @@ def _state(run: RunFacts) -> str:
 def mechanism_command(run: RunFacts) -> str | None:
     """The command that prices the mechanism from nothing but the constants on this page."""
     plan = run.plan
-    if plan is None or not run.private or run.claim.steps == 0:
-        return None
-    if not run.claim.is_of_plan:
-        return None  # the winner of a tuning: choosing it is priced too
+    if plan is None or run.claim.mechanism is None:
+        return None  # nothing is claimed; or of a tuning's winner, where choosing is priced too
     sampling = encode(plan.sampling)
     if plan.sampling.by_user:
         sampling.pop("group_size")  # of no bearing on ε, and refused by `userdp account`

@@ -67,8 +67,8 @@ def operator_view(
             "people there are.",
         ),
     ]
-    audits = [(run, audit) for run, facts in pairs for audit in facts.audits]
-    attacks = [(run.name, attack) for run, facts in pairs for attack in facts.attacks]
+    audits = [(run, audit) for run, facts in pairs for audit in facts.audited.bounds]
+    attacks = [(run.name, attack) for run, facts in pairs for attack in facts.audited.attacks]
     splits = [(run.name, one) for run, facts in pairs for one in facts.final]
     return {
         "losses": table_of(
@@ -97,7 +97,7 @@ def operator_view(
         "cohorts": table_of(pairs, _COHORTS, caption="Cohorts, as drawn"),
         "cost": table_of(pairs, _COST, caption="What it cost"),
         "alarms": [
-            *((run.name, what) for run, facts in pairs for what in facts.flagged),
+            *((run.name, what) for run, facts in pairs for what in facts.audited.flagged),
             *((run.name, _alarm(run, audit)) for run, audit in audits if _broken(run, audit)),
         ],
         "figures": [_figure(plot, caption) for plot, caption in plots if plot is not None],
@@ -255,12 +255,14 @@ _ATTACKS: dict[str, Callable[[tuple[str, Attack]], str]] = {
     "Run": lambda one: one[0],
     "Against": lambda one: one[1].against,
     "AUC (0.5 is chance)": lambda one: f"{one[1].auc:.3f}",
-    "Its interval": lambda one: f"{one[1].low:.3f} to {one[1].high:.3f}",
+    "Its interval": lambda one: f"{one[1].auc_low:.3f} to {one[1].auc_high:.3f}",
     "Members found": lambda one: (
-        f"{100 * one[1].members_found:.1f} %, accusing {100 * one[1].false_alarms:g} % of others"
+        f"{100 * one[1].tpr_at_low_fpr:.1f} %, accusing {100 * one[1].low_fpr:g} % of others"
     ),
     "Verdict": lambda one: (
-        "no better than chance" if one[1].low <= 0.5 <= one[1].high else "differs from chance"
+        "no better than chance"
+        if one[1].auc_low <= 0.5 <= one[1].auc_high
+        else "differs from chance"
     ),
 }
 _SPLITS: dict[str, Callable[[tuple[str, EvaluationFacts]], str | None]] = {

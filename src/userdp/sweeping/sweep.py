@@ -22,7 +22,13 @@ from userdp.ledger.journal import exclusive
 from userdp.plan import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
 from userdp.sweeping.request import SweepRequest, TuningMode
-from userdp.sweeping.scores import Score, exact_score, released_score, selection_score
+from userdp.sweeping.scores import (
+    Score,
+    exact_score,
+    released_score,
+    selection_score,
+    trial_losses,
+)
 from userdp.sweeping.trials import (
     Launch,
     Process,
@@ -50,10 +56,10 @@ class SweepResult:
     """
 
     request: SweepRequest
-    winner: Path | None
-    score: Score | None
-    settings: dict[str, Any] | None
-    trials: tuple[dict[str, Any], ...]
+    winner: Path | None = None
+    score: Score | None = None
+    settings: dict[str, Any] | None = None
+    trials: tuple[dict[str, Any], ...] = ()
 
 
 def run_sweep(
@@ -213,10 +219,8 @@ class _Sweep:
                     if status is None:
                         continue
                     del running[number]
-                    if self.folder.run(number).finished:
-                        self._score(number)
-                    elif is_held(self.folder.run(number)):
-                        waiting.append(number)
+                    if self.folder.run(number).finished or is_held(self.folder.run(number)):
+                        waiting.appendleft(number)  # to be scored, or trained by a child still
                     else:
                         why = last_words(self.folder.log(number))
                         self.say(f"trial {number} failed: {why}")
@@ -255,27 +259,20 @@ class _Sweep:
     def _score(self, number: int) -> None:
         request, run = self.request, self.folder.run(number)
         candidate = self._candidate(number)
-        batch = candidate.config.micro_batch
+        losses = trial_losses(run, self.store, request.split, batch=candidate.config.micro_batch)
         if request.tuning is None:
-            score = exact_score(run, self.store, request.split, batch=batch)
+            score = exact_score(losses)
         elif self._selects:
             score = selection_score(
-                run,
-                self.store,
-                request.split,
-                epsilon=request.tuning.score_epsilon,
-                bound=request.loss_bound,
-                batch=batch,
+                losses, epsilon=request.tuning.score_epsilon, bound=request.loss_bound
             )
         else:
             score = released_score(
-                run,
                 self.store,
-                request.split,
+                losses,
                 epsilon=request.tuning.score_epsilon,
                 bound=request.loss_bound,
                 subject=f"loss on {request.split}, sweep {self.sweep_id} trial {number:03d}",
-                batch=batch,
             )
         self.folder.note(number, candidate, score)
         self.say(f"trial {number} of {len(self.trials)}: trained and scored")
@@ -283,9 +280,7 @@ class _Sweep:
     def _choose(self) -> SweepResult:
         """The best score, the first of equal ones, and the winner's folder."""
         if not self.trials:
-            return SweepResult(
-                request=self.request, winner=None, score=None, settings=None, trials=()
-            )
+            return SweepResult(request=self.request)
         scores = self.folder.scores()
         ranked = sorted(
             (number for number in self._numbers() if scores[number].value is not None),
