@@ -15,11 +15,6 @@ from userdp.planning.uls import Problem, UlsCell
 from userdp.vocabulary import delta_up
 
 
-def noise_to_signal(cell_noise_std: float, example_norm: float) -> float:
-    """Noise on each coordinate of the mean gradient, in units of the norm of one gradient."""
-    return cell_noise_std / example_norm
-
-
 def require_usable(problem: Problem) -> None:
     """Refuse a compute budget that no cohort can use up.
 
@@ -55,7 +50,7 @@ def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError
     if best is None:
         what = f"{asked} is out of reach: no noise multiplier up to 1e6 is enough"
     else:
-        ratio = noise_to_signal(best.noise_std, problem.norms.example_norm)
+        ratio = best.noise_std / problem.norms.example_norm
         what = (
             f"{asked} needs σ = {best.noise_multiplier:.4g} with M = {best.cohort_size:.5g} "
             f"users a step: noise of {ratio:.3g} times an example's gradient norm on every "

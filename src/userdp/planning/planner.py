@@ -14,7 +14,7 @@ from userdp.plan import Budget, Plan
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.choice import Choice, choose, describe
 from userdp.planning.els import ElsCell, els_cell, median_group_size, sweep
-from userdp.planning.feasible import noise_to_signal, refusal, require_usable
+from userdp.planning.feasible import refusal, require_usable
 from userdp.planning.noise import NoiseTable, OutOfReach
 from userdp.planning.norms import GradientNorms
 from userdp.planning.options import Goals
@@ -113,7 +113,7 @@ def propose(request: Request) -> Proposal:
             "delta": guarantee.delta,
             "accountant": guarantee.accountant,
             "noise_std_per_gradient": plan.noise_std / plan.denominator,
-            "noise_to_signal": noise_to_signal(chosen.cell.noise_std, request.norms.example_norm),
+            "noise_to_signal": chosen.cell.noise_std / request.norms.example_norm,
             "gradients_per_step": chosen.cell.compute,
             "gradients": chosen.cell.compute * plan.steps,
             "noise_ratio_els_to_uls": chosen.ratio,
@@ -178,15 +178,15 @@ def _require_signal(
 ) -> None:
     """Refuse what would learn next to nothing, with the nearest budgets that would do."""
     unit, limit = request.norms.example_norm, request.most_noise
-    noise = noise_to_signal(chosen.noise_std, unit)
+    noise = chosen.noise_std / unit
     if noise <= limit:
         return
-    if isinstance(chosen, ElsCell) and noise_to_signal(uls.noise_std, unit) <= limit:
+    if isinstance(chosen, ElsCell) and uls.noise_std / unit <= limit:
         raise UseError(
             f"ELS at B = {chosen.batch_size:g} gradients a step needs σ = "
             f"{chosen.noise_multiplier:.4g}: noise of {noise:.3g} times an example's gradient norm "
             f"on every coordinate, and the limit is {limit:g}",
-            hint=f"leave --algorithm out: ULS has {noise_to_signal(uls.noise_std, unit):.3g}, with "
+            hint=f"leave --algorithm out: ULS has {uls.noise_std / unit:.3g}, with "
             f"M = {uls.cohort_size:.5g} users a step and G = {uls.group_size}",
         )
     raise refusal(problem, best=uls, limit=limit)

@@ -6,7 +6,6 @@ No ε covers any of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from userdp.reporting.audit_facts import Attack, AuditFacts
@@ -19,21 +18,12 @@ from userdp.reporting.tradeoff import LOSS, trade_offs
 from userdp.vocabulary import round_up
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
+    pass
 
 _MOST_MARKS = 15
 """Lines with more points have no marks: these would run into each other."""
 _MOST_LINES = 6
 """More lines than the page has colours would not be told apart."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """A drawn plot and its caption."""
-
-    title: str
-    caption: str
-    svg: Markup
 
 
 class _Pair(NamedTuple):
@@ -143,11 +133,12 @@ def _plot(
     )
 
 
-def _figure(plot: Plot, caption: str) -> Figure:
+def _figure(plot: Plot, caption: str) -> dict[str, str]:
+    """A drawn plot and its caption."""
     from markupsafe import Markup
 
     # draw() escapes every name that it puts into the SVG.
-    return Figure(title=plot.title, caption=caption.strip(), svg=Markup(draw(plot)))
+    return {"title": plot.title, "caption": caption, "svg": Markup(draw(plot))}
 
 
 def _change(pair: _Pair) -> str | None:

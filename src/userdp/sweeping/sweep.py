@@ -21,7 +21,7 @@ from userdp.ledger import StoreLedger, claim
 from userdp.ledger.journal import exclusive
 from userdp.plan import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
-from userdp.sweeping.request import SweepRequest, TuningMode
+from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
 from userdp.sweeping.scores import (
     Score,
     exact_score,
@@ -173,7 +173,7 @@ class _Sweep:
             len(self.request.candidates),
             tuning.repetitions if isinstance(tuning, PrivateSelection) else None,
         )
-        self.progress.stage("sweep", sum(self._plan_steps(n) for n in self._numbers()))
+        self.progress.stage("sweep", sum(self._candidate(n).plan.steps for n in self._numbers()))
         failed = self._train()
         if failed:
             number, why = failed[0]
@@ -186,11 +186,8 @@ class _Sweep:
     def _numbers(self) -> range:
         return range(1, len(self.trials) + 1)
 
-    def _candidate(self, number: int) -> Any:
+    def _candidate(self, number: int) -> Candidate:
         return self.request.candidates[self.trials[number - 1]]
-
-    def _plan_steps(self, number: int) -> int:
-        return int(self._candidate(number).plan.steps)
 
     def _train(self) -> list[tuple[int, str]]:
         """Finish every trial and score it; those that failed, with their last words."""
@@ -282,10 +279,8 @@ class _Sweep:
         if not self.trials:
             return SweepResult(request=self.request)
         scores = self.folder.scores()
-        ranked = sorted(
-            (number for number in self._numbers() if scores[number].value is not None),
-            key=lambda number: (-_value(scores[number]), number),
-        )
+        values = {number: one.value for number, one in scores.items() if one.value is not None}
+        ranked = sorted(values, key=lambda number: (-values[number], number))
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
@@ -328,8 +323,3 @@ def describe(result: SweepResult, store: UserStore) -> dict[str, Any]:
         "trials": list(result.trials),
         "store_epsilon": claim(store.path).guarantee.epsilon,
     }
-
-
-def _value(score: Score) -> float:
-    assert score.value is not None
-    return score.value
