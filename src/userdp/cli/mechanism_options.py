@@ -89,7 +89,6 @@ def build_mechanism(options: MechanismOptions) -> Described:
             hint="leave --group-size out, or use --sampling examples",
         )
     require_options({"steps": options.steps}, why="epsilon depends on it")
-    assert options.steps is not None
     values = constants_of(options, sampling, without=("group_size",) if by_user else ())
     return Described(
         sampling=sampling(**({"group_size": 1} if by_user else {}), **values),

@@ -36,13 +36,7 @@ class FixedConfig(TrainConfig):
 
 
 # Annotations of inherited options are names of another module, which the parser would look up here.
-FixedConfig.__init__.__annotations__.update(
-    {
-        name: hint
-        for name, hint in get_type_hints(TrainConfig).items()
-        if name not in FixedConfig.__annotations__
-    }
-)
+FixedConfig.__init__.__annotations__.update(get_type_hints(FixedConfig, include_extras=True))
 
 
 def sweep(

@@ -130,11 +130,6 @@ class PrivateSelection(_Choice):
             raise UseError("the plans of one private selection need one target delta")
 
     @property
-    def target_delta(self) -> float:
-        """δ that is claimed at, if no other is asked for."""
-        return self.plans[0].budget.target_delta
-
-    @property
     def in_words(self) -> str:
         """How the parts were put together."""
         return "private selection from a random number of candidates"
@@ -145,7 +140,8 @@ class PrivateSelection(_Choice):
         Given the number of candidates K, which owes nothing to the data, the real candidates are
         the ideal ones except with probability K times the distance of one; over K, its mean.
         """
-        delta = self.target_delta if delta is None else require_delta(delta)
+        shared = self.plans[0].budget.target_delta
+        delta = shared if delta is None else require_delta(delta)
         curve = base_curve(
             [mechanism_of(plan) for plan in self.plans], score_epsilon=self.score_epsilon
         )
@@ -184,7 +180,8 @@ def divided(
     """
     require_positive("epsilon", epsilon)
     require_delta(delta)
-    count = len(FixedGrid(plans=plans, score_epsilon=score_epsilon).plans)
+    FixedGrid(plans=plans, score_epsilon=score_epsilon)  # refuses what none can be made of
+    count = len(plans)
     share = (epsilon - count * score_epsilon) / count * _DOWN
     if not share > 0:
         raise UseError(

@@ -109,18 +109,13 @@ class RunFacts:
         return said or (None if self.plan is None else in_words(self.plan.origins))
 
     @property
-    def gradients_per_step(self) -> float | None:
-        """Most gradients that a step of the plan computes in expectation: the unit of compute."""
+    def gradients(self) -> float | None:
+        """Most gradients that the attempted steps computed in expectation."""
         if self.plan is None:
             return None
         sampling = self.plan.sampling
-        return self.plan.denominator * (sampling.group_size if sampling.by_user else 1)
-
-    @property
-    def gradients(self) -> float | None:
-        """Most gradients that the attempted steps computed in expectation."""
-        per_step = self.gradients_per_step
-        return None if per_step is None else per_step * self.claim.steps
+        per_step = self.plan.denominator * (sampling.group_size if sampling.by_user else 1)
+        return per_step * self.claim.steps
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
