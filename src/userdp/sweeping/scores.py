@@ -43,7 +43,7 @@ def trial_losses(
 
 def exact_score(losses: NDArray[np.float64]) -> Score:
     """The exact mean over users of each one's loss: operator-only."""
-    loss = float(np.mean(losses))
+    loss = float(np.mean(losses)) if len(losses) else math.nan
     if not math.isfinite(loss):
         return Score(value=None, note="its loss is not finite")
     return Score(value=-loss, loss=loss)
