@@ -94,7 +94,7 @@ def make_plan(work: Path, out: Path) -> dict[str, Any]:
     from userdp.data.store import UserStore
     from userdp.planning.noise import NoiseTable
     from userdp.planning.norms import NormSource
-    from userdp.planning.uls import UlsProblem, estimate_and_double, optimum
+    from userdp.planning.uls import Problem, estimate_and_double, optimum
     from userdp.training.probe import probe_store
 
     if out.exists():
@@ -124,7 +124,7 @@ def make_plan(work: Path, out: Path) -> dict[str, Any]:
         table = NoiseTable(target_epsilon=epsilon, target_delta=DELTA)
         noise, predicted, choices, free = {}, {}, {}, {}
         for budget in BUDGETS:
-            problem = UlsProblem(
+            problem = Problem(
                 table=table, norms=probed, budget=budget, steps=STEPS, population=POPULATION
             )
             priced = {cell: problem.cell(cell[0], float(cell[1])) for cell in cells(budget)}

@@ -24,7 +24,7 @@ from userdp.plan.small_delta import (
     rule_of,
     size_of,
 )
-from userdp.planning.proposal import SCHEMA, declared_users
+from userdp.planning.proposal import Proposal, declared_users
 from userdp.training.private import make_private
 
 LARGE, MIDDLE = 0.01, 0.008  # of 100: 1/n and above n^-1.1 = 0.0063
@@ -118,7 +118,7 @@ def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
 def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, capsys) -> None:
     plan = els_plan(target_delta=1 / 400)
     constants = [{"name": "population", "value": 100, "origin": "declared", "query_id": None}]
-    values = {"schema": SCHEMA, "plan": encode(plan), "basis": "x", "constants": constants}
+    values = {"schema": Proposal.schema, "plan": encode(plan), "basis": "x", "constants": constants}
     (tmp_path / "proposal.json").write_text(json.dumps(values))
     plan.save(tmp_path / "bare.json")
     assert declared_users(tmp_path / "proposal.json") == 100

@@ -26,10 +26,12 @@ T = TypeVar("T")
 _TAGS = ("schema", "kind")
 
 
-def public(default: Any = dataclasses.MISSING, *, factory: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field that a public page may show; every other field is the operator's."""
-    given = {"default": default, "default_factory": factory, "metadata": {"public": True}}
-    return dataclasses.field(**{k: v for k, v in given.items() if v is not dataclasses.MISSING})
+def public(**options: Any) -> Any:
+    """A dataclass field that a public page may show; every other field is the operator's.
+
+    The options are those of `dataclasses.field`, ``metadata`` apart.
+    """
+    return dataclasses.field(metadata={"public": True}, **options)
 
 
 def encode(value: Any, *, public_only: bool = False) -> Any:
@@ -44,9 +46,9 @@ def encode(value: Any, *, public_only: bool = False) -> Any:
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _tags(type(value)) | {
-            field.name: encode(_widened(getattr(value, field.name), hint), public_only=public_only)
-            for field, hint in _fields(type(value))
-            if not public_only or field.metadata.get("public")
+            name: encode(_widened(getattr(value, name), hint), public_only=public_only)
+            for name, (hint, shown) in _fields(type(value)).items()
+            if shown or not public_only
         }
     if isinstance(value, Mapping):
         return {str(key): encode(value[key], public_only=public_only) for key in sorted(value)}
@@ -86,25 +88,23 @@ def digest(value: Any) -> str:
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
-    hints = typing.get_type_hints(kind)
-    return tuple((field, hints[field.name]) for field in dataclasses.fields(kind))
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """By the field's name: its declared type, and whether a public page may show it."""
+    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    return {one.name: (hints[one.name], "public" in one.metadata) for one in fields}
 
 
 def _tags(kind: Any) -> dict[str, str]:
     """What tells a class apart; a field of such a name is none."""
-    fields = {field.name for field in dataclasses.fields(kind)}
-    return {
-        name: getattr(kind, name) for name in _TAGS if name not in fields and hasattr(kind, name)
-    }
+    names = [name for name in _TAGS if name not in _fields(kind) and hasattr(kind, name)]
+    return {name: getattr(kind, name) for name in names}
 
 
 def _declares_kind(hint: Any) -> bool:
     """Whether a class or one above it has the class variable, with or without a value."""
     declared = any("kind" in vars(one).get("__annotations__", ()) for one in hint.__mro__)
-    if not (declared and dataclasses.is_dataclass(hint)):
-        return False
-    return all(field.name != "kind" for field in dataclasses.fields(hint))
+    has_fields = dataclasses.is_dataclass(hint)
+    return declared and has_fields and "kind" not in _fields(hint)
 
 
 def _members(hint: Any) -> Iterator[Any]:
@@ -148,9 +148,7 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
                 _key(arguments[0], key, at): _decode(arguments[1], one, f"{at}.{key}")
                 for key, one in value.items()
             }
-        if member is Any:
-            return value
-        if member in (type(None), bool, int, str) and type(value) is member:
+        if member is Any or (member in (type(None), bool, int, str) and type(value) is member):
             return value
         if member is float and type(value) in (int, float) and math.isfinite(value):
             return float(value)
@@ -162,26 +160,22 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
 
 def _key(hint: Any, key: str, at: str) -> Any:
     """A key of a mapping; JSON has whole numbers as keys in words only."""
-    if hint is not int:
-        return key
-    if not key.isdecimal():
+    if hint is int and not key.isdecimal():
         raise UseError(f"{at} has the key {key!r}, where a whole number is needed")
-    return int(key)
+    return int(key) if hint is int else key
 
 
 def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
-    tags = _tags(kind)
+    tags, fields = _tags(kind), _fields(kind)
     for name, expected in tags.items():
         if values.get(name) != expected:
             raise UseError(
                 f"{at} says {name} {values.get(name)!r}, and this version knows {expected!r}",
                 hint="make it again with this version of userdp",
             )
-    known = _fields(kind)
-    given, names = set(values) - set(tags), {field.name for field, _ in known}
-    if given != names:
-        raise UseError(
-            f"the fields of {at} are off: unknown {sorted(given - names)}, "
-            f"missing {sorted(names - given)}"
-        )
-    return kind(**{f.name: _decode(hint, values[f.name], f"{at}.{f.name}") for f, hint in known})
+    given = values.keys() - tags.keys()
+    if given != fields.keys():
+        unknown, missing = sorted(given - fields.keys()), sorted(fields.keys() - given)
+        raise UseError(f"the fields of {at} are off: unknown {unknown}, missing {missing}")
+    read = {name: _decode(hint, values[name], f"{at}.{name}") for name, (hint, _) in fields.items()}
+    return kind(**read)

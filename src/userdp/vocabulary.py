@@ -151,7 +151,7 @@ def require_epsilon(value: float) -> float:
     return float(value)
 
 
-def require_count(name: str, value: int, *, at_least: int = 1, at_most: int = 10**12) -> int:
+def require_count(name: str, value: float, *, at_least: int = 1, at_most: int = 10**12) -> int:
     """``value`` as an int if it is whole and in [at_least, at_most], else `UseError`."""
     if isinstance(value, bool) or not at_least <= value <= at_most or int(value) != value:
         raise UseError(f"{name} must be a whole number from {at_least} to {at_most}, got {value!r}")

@@ -59,9 +59,9 @@ def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_
 def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
     prompts = ("w1", "w2 w3 w4", "w5 w6")
     one = {"max_tokens": 4, "top_p": 1e-9}  # always the likeliest token
-    together = list(TextGenerator(run, GenerateConfig(prompts=prompts, **one)).texts(3))
+    together = list(TextGenerator(run, GenerateConfig(prompt=prompts, **one)).texts(3))
     alone = [
-        next(TextGenerator(run, GenerateConfig(prompts=(prompt,), **one)).texts(1))
+        next(TextGenerator(run, GenerateConfig(prompt=(prompt,), **one)).texts(1))
         for prompt in prompts
     ]
     assert together == alone
@@ -69,7 +69,7 @@ def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
 
 def test_a_seed_repeats_and_its_absence_does_not(run):
     def sampled(seed):
-        generator = TextGenerator(run, GenerateConfig(prompts=("w1",), max_tokens=6, seed=seed))
+        generator = TextGenerator(run, GenerateConfig(prompt=("w1",), max_tokens=6, seed=seed))
         return [text.tokens for text in generator.texts(8)]
 
     assert sampled(3) == sampled(3) != sampled(4)

@@ -34,7 +34,7 @@ def test_a_finished_runs_epsilon_is_the_plans(tmp_path, plan):
 def test_invariant_7_every_attempt_is_charged_and_a_resume_cannot_exceed_the_plan(tmp_path):
     plan = uls_plan()
     run(tmp_path / "run", plan, 3)
-    ledger = RunLedger.resume(tmp_path / "run" / "ledger.jsonl")
+    ledger = RunLedger(tmp_path / "run" / "ledger.jsonl")
     assert (ledger.attempts, ledger.remaining) == (3, 2)
     for _ in range(2):
         ledger.attempt(StepRecord.of_plan(plan))

@@ -8,21 +8,21 @@ from tests.planning.conftest import synthetic_norms
 from userdp.accounting import binomial_steps
 from userdp.errors import UseError
 from userdp.planning.choice import choose
-from userdp.planning.els import ElsProblem, median_group_size, sweep
+from userdp.planning.els import els_cell, examples_after_cap, median_group_size, sweep
 from userdp.planning.noise import NoiseTable
-from userdp.planning.uls import UlsProblem
+from userdp.planning.uls import Problem
 
 
-def problem(**changes) -> ElsProblem:
+def problem(**changes) -> Problem:
     values = {
         "table": NoiseTable(target_epsilon=2.0, target_delta=1e-5),
         "budget": 32.0,
         "steps": 20,
         "population": 200,
         "population_examples": None,
-        "example_norm": 2.0,
+        "norms": synthetic_norms(example_norm=2.0),
     }
-    return ElsProblem(**{**values, **changes})
+    return Problem(**{**values, **changes})
 
 
 def test_every_cell_of_the_sweep_is_within_the_budget_and_barely():
@@ -44,7 +44,7 @@ def test_every_cell_of_the_sweep_is_within_the_budget_and_barely():
 
 def test_group_size_one_costs_what_user_sampling_costs():
     """ELS with G = 1 is ULS with G = 1 (Theorem 2)."""
-    cell = problem().cell(1)
+    cell = els_cell(problem(), 1)
     mechanism = binomial_steps(
         sampling_probability=32 / 200, noise_multiplier=cell.noise_multiplier, steps=20
     )
@@ -52,13 +52,13 @@ def test_group_size_one_costs_what_user_sampling_costs():
 
 
 def test_the_denominator_is_declared_and_never_more_than_users_times_the_cap():
-    assert problem().examples_after_cap(3) == 600
-    assert problem(population_examples=500).examples_after_cap(3) == 500
-    assert problem(population_examples=500).examples_after_cap(2) == 400
+    assert examples_after_cap(problem(), 3) == 600
+    assert examples_after_cap(problem(population_examples=500), 3) == 500
+    assert examples_after_cap(problem(population_examples=500), 2) == 400
 
 
 def test_a_batch_of_more_than_all_examples_is_no_cell():
-    assert problem(budget=201.0).cell(1) is None
+    assert els_cell(problem(budget=201.0), 1) is None
     assert [cell.group_size for cell in sweep(problem(budget=201.0), [1, 2])] == [2]
 
 
@@ -76,8 +76,8 @@ def test_the_choice_is_that_of_the_variances(seed):
     draw = random.Random(seed)
     norms = synthetic_norms(shared=draw.random(), own=draw.random() * 3)
     table = NoiseTable(target_epsilon=draw.uniform(0.5, 8), target_delta=1e-5)
-    els = problem(table=table, example_norm=norms.example_norm).cell(2)
-    uls = UlsProblem(table=table, norms=norms, budget=32.0, steps=20, population=200).cell(
+    els = els_cell(problem(table=table, norms=norms), 2)
+    uls = Problem(table=table, norms=norms, budget=32.0, steps=20, population=200).cell(
         draw.choice([1, 4, 32])
     )
     var_els = (els.noise_multiplier * norms.example_norm / 32) ** 2

@@ -136,8 +136,7 @@ def test_an_unknown_statistic_is_refused(store, name):
 
 def test_a_mechanism_that_would_cost_more_is_never_used():
     for epsilon in (1e-3, 0.1, 1 / 3, 1.0, 7.7):
-        dp = module._opendp()
-        space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
+        dp, space = module._opendp()
 
         def build(scale, dp=dp, space=space):
             return space >> dp.t.then_count() >> dp.m.then_laplace(scale=scale)

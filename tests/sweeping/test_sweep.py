@@ -23,7 +23,7 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, claim
 from userdp.reporting.run_facts import read_run
 from userdp.sweeping.request import TuningMode, build_request, grid
-from userdp.sweeping.scores import noisy_total
+from userdp.sweeping.scores import selection_score
 from userdp.sweeping.sweep import describe, run_sweep
 from userdp.sweeping.trials import train_arguments
 from userdp.vocabulary import round_up
@@ -250,9 +250,9 @@ def test_a_noisy_total_is_half_the_bound_less_the_loss_of_each_user():
     import numpy as np
 
     losses = np.array([1.0, 3.0, np.inf, np.nan, -1.0])
-    drawn = [noisy_total(losses, epsilon=50.0, bound=4.0) for _ in range(20)]
+    drawn = [selection_score(losses, epsilon=50.0, bound=4.0).value for _ in range(20)]
     assert np.mean(drawn) == pytest.approx(1.0 - 1.0 - 2.0 - 2.0 + 2.0, abs=0.2)
-    spread = [noisy_total(losses, epsilon=0.5, bound=4.0) for _ in range(400)]
+    spread = [selection_score(losses, epsilon=0.5, bound=4.0).value for _ in range(400)]
     assert np.std(spread) == pytest.approx(math.sqrt(2) * 2 / 0.5, rel=0.3)
 
 

@@ -15,7 +15,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.personalization import LocalTraining, local_users, personalize, summary
 
-HOW = LocalTraining(learning_rates=(0.3, 0.05), epochs=4, batch_size=2)
+HOW = LocalTraining(learning_rate=(0.3, 0.05), epochs=4, batch_size=2)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def adapted(held_out, *, lora):
                 if "lora_B" in name:
                     parameter.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
     users = local_users(split, HOW)[0][:6]
-    expected = [[oracle(model, split, user, rate) for user in users] for rate in HOW.learning_rates]
+    expected = [[oracle(model, split, user, rate) for user in users] for rate in HOW.learning_rate]
     before = [mean_loss(model.eval(), split, user) for user in users]
     return personalize(model, split, users, HOW), np.array(before), np.array(expected)
 
@@ -135,7 +135,7 @@ def test_a_summary_is_token_weighted_and_tells_of_no_loss_that_is_not_finite():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"learning_rates": (0.1, 0.0)}, {"learning_rates": ()}, {"epochs": 0}, {"most_examples": 1}],
+    [{"learning_rate": (0.1, 0.0)}, {"learning_rate": ()}, {"epochs": 0}, {"most_examples": 1}],
 )
 def test_values_out_of_range_are_refused(bad):
     with pytest.raises(UseError):

@@ -14,7 +14,7 @@ from userdp.errors import UseError
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import delta_up, round_up
+from userdp.vocabulary import delta_up, require_count, round_up
 
 
 def audit(
@@ -55,8 +55,7 @@ def audit(
     """
     if inference_only and no_inference:
         raise UseError("--inference-only and --no-inference leave nothing to audit")
-    if not 8 <= canaries <= 100_000:
-        raise UseError(f"--canaries must be from 8 to 100000, got {canaries}")
+    require_count("--canaries", canaries, at_least=8, at_most=100_000)
     if not 0.5 <= confidence < 1:
         raise UseError(f"--confidence must be from 0.5 to less than 1, got {confidence}")
     if plot is not None:

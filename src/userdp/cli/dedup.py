@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from userdp.cli.output import Answer
 from userdp.cli.prepare_options import source_options
 from userdp.cli.progress import StepBar
+from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
 from userdp.files import require_place
@@ -32,9 +33,7 @@ def dedup(
     out: Path,
     source: str | None = None,
     store: Path | None = None,
-    similarity: float = 0.8,
-    words: int = 5,
-    permutations: int = 128,
+    rules: Annotated[OverlapRules | None, Parameter(name="*")] = None,
     domain: list[str] | None = None,
     urls: Path | None = None,
     public_text_field: str = "text",
@@ -55,9 +54,7 @@ def dedup(
         source: the kind of the private records; by default told from the paths.
         store: the user store of the private records, whose id then names them in the provenance;
             a new random name by default.
-        similarity: least Jaccard similarity of a near-duplicate; in (0, 1].
-        words: the number of words of an n-gram.
-        permutations: the number of permutations of a MinHash signature.
+        rules: see OverlapRules.
         domain: a registered domain to remove, as stackoverflow.com; may be given several times.
         urls: a file of URLs to remove, one a line.
         public_text_field: the field of a public document's text.
@@ -65,11 +62,9 @@ def dedup(
         input_options: how the private records are read.
     """
     from userdp.data.meta import read_meta
-    from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file
     from userdp.data.records import Tally
     from userdp.data.sources import open_source
 
-    rules = OverlapRules(similarity=similarity, words=words, permutations=permutations)
     _require_new(out, public)
     domains = _domains(domain or [])
     listed = _urls(urls)
@@ -77,7 +72,7 @@ def dedup(
     records = open_source(private, kind=source, options=source_options(input_options, None))
     tally = Tally()
     with StepBar() as bar:
-        texts = PrivateTexts(_texts(records, tally, bar), rules)
+        texts = PrivateTexts(_texts(records, tally, bar), rules or OverlapRules())
         if not len(texts):
             raise UseError(
                 f"none of {tally.records_read} private records has a text: nothing could overlap",

@@ -161,14 +161,12 @@ def federate(
             model=spec,
         )
     if isinstance(plan.local, Plan):
-        warning = require_small_delta(
-            delta,
-            silos * subjects_per_silo,
-            counted="subjects, all silos together",
-            allow_large_delta=allow_large_delta,
+        subjects, counted = silos * subjects_per_silo, "subjects, all silos together"
+        print_warning(
+            require_small_delta(
+                delta, subjects, counted=counted, allow_large_delta=allow_large_delta
+            )
         )
-        if warning is not None:
-            print_warning(warning)
     with stderr.status("preparing the silos' stores"):
         make_federation(out, plan, records, tokenizer=tokenizer, seed=seed, alpha=alpha)
     return _run(out, plan, runtime=runtime, cpus=cpus)

@@ -6,7 +6,7 @@ import json as json_library
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -14,10 +14,8 @@ from userdp.cli.output import Answer, print_note
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
 from userdp.files import require_place, write_file
+from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator
 from userdp.vocabulary import delta_up, round_up
-
-if TYPE_CHECKING:
-    from userdp.training.generation import GeneratedText
 
 
 def generate(
@@ -26,12 +24,7 @@ def generate(
     *,
     out: Path | None = None,
     records: int = 10,
-    prompt: Annotated[list[str] | None, Parameter(negative=())] = None,
-    max_tokens: int = 128,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    batch: int = 32,
-    seed: int | None = None,
+    config: Annotated[GenerateConfig | None, Parameter(name="*")] = None,
     check: Path | None = None,
     check_tokens: int = 20,
     overwrite: bool = False,
@@ -45,13 +38,7 @@ def generate(
         run: the folder of a finished run.
         out: a new JSON Lines file; without it the texts are printed.
         records: how many texts.
-        prompt: a public text to go on from; several are taken in turn. Nobody's private text: it
-            would be carried into what no epsilon covers.
-        max_tokens: most tokens of a text.
-        temperature: 1 samples from the model as it is, less is more cautious.
-        top_p: keep the likeliest tokens of this total probability.
-        batch: texts in one pass.
-        seed: sample the same texts again.
+        config: see GenerateConfig.
         check: a user store: tell its operator which texts hold long stretches of its training
             text word for word, beside those of people the model never saw.
         check_tokens: tokens of the shortest stretch that counts.
@@ -60,21 +47,14 @@ def generate(
     from userdp.ledger import claim
 
     if out is not None:
-        _require_place(out, overwrite=overwrite)
+        require_place(out, name="synthetic.jsonl")
+        if out.exists() and not overwrite:
+            raise UseError(f"{out} exists", hint="give --overwrite to replace it")
     claimed = claim(run)
     from userdp.data.store import UserStore
-    from userdp.training.generation import GenerateConfig, TextGenerator
 
-    config = GenerateConfig(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        prompts=tuple(prompt or ()),
-        batch=batch,
-        seed=seed,
-    )
     store = None if check is None else UserStore.open(check)
-    generator = TextGenerator(run, config)
+    generator = TextGenerator(run, config or GenerateConfig())
     texts: list[GeneratedText] = []
     with StepBar() as bar:
         bar.stage("sampling", records)
@@ -99,12 +79,6 @@ def generate(
         RunFolder(run).log({"kind": "verbatim check", **checked})
         result["operator_only"] = checked
     return Answer(values=result, parts=_parts(result))
-
-
-def _require_place(out: Path, *, overwrite: bool) -> None:
-    require_place(out, name="synthetic.jsonl")
-    if out.exists() and not overwrite:
-        raise UseError(f"{out} exists", hint="give --overwrite to replace it")
 
 
 def _write(out: Path, texts: list[GeneratedText]) -> None:

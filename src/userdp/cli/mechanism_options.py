@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from userdp.cli.output import print_warning
 from userdp.cli.sampling_options import (
+    Options,
     chosen_sampling,
     constants_of,
     options_class,
@@ -34,15 +35,9 @@ class _Steps:
 
 
 if TYPE_CHECKING:
-
-    class MechanismOptions:
-        """Made at run time, with a field for each constant of the samplings."""
-
-        def __init__(self, **values: Any) -> None: ...
-
-        def __getattr__(self, name: str) -> Any: ...
-
     from userdp.accounting.mechanisms import NoisySteps
+
+    MechanismOptions = Options
 else:
     MechanismOptions = options_class(
         "MechanismOptions",
@@ -85,7 +80,7 @@ class Described:
 
 def build_mechanism(options: MechanismOptions) -> Described:
     """The mechanism that the options describe; `UseError` names what is missing or stray."""
-    sampling = chosen_sampling(options, example="no mechanism is known")
+    sampling = chosen_sampling(options, missing="missing --sampling: no mechanism is known")
     by_user = sampling.unit is PrivacyUnit.USER
     if by_user and options.group_size is not None:
         raise UseError(
@@ -94,7 +89,6 @@ def build_mechanism(options: MechanismOptions) -> Described:
             hint="leave --group-size out, or use --sampling examples",
         )
     require_options({"steps": options.steps}, why="epsilon depends on it")
-    assert options.steps is not None
     values = constants_of(options, sampling, without=("group_size",) if by_user else ())
     return Described(
         sampling=sampling(**({"group_size": 1} if by_user else {}), **values),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from userdp.cli.output import Answer
 from userdp.cli.progress import StepBar
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table, table_of
+from userdp.training.personalization import LocalTraining, personalize_run
 
 
 def personalize(
@@ -18,10 +21,7 @@ def personalize(
     /,
     *,
     store: Path,
-    learning_rate: tuple[float, ...] = (0.03, 0.1, 0.3),
-    epochs: int = 4,
-    batch_size: int = 8,
-    most_examples: int = 64,
+    how: Annotated[LocalTraining | None, Parameter(name="*")] = None,
     most_users: int | None = 200,
     lora_rank: int | None = None,
     base: bool = False,
@@ -36,10 +36,7 @@ def personalize(
     Args:
         run: the folder of a finished run.
         store: the user store whose held-out users are measured.
-        learning_rate: of the local SGD; several are compared, and none is chosen for you.
-        epochs: passes over a user's half.
-        batch_size: examples of a local step.
-        most_examples: most examples of a user, both halves together.
+        how: see LocalTraining.
         most_users: measure at most so many users, the first ones.
         lora_rank: adapt adapters of this rank in place of all weights.
         base: also personalize the model that the run began from.
@@ -49,19 +46,12 @@ def personalize(
     if plot is not None:
         require_drawing_place(plot)
     from userdp.data.store import UserStore
-    from userdp.training.personalization import LocalTraining, personalize_run
 
-    how = LocalTraining(
-        learning_rates=learning_rate,
-        epochs=epochs,
-        batch_size=batch_size,
-        most_examples=most_examples,
-    )
     with StepBar() as bar:
         measured = personalize_run(
             run,
             UserStore.open(store),
-            how,
+            how or LocalTraining(),
             with_base=base,
             lora_rank=lora_rank,
             most_users=most_users,

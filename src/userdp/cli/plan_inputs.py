@@ -35,7 +35,7 @@ def gather(
         UseError: no population is known, or no δ can be fixed.
     """
     from userdp.ledger import StoreLedger
-    from userdp.planning.budget import PrivacyBudget, Release, delta_for
+    from userdp.planning.budget import PrivacyBudget, delta_for
     from userdp.planning.planner import Request
     from userdp.planning.proposal import Constant, Origin
 
@@ -46,6 +46,7 @@ def gather(
         "population examples": declared.population_examples,
         median: declared.median_examples,
     }
+    origin = Origin.DECLARED
     if declared.unsafe_exact_counts:
         given = [name for name, value in values.items() if value is not None]
         if given:
@@ -53,8 +54,7 @@ def gather(
                 f"--unsafe-exact-counts reads the private counts, and the {given[0]} is declared",
                 hint="leave one of the two out",
             )
-        values = _exact(store)
-    origin = Origin.NON_PRIVATE if declared.unsafe_exact_counts else Origin.DECLARED
+        values, origin = _exact(store), Origin.NON_PRIVATE
     constants: dict[str, Constant] = {}
     releases: list[Release] = []
     notes: list[str] = []
@@ -63,10 +63,9 @@ def gather(
             constants[name] = Constant(name=name, value=_count(name, value), origin=origin)
             continue
         charge = _newest(charges, _STATISTICS[name])
-        if charge is None:
+        if charge is None or charge.answer is None:
             continue
-        assert charge.query_epsilon is not None
-        assert charge.answer is not None
+        releases.append(_release(charge, charge.query_name or name))
         users = constants.get("population")
         if name == "population examples" and charge.answer < ((users and users.value) or 1):
             notes.append(
@@ -80,14 +79,6 @@ def gather(
                 origin=Origin.DP_RELEASE,
                 query_id=charge.run_id,
             )
-        releases.append(
-            Release(
-                name=charge.query_name or name,
-                query_id=charge.run_id,
-                epsilon=charge.query_epsilon,
-                value=charge.answer,
-            )
-        )
     if norms.ledger_line is not None:
         releases.append(_of_norms(store, charges, norms.ledger_line))
     if median not in constants and norms.median_examples_per_user is not None:
@@ -109,15 +100,13 @@ def gather(
         )
     delta = declared.delta
     if delta is None:
-        counts = [constants.get("population examples"), constants["population"]]
-        known = [c for c in counts if c is not None and c.origin is Origin.DECLARED]
-        if not known:
+        count = declared.population_examples or declared.population
+        if count is None:
             raise UseError(
                 "delta is n^-1.1 only for a declared n: it must be fixed before any private look",
                 hint="give --delta, or declare --population",
             )
-        assert known[0].value is not None
-        delta = delta_for(int(known[0].value))
+        delta = delta_for(count)
     request = Request(
         **asdict(goals),
         privacy=PrivacyBudget(
@@ -144,18 +133,26 @@ def _count(name: str, value: int) -> int:
 
 
 def _newest(charges: list[Charge], names: tuple[str, ...]) -> Charge | None:
-    """The last answer to one of these statistics."""
+    """The last query for one of these statistics that has its answer."""
     answers = [c for c in charges if c.query_name in names and c.answer is not None]
     return answers[-1] if answers else None
 
 
-def _of_norms(store: Path, charges: list[Charge], line: str) -> Release:
-    """What a DP release of gradient norms cost, from its line."""
+def _release(charge: Charge, name: str) -> Release:
+    """What a query cost, and its answer."""
     from userdp.planning.budget import Release
 
+    assert charge.query_epsilon is not None
+    return Release(
+        name=name, query_id=charge.run_id, epsilon=charge.query_epsilon, value=charge.answer
+    )
+
+
+def _of_norms(store: Path, charges: list[Charge], line: str) -> Release:
+    """What a DP release of gradient norms cost, from its line."""
     for charge in charges:
         if charge.run_id == line and charge.query_epsilon is not None:
-            return Release(name="gradient norms", query_id=line, epsilon=charge.query_epsilon)
+            return _release(charge, "gradient norms")
     raise UseError(
         f"the norms name the ledger line {line}, and the ledger of {store} has no such query: what "
         "they cost is unknown",

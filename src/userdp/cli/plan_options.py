@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
-from userdp.cli.sampling_options import constants_of, flag, options_class, require_options
+from userdp.cli.sampling_options import (
+    Options,
+    chosen_sampling,
+    constants_of,
+    flag,
+    options_class,
+    require_options,
+)
 from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
-from userdp.sampling import SAMPLINGS
 from userdp.vocabulary import PrivacyUnit
 
 if TYPE_CHECKING:
@@ -72,13 +78,7 @@ class _Constants:
 
 
 if TYPE_CHECKING:
-
-    class PlanOptions:
-        """Made at run time, with a field for each constant of the samplings."""
-
-        def __init__(self, **values: Any) -> None: ...
-
-        def __getattr__(self, name: str) -> Any: ...
+    PlanOptions = Options
 else:
     PlanOptions = options_class("PlanOptions", without=_GIVEN_BY_SIZE, bases=(_Constants,))
 
@@ -89,12 +89,8 @@ def build_plan(options: PlanOptions) -> Plan:
     from userdp.noise import Gaussian
     from userdp.plan import Budget, Plan
 
-    if options.sampling is None:
-        raise UseError(
-            "train needs a plan: --plan FILE, or --sampling with its options, or --privacy none",
-            hint="see `userdp train --help`",
-        )
-    sampling = SAMPLINGS[options.sampling]
+    missing = "train needs a plan: --plan FILE, or --sampling with its options, or --privacy none"
+    sampling = chosen_sampling(options, missing=missing)
     size = _SIZES[sampling.unit]
     needed = ("population", size, "group_size", "steps", "l2_clip_norm", "delta")
     require_options({name: getattr(options, name) for name in needed}, why="a plan needs it")

@@ -5,7 +5,7 @@ No sampling is named here, so that a new one needs no change of the command line
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, field, fields, make_dataclass
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -13,6 +13,14 @@ from cyclopts import Parameter
 
 from userdp.errors import UseError
 from userdp.sampling import SAMPLINGS, Sampling
+
+
+class Options:
+    """What `options_class` makes, for those who read the code: any field may be there."""
+
+    def __init__(self, **values: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any: ...
 
 
 def options_class(
@@ -53,13 +61,10 @@ def options_class(
     return options
 
 
-def chosen_sampling(options: Any, *, example: str) -> type[Sampling]:
-    """The class that ``--sampling`` names; `UseError` if it is missing."""
+def chosen_sampling(options: Any, *, missing: str) -> type[Sampling]:
+    """The class that ``--sampling`` names; `UseError` says ``missing`` where it is not given."""
     if options.sampling is None:
-        raise UseError(
-            f"missing --sampling: without it {example}",
-            hint=f"use --sampling {', '.join(SAMPLINGS)}",
-        )
+        raise UseError(missing, hint=f"use --sampling {', '.join(SAMPLINGS)}")
     return SAMPLINGS[options.sampling]
 
 
@@ -72,9 +77,10 @@ def constants_of(
         UseError: one that has no default is missing, or one was given that the sampling has not.
     """
     known = {one.name: one for one in fields(sampling) if one.name not in without}
+    names = dict.fromkeys(one.name for any_one in SAMPLINGS.values() for one in fields(any_one))
     given = {
         name: getattr(options, name)
-        for name in _constants(SAMPLINGS.values())
+        for name in names
         if name not in without and getattr(options, name, None) is not None
     }
     require_options(
@@ -100,10 +106,6 @@ def require_options(values: Mapping[str, Any], *, why: str) -> None:
 def flag(name: str) -> str:
     """An option as it is typed."""
     return "--" + name.replace("_", "-")
-
-
-def _constants(samplings: Iterable[type[Sampling]]) -> dict[str, None]:
-    return {one.name: None for sampling in samplings for one in fields(sampling)}
 
 
 def _option(name: str, kind: Any, words: str, also: tuple[str, ...]) -> tuple[str, Any, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -37,13 +36,7 @@ class FixedConfig(TrainConfig):
 
 
 # Annotations of inherited options are names of another module, which the parser would look up here.
-FixedConfig.__init__.__annotations__.update(
-    {
-        name: hint
-        for name, hint in get_type_hints(TrainConfig).items()
-        if name not in FixedConfig.__annotations__
-    }
-)
+FixedConfig.__init__.__annotations__.update(get_type_hints(FixedConfig, include_extras=True))
 
 
 def sweep(
@@ -232,13 +225,9 @@ def _trials(trials: list[dict[str, Any]]) -> Table:
     return table_of(
         trials,
         {
-            "trial": lambda trial: str(trial["trial"]),
-            **{name.replace("_", " "): partial(_text, name) for name in names},
+            "trial": "trial",
+            **{name.replace("_", " "): name for name in names},
             "loss per user": lambda trial: trial["loss"] and f"{trial['loss']:.4f}",
             "note": lambda trial: trial["note"] or "",
         },
     )
-
-
-def _text(name: str, trial: dict[str, Any]) -> str:
-    return str(trial[name])

@@ -58,14 +58,8 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values, for JSON."""
-        return {
-            **asdict(self.guarantee),
-            "subject": self.subject,
-            "steps": self.steps,
-            "runs": self.runs,
-            "complete": self.complete,
-            "composition": self.composition,
-        }
+        names = ("subject", "steps", "runs", "complete", "composition")
+        return asdict(self.guarantee) | {name: getattr(self, name) for name in names}
 
 
 def claim(path: Path, *, delta: float | None = None) -> Claim:

@@ -21,30 +21,29 @@ SCHEMA = "userdp.ledger/3"
 
 
 class RunLedger:
-    """The writer of a run's ledger.
+    """The writer of a run's ledger, which `create` begins and which is gone on with by its path.
 
     Guarantee: when `attempt` returns, the step is on the disk and charged; a step that is not
     charged was never allowed. An attempt that a crash interrupted stays charged, so the steps
     that remain after a resume are ``plan.steps - attempts`` and ε never exceeds the plan's.
 
+    Args:
+        path: of a ledger that was begun.
+
     Attributes:
+        plan: what its first line says; None of a run without privacy.
         attempts: steps charged so far.
         last_clip_norm: of the last of them; where the clip norm adapts, a resumed run goes on
             with it (what the interrupted step would have made of it is lost). None before any.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        plan: Plan | None,
-        attempts: int,
-        *,
-        last_clip_norm: float | None = None,
-    ) -> None:
+    def __init__(self, path: Path) -> None:
+        entries = read_entries(path)
+        clips = [entry["l2_clip_norm"] for entry in entries if entry["kind"] == "attempt"]
         self.path = path
-        self.plan = plan
-        self.attempts = attempts
-        self.last_clip_norm = last_clip_norm
+        self.plan = plan_of(path, entries)
+        self.attempts = len(clips)
+        self.last_clip_norm: float | None = clips[-1] if clips else None
         self._writer = JournalWriter(path)
 
     @classmethod
@@ -72,15 +71,7 @@ class RunLedger:
         if trial_of is not None:
             header["trial_of"] = trial_of
         _begin(path, [header])
-        return cls(path, plan, 0)
-
-    @classmethod
-    def resume(cls, path: Path) -> RunLedger:
-        """Continue a ledger after an interruption."""
-        entries = read_entries(path)
-        plan = plan_of(path, entries)
-        clips = [entry["l2_clip_norm"] for entry in entries if entry["kind"] == "attempt"]
-        return cls(path, plan, len(clips), last_clip_norm=clips[-1] if clips else None)
+        return cls(path)
 
     @property
     def remaining(self) -> int:

@@ -41,9 +41,9 @@ class Charge:
     """
 
     run_id: str
-    plan: Plan | None
-    steps: int
-    settled: bool
+    plan: Plan | None = None
+    steps: int = 0
+    settled: bool = False
     query_epsilon: float | None = None
     query_name: str | None = None
     answer: int | None = None
@@ -180,29 +180,20 @@ def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
     for entry in entries[1:]:
         run_id = entry["run_id"]
         if entry["kind"] == "reserve":
-            plan = (
-                decode(Plan, entry["plan"], what=f"the plan of {run_id}") if entry["plan"] else None
-            )
-            charges[run_id] = Charge(
-                run_id=run_id, plan=plan, steps=plan.steps if plan else 0, settled=False
-            )
+            what = f"the plan of {run_id}"
+            plan = decode(Plan, entry["plan"], what=what) if entry["plan"] else None
+            charges[run_id] = Charge(run_id=run_id, plan=plan, steps=plan.steps if plan else 0)
         elif entry["kind"] == "settle":
-            charges[run_id] = Charge(
-                run_id=run_id, plan=charges[run_id].plan, steps=entry["steps"], settled=True
-            )
+            charges[run_id] = replace(charges[run_id], steps=entry["steps"], settled=True)
         elif entry["kind"] == "selection":
             selection = tuning_from(entry["selection"])
             if not isinstance(selection, PrivateSelection):
                 raise UseError(f"{path} holds a selection that is not private")
-            charges[run_id] = Charge(
-                run_id=run_id, plan=None, steps=0, settled=True, selection=selection
-            )
+            charges[run_id] = Charge(run_id=run_id, settled=True, selection=selection)
         elif entry["kind"] == "query":
             query = PureQuery(pure_epsilon=entry["pure_epsilon"])
             charges[run_id] = Charge(
                 run_id=run_id,
-                plan=None,
-                steps=0,
                 settled=True,
                 query_epsilon=query.pure_epsilon,
                 query_name=entry["name"],

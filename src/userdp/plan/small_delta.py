@@ -79,14 +79,10 @@ def require_small_delta(
         return what
     raise UseError(
         what,
-        hint=f"give --delta {_below(population)} (n^-1.1) or less; for a toy, --allow-large-delta",
+        # Rounded to the nearest, as a proposal; what is then given is judged anew.
+        hint=f"give --delta {rule_of(population):.1g} (n^-1.1) or less; "
+        "for a toy, --allow-large-delta",
     )
-
-
-def _below(population: int) -> str:
-    """A δ of one digit that is within the rule."""
-    # Rounded to the nearest, as a proposal; what is then given is judged anew.
-    return format(rule_of(population), ".1g")
 
 
 def plan_with_small_delta(

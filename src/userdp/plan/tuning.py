@@ -8,7 +8,7 @@ number of candidates (`userdp.accounting.private_selection`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -44,7 +44,35 @@ _DOWN = 1 - 1e-15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FixedGrid:
+class _Choice:
+    """What both ways of choosing share: candidates' plans, each of which is scored."""
+
+    schema: ClassVar[str] = SCHEMA
+
+    plans: tuple[Plan, ...]
+    score_epsilon: float
+
+    def __post_init__(self) -> None:
+        if not self.plans:
+            raise UseError("tuning needs at least one plan, got none")
+        for plan in self.plans:
+            mechanism_of(plan)
+        require_positive("score_epsilon", self.score_epsilon, at_most=700.0)
+
+    def _claim(self, epsilon: float, delta: float, accountant: str) -> Guarantee:
+        samplings = {plan.sampling.kind for plan in self.plans}
+        return Guarantee(
+            epsilon=epsilon,
+            delta=delta,
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=samplings.pop() if len(samplings) == 1 else MIXED,
+            accountant=accountant,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedGrid(_Choice):
     """The best of a fixed grid by DP scores: every run and every score is paid.
 
     Guarantee: `guarantee` covers the release of all candidates' weights and of all scores, and so
@@ -56,15 +84,7 @@ class FixedGrid:
         score_epsilon: each score is (ε, 0)-DP per user, add-or-remove.
     """
 
-    schema: ClassVar[str] = SCHEMA
     kind: ClassVar[str] = "fixed-grid"
-
-    plans: tuple[Plan, ...]
-    score_epsilon: float
-
-    def __post_init__(self) -> None:
-        _require_plans(self.plans)
-        require_positive("score_epsilon", self.score_epsilon, at_most=700.0)
 
     @property
     def in_words(self) -> str:
@@ -77,18 +97,15 @@ class FixedGrid:
         claims = {plan: plan.guarantee(delta=share) for plan in set(self.plans)}
         parts = [claims[plan] for plan in self.plans]
         scores = self.score_epsilon * len(self.plans)
-        return Guarantee(
-            epsilon=math.fsum([*(part.epsilon for part in parts), scores]),
-            delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
-            unit=PrivacyUnit.USER,
-            adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=_sampling(self.plans),
-            accountant=" + ".join(sorted({part.accountant for part in parts} | {"pure"})),
+        return self._claim(
+            math.fsum([*(part.epsilon for part in parts), scores]),
+            min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
+            " + ".join(sorted({part.accountant for part in parts} | {"pure"})),
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrivateSelection:
+class PrivateSelection(_Choice):
     """The best of a random number of candidates, each drawn anew from a public grid.
 
     Guarantee: `guarantee` covers only the winner: its weights, settings and score, if the number
@@ -103,23 +120,14 @@ class PrivateSelection:
     Source: Papernot and Steinke 2022 (arXiv:2110.03620), Theorems 2 and 6.
     """
 
-    schema: ClassVar[str] = SCHEMA
     kind: ClassVar[str] = "private-selection"
 
-    plans: tuple[Plan, ...]
-    score_epsilon: float
     repetitions: Repetitions
 
     def __post_init__(self) -> None:
-        _require_plans(self.plans)
-        require_positive("score_epsilon", self.score_epsilon, at_most=700.0)
+        _Choice.__post_init__(self)
         if len({plan.budget.target_delta for plan in self.plans}) > 1:
             raise UseError("the plans of one private selection need one target delta")
-
-    @property
-    def target_delta(self) -> float:
-        """δ that is claimed at, if no other is asked for."""
-        return self.plans[0].budget.target_delta
 
     @property
     def in_words(self) -> str:
@@ -132,7 +140,8 @@ class PrivateSelection:
         Given the number of candidates K, which owes nothing to the data, the real candidates are
         the ideal ones except with probability K times the distance of one; over K, its mean.
         """
-        delta = self.target_delta if delta is None else require_delta(delta)
+        shared = self.plans[0].budget.target_delta
+        delta = shared if delta is None else require_delta(delta)
         curve = base_curve(
             [mechanism_of(plan) for plan in self.plans], score_epsilon=self.score_epsilon
         )
@@ -141,14 +150,7 @@ class PrivateSelection:
             delta,
             steps=self.repetitions.mean * max(plan.steps for plan in self.plans),
         )
-        return Guarantee(
-            epsilon=bracket.upper,
-            delta=delta,
-            unit=PrivacyUnit.USER,
-            adjacency=Adjacency.ADD_OR_REMOVE,
-            sampling=_sampling(self.plans),
-            accountant=ACCOUNTANT,
-        )
+        return self._claim(bracket.upper, delta, ACCOUNTANT)
 
 
 Tuning = FixedGrid | PrivateSelection
@@ -178,9 +180,9 @@ def divided(
     """
     require_positive("epsilon", epsilon)
     require_delta(delta)
-    _require_plans(plans)
+    FixedGrid(plans=plans, score_epsilon=score_epsilon)  # refuses what none can be made of
     count = len(plans)
-    share = (epsilon - count * require_positive("score_epsilon", score_epsilon)) / count * _DOWN
+    share = (epsilon - count * score_epsilon) / count * _DOWN
     if not share > 0:
         raise UseError(
             f"{count} scores at epsilon = {score_epsilon:g} cost "
@@ -188,16 +190,16 @@ def divided(
             hint="lower --score-epsilon, try fewer candidates, or raise --epsilon",
         )
     part = delta / count * _DOWN
-    noise: dict[NoisySteps, float] = {}
-    for plan in plans:
-        if _draws(plan) not in noise:
-            calibrated = calibrate_by(
-                plan.accountant,
-                mechanism_of(plan),
-                target_epsilon=share,
-                target_delta=ideal_delta_for(share, part, steps=plan.steps),
-            )
-            noise[_draws(plan)] = calibrated.noise_multiplier
+
+    def least_noise(plan: Plan) -> float:
+        return calibrate_by(
+            plan.accountant,
+            mechanism_of(plan),
+            target_epsilon=share,
+            target_delta=ideal_delta_for(share, part, steps=plan.steps),
+        ).noise_multiplier
+
+    noise = _by_draws(plans, least_noise)
     budget = Budget(target_delta=part, target_epsilon=share)
     return FixedGrid(
         plans=tuple(
@@ -228,8 +230,6 @@ def selected(
         UseError: no noise is enough: the scores or the choosing alone cost more.
     """
     require_positive("epsilon", epsilon)
-    require_delta(delta)
-    _require_plans(plans)
     plain = [replace(plan, budget=Budget(target_delta=delta)) for plan in plans]
 
     def within(noisy: list[Plan]) -> bool:
@@ -245,10 +245,7 @@ def selected(
             f"{delta_up(delta)}, whatever the noise in training",
             hint="lower --score-epsilon or --mean-trials, or raise --epsilon",
         )
-    noise: dict[NoisySteps, float] = {}
-    for plan in plain:
-        if _draws(plan) not in noise:
-            noise[_draws(plan)] = _least_noise(plan, within)
+    noise = _by_draws(plain, partial(_least_noise, within=within))
     factor = 1.0  # the worst plan may be another one at each order
     while True:
         noisy = [with_noise(plan, factor * noise[_draws(plan)]) for plan in plain]
@@ -285,19 +282,15 @@ def _draws(plan: Plan) -> NoisySteps:
     return mechanism_of(plan).with_noise_multiplier(1.0)
 
 
-def _require_plans(plans: tuple[Plan, ...]) -> None:
-    if not plans:
-        raise UseError("tuning needs at least one plan, got none")
-    for plan in plans:
-        mechanism_of(plan)
+def _by_draws(
+    plans: Sequence[Plan], least_noise: Callable[[Plan], float]
+) -> dict[NoisySteps, float]:
+    """The noise of each sampler and steps, searched once, for the first plan that has them."""
+    first = {_draws(plan): plan for plan in reversed(plans)}
+    return {draws: least_noise(plan) for draws, plan in first.items()}
 
 
-def _sampling(plans: tuple[Plan, ...]) -> str:
-    kinds = {plan.sampling.kind for plan in plans}
-    return kinds.pop() if len(kinds) == 1 else MIXED
-
-
-def _least_noise(plan: Plan, within: Callable[[list[Plan]], bool]) -> float:
+def _least_noise(plan: Plan, *, within: Callable[[list[Plan]], bool]) -> float:
     """About the least noise of ``plan`` for which ``within`` holds of this plan by itself."""
     noise = least(
         lambda value: not within([with_noise(plan, value)]),

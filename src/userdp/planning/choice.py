@@ -37,7 +37,7 @@ def choose(uls: UlsCell, els: ElsCell | None, *, example_norm: float, why_no_els
 
     Source: Charles et al. 2024, Equations 5 to 7.
     """
-    of_uls = describe(uls)
+    of_uls = describe(uls, example_norm=example_norm)
     if els is None:
         return Choice(cell=uls, ratio=None, reason=f"ULS: {of_uls}. {why_no_els}")
     of_els = describe(els, example_norm=example_norm)
@@ -48,20 +48,18 @@ def choose(uls: UlsCell, els: ElsCell | None, *, example_norm: float, why_no_els
         f"L_ELS σ_ELS = {left:.4g} {'>' if ratio > 1 else '≤'} (B/M) L_ULS σ_ULS = {right:.4g}"
     )
     if ratio >= 1:
-        reason = (
-            f"ULS adds less noise: {of_uls}. ELS would add {ratio:.3g} times as much: {of_els}. "
-            f"Equation 7: {equation}."
+        verdict = (
+            f"ULS adds less noise: {of_uls}. ELS would add {ratio:.3g} times as much: {of_els}"
         )
-        return Choice(cell=uls, ratio=ratio, reason=reason)
-    reason = (
-        f"ELS adds less noise: {of_els}. ULS would add {1 / ratio:.3g} times as much: {of_uls}. "
-        f"Equation 7: {equation}."
-    )
-    return Choice(cell=els, ratio=ratio, reason=reason)
+    else:
+        less = 1 / ratio
+        verdict = f"ELS adds less noise: {of_els}. ULS would add {less:.3g} times as much: {of_uls}"
+    chosen = uls if ratio >= 1 else els
+    return Choice(cell=chosen, ratio=ratio, reason=f"{verdict}. Equation 7: {equation}.")
 
 
-def describe(cell: UlsCell | ElsCell, *, example_norm: float | None = None) -> str:
-    """A configuration in words."""
+def describe(cell: UlsCell | ElsCell, *, example_norm: float) -> str:
+    """A configuration in words; ``example_norm`` is L_ELS."""
     if isinstance(cell, UlsCell):
         each = "one example" if cell.group_size == 1 else f"up to {cell.group_size} examples"
         return (
@@ -69,9 +67,8 @@ def describe(cell: UlsCell | ElsCell, *, example_norm: float | None = None) -> s
             f"{cell.noise_multiplier:.4g}, {cell.cohort_size:.5g} users a step with {each} each, "
             f"L_ULS = {cell.user_norm:.4g})"
         )
-    norm = "" if example_norm is None else f", L_ELS = {example_norm:.4g}"
     return (
         f"{cell.noise_std:.4g} on each coordinate of the mean gradient (σ = "
         f"{cell.noise_multiplier:.4g}, {cell.batch_size:.5g} examples a step, at most "
-        f"{cell.group_size} of a user in all{norm})"
+        f"{cell.group_size} of a user in all, L_ELS = {example_norm:.4g})"
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from userdp.errors import UseError
-from userdp.planning.noise import NoiseTable
-from userdp.vocabulary import require_count, require_positive
+from userdp.planning.uls import Problem
+from userdp.vocabulary import require_count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,62 +46,35 @@ class ElsCell:
         return self.batch_size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ElsProblem:
-    """What an ELS configuration depends on beside its group size.
-
-    Args:
-        table: σ of this budget.
-        budget: B, gradients per step.
-        steps: T.
-        population: declared number of users.
-        population_examples: declared number of examples of all users together, if it is known;
-            without it every user is taken to hold G.
-        example_norm: L_ELS.
-    """
-
-    table: NoiseTable
-    budget: float
-    steps: int
-    population: int
-    population_examples: int | None
-    example_norm: float
-
-    def __post_init__(self) -> None:
-        require_positive("budget", self.budget)
-        require_count("steps", self.steps)
-        require_count("population", self.population)
-        require_positive("example_norm", self.example_norm)
-        if self.population_examples is not None:
-            require_count("population_examples", self.population_examples)
-
-    def examples_after_cap(self, group_size: int) -> int:
-        """A public number of examples when each user gives G at most: min(declared, users * G)."""
-        most = self.population * group_size
-        return most if self.population_examples is None else min(most, self.population_examples)
-
-    def cell(self, group_size: int) -> ElsCell | None:
-        """The configuration with this group size; None if B is more than all examples."""
-        require_count("group_size", group_size, at_most=10**6)
-        examples = self.examples_after_cap(group_size)
-        if self.budget > examples:
-            return None
-        probability = self.budget / examples
-        sigma = self.table.examples(probability, group_size, self.steps)
-        return ElsCell(
-            group_size=group_size,
-            batch_size=self.budget,
-            steps=self.steps,
-            population=examples,
-            sampling_probability=probability,
-            noise_multiplier=sigma,
-            noise_std=sigma * self.example_norm / self.budget,
-        )
+def examples_after_cap(problem: Problem, group_size: int) -> int:
+    """A public number of examples when each user gives G at most: min(declared, users * G)."""
+    most = problem.population * group_size
+    declared = problem.population_examples
+    return most if declared is None else min(most, declared)
 
 
-def sweep(problem: ElsProblem, group_sizes: Sequence[int]) -> tuple[ElsCell, ...]:
+def els_cell(problem: Problem, group_size: int) -> ElsCell | None:
+    """The configuration with this group size; None if B is more than all examples."""
+    require_count("group_size", group_size, at_most=10**6)
+    examples = examples_after_cap(problem, group_size)
+    if problem.budget > examples:
+        return None
+    probability = problem.budget / examples
+    sigma = problem.table.examples(probability, group_size, problem.steps)
+    return ElsCell(
+        group_size=group_size,
+        batch_size=problem.budget,
+        steps=problem.steps,
+        population=examples,
+        sampling_probability=probability,
+        noise_multiplier=sigma,
+        noise_std=sigma * problem.norms.example_norm / problem.budget,
+    )
+
+
+def sweep(problem: Problem, group_sizes: Sequence[int]) -> tuple[ElsCell, ...]:
     """σ_ELS for every group size that the budget allows, ascending."""
-    cells = [problem.cell(size) for size in sorted(set(group_sizes))]
+    cells = [els_cell(problem, size) for size in sorted(set(group_sizes))]
     return tuple(cell for cell in cells if cell is not None)
 
 

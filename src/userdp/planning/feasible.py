@@ -11,16 +11,11 @@ from userdp.accounting import Mixture, binomial_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.accounting.roots import least
 from userdp.errors import UseError
-from userdp.planning.uls import UlsCell, UlsProblem
+from userdp.planning.uls import Problem, UlsCell
 from userdp.vocabulary import delta_up
 
 
-def noise_to_signal(cell_noise_std: float, example_norm: float) -> float:
-    """Noise on each coordinate of the mean gradient, in units of the norm of one gradient."""
-    return cell_noise_std / example_norm
-
-
-def require_usable(problem: UlsProblem) -> None:
+def require_usable(problem: Problem) -> None:
     """Refuse a compute budget that no cohort can use up.
 
     Raises:
@@ -37,7 +32,7 @@ def require_usable(problem: UlsProblem) -> None:
         )
 
 
-def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseError:
+def refusal(problem: Problem, *, best: UlsCell | None, limit: float) -> UseError:
     """The error for a budget whose least noise is over the limit (or that no noise meets).
 
     Its hint names the nearest ε, B and T that would do, each with all else fixed.
@@ -55,7 +50,7 @@ def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseEr
     if best is None:
         what = f"{asked} is out of reach: no noise multiplier up to 1e6 is enough"
     else:
-        ratio = noise_to_signal(best.noise_std, problem.norms.example_norm)
+        ratio = best.noise_std / problem.norms.example_norm
         what = (
             f"{asked} needs σ = {best.noise_multiplier:.4g} with M = {best.cohort_size:.5g} "
             f"users a step: noise of {ratio:.3g} times an example's gradient norm on every "
@@ -64,21 +59,36 @@ def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseEr
     sizes = sorted({1, 1 if best is None else best.group_size})
     target = limit * problem.norms.example_norm
 
-    def with_budget(budget: int) -> UlsProblem:
+    def with_budget(budget: int) -> Problem:
         return replace(problem, budget=float(budget))
 
-    def with_less(left_out: int) -> UlsProblem:
+    def with_less(left_out: int) -> Problem:
         return replace(problem, steps=problem.steps - left_out)
 
-    def first(changed: Callable[[int], UlsProblem], low: int, high: int) -> tuple[int, int] | None:
-        return _first(lambda at: _within(changed(at), sizes, target), low, high)
+    def nearest(
+        changed: Callable[[int], Problem], low: int, high: int
+    ) -> tuple[int, UlsCell] | None:
+        """A number in (low, high] that would do, near the least one, and its configuration."""
+        size = cache(lambda at: _within(changed(at), sizes, target))
+        number = low < high and least(
+            lambda at: size(math.ceil(at)) is None,
+            start=low + 1.0,
+            most=float(high),
+            smallest=float(low),
+            relative=0.02,
+        )
+        if not number:
+            return None
+        group_size = size(math.ceil(number))
+        assert group_size is not None
+        return math.ceil(number), changed(math.ceil(number)).cell(group_size)
 
     ways = []
-    budget = first(with_budget, math.ceil(problem.budget), problem.population * max(sizes))
+    budget = nearest(with_budget, math.ceil(problem.budget), problem.population * max(sizes))
     if budget is not None:
-        cell = with_budget(budget[0]).cell(budget[1])
+        gradients, cell = budget
         ways.append(
-            f"--budget {budget[0]} (M = {cell.cohort_size:.5g} users a step, σ = "
+            f"--budget {gradients} (M = {cell.cohort_size:.5g} users a step, σ = "
             f"{cell.noise_multiplier:.4g}, noise {cell.noise_std / problem.norms.example_norm:.3g})"
         )
     elif best is not None:
@@ -86,10 +96,9 @@ def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseEr
     least_epsilon = _least_epsilon(problem, sizes, target)
     if least_epsilon is not None:
         ways.append(f"epsilon {least_epsilon:g} for training at this budget")
-    fewer = first(with_less, 0, problem.steps - 1)
+    fewer = nearest(with_less, 0, problem.steps - 1)
     if fewer is not None:
-        cell = with_less(fewer[0]).cell(fewer[1])
-        ways.append(f"--steps {cell.steps} (σ = {cell.noise_multiplier:.4g})")
+        ways.append(f"--steps {fewer[1].steps} (σ = {fewer[1].noise_multiplier:.4g})")
     if ways:
         hint = "the nearest that would do: " + "; or ".join(ways)
     else:
@@ -100,7 +109,7 @@ def refusal(problem: UlsProblem, *, best: UlsCell | None, limit: float) -> UseEr
     return UseError(what, hint=hint)
 
 
-def _loudest(problem: UlsProblem, group_size: int, target: float) -> Mixture:
+def _loudest(problem: Problem, group_size: int, target: float) -> Mixture:
     """The steps of a cell whose noise on the mean gradient is just the target."""
     cohort = problem.cohort_size(group_size)
     norm = problem.norms.user_norm(group_size, extrapolate=True)
@@ -111,7 +120,7 @@ def _loudest(problem: UlsProblem, group_size: int, target: float) -> Mixture:
     )
 
 
-def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
+def _within(problem: Problem, sizes: list[int], target: float) -> int | None:
     """A group size whose noise meets the target, if one does: one δ each tells it."""
     table = problem.table
     for size in sizes:
@@ -122,7 +131,7 @@ def _within(problem: UlsProblem, sizes: list[int], target: float) -> int | None:
     return None
 
 
-def _least_epsilon(problem: UlsProblem, sizes: list[int], target: float) -> float | None:
+def _least_epsilon(problem: Problem, sizes: list[int], target: float) -> float | None:
     """The ε of noise that just meets the limit, a little rounded up."""
     delta = problem.table.target_delta
     epsilon = min(
@@ -135,20 +144,3 @@ def _least_epsilon(problem: UlsProblem, sizes: list[int], target: float) -> floa
         return None
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
     return math.ceil(epsilon / unit * 1.0001) * unit
-
-
-def _first(meets: Callable[[int], int | None], low: int, high: int) -> tuple[int, int] | None:
-    """A number in (low, high] for which ``meets`` answers, near the least one, and the answer."""
-    answer = cache(meets)
-    number = low < high and least(
-        lambda at: answer(math.ceil(at)) is not None,
-        start=low + 1.0,
-        most=float(high),
-        smallest=float(low),
-        relative=0.02,
-    )
-    if not number:
-        return None
-    size = answer(math.ceil(number))
-    assert size is not None
-    return math.ceil(number), size

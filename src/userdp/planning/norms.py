@@ -97,11 +97,6 @@ class GradientNorms:
             require_count("median_examples_per_user", self.median_examples_per_user)
             if self.median_examples_source is None:
                 object.__setattr__(self, "median_examples_source", self.source)
-            elif not isinstance(self.median_examples_source, NormSource):
-                raise UseError(
-                    f"median_examples_source must be one of {', '.join(NormSource)}, "
-                    f"got {self.median_examples_source!r}"
-                )
 
     @property
     def group_sizes(self) -> tuple[int, ...]:

@@ -13,15 +13,15 @@ from userdp.noise import Gaussian
 from userdp.plan import Budget, Plan
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.choice import Choice, choose, describe
-from userdp.planning.els import ElsCell, ElsProblem, median_group_size, sweep
-from userdp.planning.feasible import noise_to_signal, refusal, require_usable
+from userdp.planning.els import ElsCell, els_cell, median_group_size, sweep
+from userdp.planning.feasible import refusal, require_usable
 from userdp.planning.noise import NoiseTable, OutOfReach
 from userdp.planning.norms import GradientNorms
 from userdp.planning.options import Goals
 from userdp.planning.proposal import Candidates, Constant, Origin, Proposal, origins_of
-from userdp.planning.uls import UlsCell, UlsProblem, estimate_and_double, optimum
+from userdp.planning.uls import Problem, UlsCell, estimate_and_double, optimum
 from userdp.sampling import poisson
-from userdp.vocabulary import PrivacyUnit
+from userdp.vocabulary import PrivacyUnit, require_count
 
 _STEP_FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 _NEAR = 1.1  # of the least averaged noise, when T is chosen
@@ -53,12 +53,6 @@ class Request(Goals):
                 "ELS needs the median of examples per user for its group size, and none is known",
                 hint="give --median-examples, or release it: userdp stats STORE --epsilon E",
             )
-        count = self.population.value
-        if count is None or not 1 <= count <= 10**12:
-            raise UseError(
-                f"the population must be a number of users of at least 1, got {count!r}",
-                hint="give --population",
-            )
 
 
 def propose(request: Request) -> Proposal:
@@ -73,12 +67,14 @@ def propose(request: Request) -> Proposal:
         target_epsilon=request.privacy.training_epsilon,
         target_delta=request.privacy.training_delta,
     )
-    problem = UlsProblem(
+    examples = request.population_examples
+    problem = Problem(
         table=table,
         norms=request.norms,
         budget=request.budget,
         steps=request.steps,
         population=_whole(request.population),
+        population_examples=None if examples is None else _whole(examples),
         extrapolate=request.extrapolate,
     )
     require_usable(problem)
@@ -88,10 +84,11 @@ def propose(request: Request) -> Proposal:
             problem, note = _with_chosen_steps(problem, _other_steps(problem))
             notes.append(note)
         best = optimum(problem)
-        els_problem, els_choice = _els(request, problem)
+        median = request.median_examples
+        els = None if median is None else els_cell(problem, median_group_size(_whole(median)))
     except OutOfReach:
         raise refusal(problem, best=None, limit=request.most_noise) from None
-    chosen = _choose(request, best.cell, els_choice)
+    chosen = _choose(request, best.cell, els)
     _require_signal(request, problem, best.cell, chosen.cell)
     candidates = Candidates(
         uls_optimum=best.cell,
@@ -99,13 +96,13 @@ def propose(request: Request) -> Proposal:
         uls_estimate_and_double_literal=estimate_and_double(problem, literal=True).cell,
         uls_other_steps=_other_steps(problem),
         uls=best.evaluated,
-        els=_sweep(request, els_problem, problem.norms.largest_group_size),
-        els_median_rule=els_choice,
+        els=_sweep(request, problem),
+        els_median_rule=els,
     )
     plan, constants = _plan(request, problem, chosen.cell)
     guarantee = plan.guarantee()
     assert guarantee.epsilon <= request.privacy.training_epsilon
-    notes += _notes(problem, best.cell, els_problem, chosen)
+    notes += _notes(problem, best.cell, chosen)
     return Proposal(
         plan=plan,
         budget=request.privacy,
@@ -116,7 +113,7 @@ def propose(request: Request) -> Proposal:
             "delta": guarantee.delta,
             "accountant": guarantee.accountant,
             "noise_std_per_gradient": plan.noise_std / plan.denominator,
-            "noise_to_signal": noise_to_signal(chosen.cell.noise_std, request.norms.example_norm),
+            "noise_to_signal": chosen.cell.noise_std / request.norms.example_norm,
             "gradients_per_step": chosen.cell.compute,
             "gradients": chosen.cell.compute * plan.steps,
             "noise_ratio_els_to_uls": chosen.ratio,
@@ -132,10 +129,10 @@ def propose(request: Request) -> Proposal:
 
 def _whole(constant: Constant) -> int:
     assert constant.value is not None
-    return int(constant.value)
+    return require_count(constant.name, constant.value)
 
 
-def _other_steps(problem: UlsProblem) -> tuple[UlsCell, ...]:
+def _other_steps(problem: Problem) -> tuple[UlsCell, ...]:
     """The optimum for T from an eighth to eight times as many steps, each at the same B T."""
     total = problem.budget * problem.steps
     counts = sorted({round(problem.steps * factor) for factor in _STEP_FACTORS} - {0})
@@ -151,7 +148,7 @@ def _other_steps(problem: UlsProblem) -> tuple[UlsCell, ...]:
     return tuple(cells)
 
 
-def _with_chosen_steps(problem: UlsProblem, others: tuple[UlsCell, ...]) -> tuple[UlsProblem, str]:
+def _with_chosen_steps(problem: Problem, others: tuple[UlsCell, ...]) -> tuple[Problem, str]:
     least = min(cell.averaged_noise_std for cell in others)
     taken = max(
         (cell for cell in others if cell.averaged_noise_std <= _NEAR * least),
@@ -167,44 +164,29 @@ def _with_chosen_steps(problem: UlsProblem, others: tuple[UlsCell, ...]) -> tupl
     return changed, note
 
 
-def _els(request: Request, problem: UlsProblem) -> tuple[ElsProblem, ElsCell | None]:
-    """ELS at the same compute, and its configuration by the median rule."""
-    examples = request.population_examples
-    els = ElsProblem(
-        table=problem.table,
-        budget=problem.budget,
-        steps=problem.steps,
-        population=problem.population,
-        population_examples=None if examples is None else _whole(examples),
-        example_norm=request.norms.example_norm,
-    )
-    median = request.median_examples
-    return els, None if median is None else els.cell(median_group_size(_whole(median)))
-
-
-def _sweep(request: Request, els: ElsProblem, largest: int) -> tuple[ElsCell, ...]:
+def _sweep(request: Request, problem: Problem) -> tuple[ElsCell, ...]:
     """Powers of two up to the largest group size measured or twice the median, and the median."""
-    sizes = set(_powers(largest))
+    sizes = set(_powers(problem.norms.largest_group_size))
     if request.median_examples is not None:
         median = _whole(request.median_examples)
         sizes |= {median, *_powers(min(2 * median, 10**6))}
-    return sweep(els, sorted(sizes))
+    return sweep(problem, sorted(sizes))
 
 
 def _require_signal(
-    request: Request, problem: UlsProblem, uls: UlsCell, chosen: UlsCell | ElsCell
+    request: Request, problem: Problem, uls: UlsCell, chosen: UlsCell | ElsCell
 ) -> None:
     """Refuse what would learn next to nothing, with the nearest budgets that would do."""
     unit, limit = request.norms.example_norm, request.most_noise
-    noise = noise_to_signal(chosen.noise_std, unit)
+    noise = chosen.noise_std / unit
     if noise <= limit:
         return
-    if isinstance(chosen, ElsCell) and noise_to_signal(uls.noise_std, unit) <= limit:
+    if isinstance(chosen, ElsCell) and uls.noise_std / unit <= limit:
         raise UseError(
             f"ELS at B = {chosen.batch_size:g} gradients a step needs σ = "
             f"{chosen.noise_multiplier:.4g}: noise of {noise:.3g} times an example's gradient norm "
             f"on every coordinate, and the limit is {limit:g}",
-            hint=f"leave --algorithm out: ULS has {noise_to_signal(uls.noise_std, unit):.3g}, with "
+            hint=f"leave --algorithm out: ULS has {uls.noise_std / unit:.3g}, with "
             f"M = {uls.cohort_size:.5g} users a step and G = {uls.group_size}",
         )
     raise refusal(problem, best=uls, limit=limit)
@@ -215,8 +197,10 @@ def _powers(most: int) -> Iterable[int]:
 
 
 def _choose(request: Request, uls: UlsCell, els: ElsCell | None) -> Choice:
+    example_norm = request.norms.example_norm
     if request.algorithm == "uls":
-        return Choice(cell=uls, ratio=None, reason=f"ULS, as asked for: {describe(uls)}.")
+        words = describe(uls, example_norm=example_norm)
+        return Choice(cell=uls, ratio=None, reason=f"ULS, as asked for: {words}.")
     if request.algorithm == "els":
         if els is None:
             raise UseError(
@@ -224,7 +208,7 @@ def _choose(request: Request, uls: UlsCell, els: ElsCell | None) -> Choice:
                 "after the cap of the median rule, so that no sampling probability realises it",
                 hint="lower --budget, or declare more examples with --population-examples",
             )
-        words = describe(els, example_norm=request.norms.example_norm)
+        words = describe(els, example_norm=example_norm)
         return Choice(cell=els, ratio=None, reason=f"ELS, as asked for: {words}.")
     if request.median_examples is None:
         why = (
@@ -233,11 +217,11 @@ def _choose(request: Request, uls: UlsCell, els: ElsCell | None) -> Choice:
         )
     else:
         why = "ELS was not considered: B is more than all examples after the cap."
-    return choose(uls, els, example_norm=request.norms.example_norm, why_no_els=why)
+    return choose(uls, els, example_norm=example_norm, why_no_els=why)
 
 
 def _plan(
-    request: Request, problem: UlsProblem, cell: UlsCell | ElsCell
+    request: Request, problem: Problem, cell: UlsCell | ElsCell
 ) -> tuple[Plan, tuple[Constant, ...]]:
     """The frozen plan of a configuration, and where each number that it rests on comes from."""
     if isinstance(cell, UlsCell):
@@ -282,7 +266,7 @@ def _constants(request: Request, clip: float) -> tuple[Constant, ...]:
     return tuple(constant for constant in constants if constant is not None)
 
 
-def _notes(problem: UlsProblem, best: UlsCell, els: ElsProblem, chosen: Choice) -> list[str]:
+def _notes(problem: Problem, best: UlsCell, chosen: Choice) -> list[str]:
     notes = []
     if best.compute < problem.budget * (1 - 1e-9):
         notes.append(
@@ -294,7 +278,7 @@ def _notes(problem: UlsProblem, best: UlsCell, els: ElsProblem, chosen: Choice) 
             f"the best group size is the largest measured, {best.group_size}: larger ones may be "
             "better still; measure them with userdp probe"
         )
-    if isinstance(chosen.cell, ElsCell) and els.population_examples is None:
+    if isinstance(chosen.cell, ElsCell) and problem.population_examples is None:
         notes.append(
             f"the number of examples after the cap was taken to be users times group size "
             f"({chosen.cell.population}): where users hold fewer, batches are smaller than B; "

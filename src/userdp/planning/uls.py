@@ -14,6 +14,7 @@ import heapq
 import itertools
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 from userdp.errors import UseError
@@ -64,15 +65,17 @@ class UlsCell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UlsProblem:
-    """What a ULS configuration depends on beside G and M.
+class Problem:
+    """What a configuration of either algorithm depends on beside G and M.
 
     Args:
         table: σ of this budget.
-        norms: L_ULS by group size.
+        norms: L_ULS by group size, and L_ELS.
         budget: B, gradients per step; G M must not exceed it.
         steps: T.
         population: declared number of users; M must not exceed it.
+        population_examples: declared number of examples of all users together, if it is known;
+            without it ELS takes every user to hold G.
         extrapolate: allow group sizes beyond the largest measured.
     """
 
@@ -81,11 +84,14 @@ class UlsProblem:
     budget: float
     steps: int
     population: int
+    population_examples: int | None = None
     extrapolate: bool = False
 
     def __post_init__(self) -> None:
         require_count("steps", self.steps)
         require_count("population", self.population)
+        if self.population_examples is not None:
+            require_count("population_examples", self.population_examples)
         if not 1 <= self.budget < math.inf:
             raise UseError(
                 f"budget must be finite and at least 1, got {self.budget!r}: a step computes at "
@@ -147,7 +153,7 @@ class Doubling:
 
 
 def estimate_and_double(
-    problem: UlsProblem, *, group_size: int = 1, cohort_size: int = 32, literal: bool = False
+    problem: Problem, *, group_size: int = 1, cohort_size: int = 32, literal: bool = False
 ) -> Doubling:
     """Double whichever of G and M shrinks the noise more, until G M = B.
 
@@ -192,18 +198,13 @@ class Optimum:
     Args:
         cell: of the least noise on the mean gradient.
         evaluated: the cells computed, by rising group size.
-        candidates: group sizes there are.
-        slack: no candidate is better by more than this share of the noise; what σ's tolerance is
-            worth comes on top.
     """
 
     cell: UlsCell
     evaluated: tuple[UlsCell, ...]
-    candidates: int
-    slack: float
 
 
-def optimum(problem: UlsProblem, *, slack: float = 0.0) -> Optimum:
+def optimum(problem: Problem) -> Optimum:
     """Problem (10) over every whole G, each with the largest M that is allowed.
 
     Branch and bound over intervals [a, b] of group sizes. In one, M(G) = min(B/G, N) lies between
@@ -213,7 +214,7 @@ def optimum(problem: UlsProblem, *, slack: float = 0.0) -> Optimum:
 
     since σ does not fall as M grows (`NoiseTable`). The least L is at an end or at a measured group
     size between, L being straight in between in logarithms. An interval whose bound is not better
-    than the best cell, less the slack, is left out.
+    than the best cell is left out.
 
     M below B/G is never better in any setting tried: σ(M)/M falls as M grows (at least, it does at
     every M computed; there is no proof). So cells with G M < B are left out, except where M is at
@@ -221,16 +222,14 @@ def optimum(problem: UlsProblem, *, slack: float = 0.0) -> Optimum:
 
     Args:
         problem: budget, norms and σ.
-        slack: in [0, 0.5]; how far from the best the answer may be, for a sooner one.
 
     Source: Charles et al. 2024, Equation 10.
     """
-    if not 0 <= slack <= 0.5:
-        raise UseError(f"slack must be from 0 to 0.5, got {slack!r}")
     most = problem.largest_group_size
+    noise = attrgetter("noise_std")
     knots = [size for size in problem.norms.group_sizes if size < most]
     cells = {size: problem.cell(size) for size in sorted({1, *knots, most})}
-    best = min(cells.values(), key=_noise)
+    best = min(cells.values(), key=noise)
 
     def bound(low: int, high: int) -> float:
         between = [problem.norms.user_norms[size] for size in knots if low < size < high]
@@ -243,25 +242,15 @@ def optimum(problem: UlsProblem, *, slack: float = 0.0) -> Optimum:
         if high - low > 1:
             heapq.heappush(queue, (bound(low, high), low, high))
 
-    ends = sorted(cells)
-    for low, high in itertools.pairwise(ends):
+    for low, high in itertools.pairwise(sorted(cells)):
         push(low, high)
     while queue:
         least, low, high = heapq.heappop(queue)
-        if least >= best.noise_std * (1 - slack):
+        if least >= best.noise_std:
             break
         middle = min(max(round(math.sqrt(low * high)), low + 1), high - 1)
         cells[middle] = problem.cell(middle)
-        best = min(best, cells[middle], key=_noise)
+        best = min(best, cells[middle], key=noise)
         push(low, middle)
         push(middle, high)
-    return Optimum(
-        cell=best,
-        evaluated=tuple(cells[size] for size in sorted(cells)),
-        candidates=most,
-        slack=slack,
-    )
-
-
-def _noise(cell: UlsCell) -> float:
-    return cell.noise_std
+    return Optimum(cell=best, evaluated=tuple(cells[size] for size in sorted(cells)))

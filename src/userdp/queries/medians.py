@@ -24,6 +24,7 @@ from userdp.vocabulary import require_positive
 STEPS_PER_DOUBLING = 8
 DOUBLINGS = 20
 """The grid goes from 2**-20 to 2**20; what lies beyond stands at its end."""
+_LAST = STEPS_PER_DOUBLING * DOUBLINGS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +74,7 @@ def draw_medians(
     if not values:
         raise UseError("no median is named")
     share = epsilon / len(values)
-    last = STEPS_PER_DOUBLING * DOUBLINGS
-    choose = quantile(list(range(-last, last + 1)), at=0.5, epsilon=share)
+    choose = quantile(list(range(-_LAST, _LAST + 1)), at=0.5, epsilon=share)
     medians = {
         name: 2.0 ** (int(choose(to_steps(numbers))) / STEPS_PER_DOUBLING)
         for name, numbers in values.items()
@@ -88,8 +88,7 @@ def to_steps(numbers: NDArray[np.float64]) -> list[int]:
     >>> to_steps(np.array([1.0, 2.0, 0.5, 0.0, -3.0, float("inf"), float("nan")]))
     [0, 8, -8, -160, -160, 160, 160]
     """
-    last = STEPS_PER_DOUBLING * DOUBLINGS
     positive = np.where(np.isnan(numbers), np.inf, np.maximum(numbers, 0.0))
     with np.errstate(divide="ignore"):
-        steps = np.clip(STEPS_PER_DOUBLING * np.log2(positive), -last, last)
+        steps = np.clip(STEPS_PER_DOUBLING * np.log2(positive), -_LAST, _LAST)
     return [int(step) for step in np.rint(steps)]

@@ -76,24 +76,14 @@ def mechanism(statistic: Statistic, *, epsilon: float, most_examples: int) -> An
 
     Source: Dwork and Roth 2014, Sections 3.3 and 3.4; the quantile: Smith 2011.
     """
-    require_positive("epsilon", epsilon, at_most=700.0)
     require_count("most_examples", most_examples, at_most=2**30)
-    dp = _opendp()
-    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
     if statistic.quantile is not None:
         return quantile(candidates(most_examples), at=statistic.quantile, epsilon=epsilon)
-    if statistic.name == "users":
-
-        def build(scale: float) -> Any:
-            return space >> dp.t.then_count() >> dp.m.then_laplace(scale=scale)
-
-    else:
-
-        def build(scale: float) -> Any:
-            clamped = space >> dp.t.then_clamp((0, most_examples)) >> dp.t.then_sum()
-            return clamped >> dp.m.then_laplace(scale=scale)
-
-    return _within(build, epsilon)
+    if statistic.name == "examples":
+        return bounded_sum(0, most_examples, epsilon=epsilon)
+    dp, space = _opendp()
+    counted = space >> dp.t.then_count()
+    return _within(lambda scale: counted >> dp.m.then_laplace(scale=scale), epsilon)
 
 
 def quantile(grid: list[int], *, at: float, epsilon: float) -> Any:
@@ -108,9 +98,7 @@ def quantile(grid: list[int], *, at: float, epsilon: float) -> Any:
 
     Source: Smith 2011, by the exponential mechanism; Dwork and Roth 2014, Section 3.4.
     """
-    require_positive("epsilon", epsilon, at_most=700.0)
-    dp = _opendp()
-    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
+    dp, space = _opendp()
 
     def build(scale: float) -> Any:
         return space >> dp.m.then_private_quantile(dp.max_divergence(), grid, alpha=at, scale=scale)
@@ -126,17 +114,11 @@ def bounded_sum(least: int, most: int, *, epsilon: float) -> Any:
 
     Source: Dwork and Roth 2014, Section 3.3.
     """
-    require_positive("epsilon", epsilon, at_most=700.0)
     if not -(2**40) <= least < most <= 2**40:
         raise UseError(f"a sum needs bounds with least < most, got {least!r} and {most!r}")
-    dp = _opendp()
-    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance()
-
-    def build(scale: float) -> Any:
-        clamped = space >> dp.t.then_clamp((least, most)) >> dp.t.then_sum()
-        return clamped >> dp.m.then_laplace(scale=scale)
-
-    return _within(build, epsilon)
+    dp, space = _opendp()
+    clamped = space >> dp.t.then_clamp((least, most)) >> dp.t.then_sum()
+    return _within(lambda scale: clamped >> dp.m.then_laplace(scale=scale), epsilon)
 
 
 def candidates(most_examples: int) -> list[int]:
@@ -158,6 +140,7 @@ def _within(build: Any, epsilon: float) -> Any:
 
     ε falls as 1/scale in each of them, so that one probe tells the scale.
     """
+    require_positive("epsilon", epsilon, at_most=700.0)
     scale = build(1.0).map(1) / epsilon
     for _ in range(8):
         built = build(scale)
@@ -167,7 +150,8 @@ def _within(build: Any, epsilon: float) -> Any:
     raise FailureError(f"no noise scale was found that costs at most epsilon={epsilon}")
 
 
-def _opendp() -> Any:
+def _opendp() -> tuple[Any, Any]:
+    """The library, and its space of lists of whole numbers, one of each user."""
     try:
         dp = importlib.import_module("opendp.prelude")
     except ImportError as error:
@@ -175,4 +159,4 @@ def _opendp() -> Any:
             "private statistics need the library `opendp`", hint="pip install 'userdp[queries]'"
         ) from error
     dp.enable_features("contrib")
-    return dp
+    return dp, (dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance())

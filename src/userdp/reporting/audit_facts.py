@@ -38,20 +38,20 @@ class Attack:
 
     Args:
         against: what the released model was compared with, in words.
-        auc: 0.5 is chance; ``low`` and ``high`` are of its interval.
-        low: see ``auc``.
-        high: see ``auc``.
-        members_found: the fraction of members found where at most ``false_alarms`` of the others
-            are accused.
-        false_alarms: a fraction.
+        auc: 0.5 is chance.
+        auc_low: the lower end of its interval.
+        auc_high: the upper end.
+        tpr_at_low_fpr: the fraction of members found where at most ``low_fpr`` of the others are
+            accused.
+        low_fpr: a fraction.
     """
 
     against: str
     auc: float
-    low: float
-    high: float
-    members_found: float
-    false_alarms: float
+    auc_low: float
+    auc_high: float
+    tpr_at_low_fpr: float
+    low_fpr: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,15 +115,9 @@ def _attacks(values: Mapping[str, Any]) -> tuple[Attack, ...]:
         "the base model": values.get("inference"),
         f"{int(others['runs'])} reference runs" if others else "": others,
     }
+    names = ("auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr")
     return tuple(
-        Attack(
-            against=what,
-            auc=float(roc["auc"]),
-            low=float(roc["auc_low"]),
-            high=float(roc["auc_high"]),
-            members_found=float(roc["tpr_at_low_fpr"]),
-            false_alarms=float(roc["low_fpr"]),
-        )
+        Attack(against=what, **{name: float(roc[name]) for name in names})
         for what, roc in against.items()
         if roc
     )

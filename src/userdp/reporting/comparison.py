@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from userdp.reporting.run_facts import RunFacts
@@ -46,11 +46,14 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
     Guarantee: runs whose unit or adjacency differ are never in one group, and `warnings` says so;
     so it does where δ, stores or accountants differ.
     """
+    claimed = [run for run in runs if run.private]
     groups: dict[tuple[str, str], list[RunFacts]] = {}
-    for run in runs:
-        if run.private:
-            kind = (str(run.guarantee.unit), str(run.guarantee.adjacency))
-            groups.setdefault(kind, []).append(run)
+    people: dict[tuple[str, tuple[str, str]], list[RunFacts]] = {}
+    for run in claimed:
+        kind = (str(run.guarantee.unit), str(run.guarantee.adjacency))
+        groups.setdefault(kind, []).append(run)
+        if run.store is not None:
+            people.setdefault((run.store, kind), []).append(run)
     warnings: list[str] = []
     if len(groups) > 1:
         kinds = "; ".join(
@@ -61,12 +64,8 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
             "These runs make different kinds of claim, so their ε cannot be compared: a smaller "
             f"number in one kind may protect less than a larger one in another. {kinds}."
         )
-    stores: dict[str, set[tuple[str, str]]] = {}
-    for kind, members in groups.items():
-        for run in members:
-            if run.store is not None:
-                stores.setdefault(run.store, set()).add(kind)
-    if any(len(kinds) > 1 for kinds in stores.values()):
+    stores = {store for store, _ in people}
+    if len(people) > len(stores):
         warnings.append(
             "Runs here ran on the same people under different kinds of claim: no sum of their ε "
             "bounds what they tell together."
@@ -76,15 +75,15 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
             "These runs are on different user stores: each ε is about the people of its own, and "
             "losses measured on different people say little side by side."
         )
-    accountants = {run.guarantee.accountant for run in runs if run.private}
+    accountants = {run.guarantee.accountant for run in claimed}
     if len(accountants) > 1:
         warnings.append(
             f"Different accountants bound these ε ({', '.join(sorted(accountants))}). All are "
             "upper bounds, some looser than others: a larger ε may be the accountant's doing."
         )
-    deltas = {run.guarantee.delta for run in runs if run.private}
+    deltas = {run.guarantee.delta for run in claimed}
     if len(deltas) > 1:
-        listed = ", ".join(f"{delta_up(delta)}" for delta in sorted(deltas))
+        listed = ", ".join(delta_up(delta) for delta in sorted(deltas))
         warnings.append(
             f"δ differs between these runs ({listed}): compare ε at one δ, with "
             "userdp account --ledger RUN --delta DELTA."
@@ -92,24 +91,13 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
     return Comparison(
         groups=tuple(tuple(members) for members in groups.values()),
         warnings=tuple(warnings),
-        together=_together(groups.values()),
-    )
-
-
-def _together(groups: Iterable[Sequence[RunFacts]]) -> tuple[Together, ...]:
-    sums: list[Together] = []
-    for members in groups:
-        stores: dict[str, list[RunFacts]] = {}
-        for run in members:
-            if run.store is not None:
-                stores.setdefault(run.store, []).append(run)
-        sums += [
+        together=tuple(
             Together(
                 names=tuple(run.name for run in same),
                 epsilon=round_up(math.fsum(run.guarantee.epsilon for run in same)),
                 delta=delta_up(math.fsum(run.guarantee.delta for run in same), 4),
             )
-            for same in stores.values()
+            for same in people.values()
             if len(same) > 1
-        ]
-    return tuple(sums)
+        ),
+    )

@@ -19,7 +19,8 @@ def fewer_examples(runs: Sequence[RunFacts]) -> Table | None:
     Guarantee: an ELS mechanism with ``group_size`` k is the mechanism as a user with k examples
     sees it, see `userdp.accounting.holders`; each ε is an upper bound. It is "–" over a run's cap.
     """
-    able = [run for run in runs if _sees_examples(run)]
+    # Where one mechanism is all of the claim, it is the plan's.
+    able = [run for run in runs if run.claim.mechanism and run.plan and run.plan.sampling.items > 1]
     if not able:
         return None
     caps = {run.plan.sampling.group_size for run in able if run.plan is not None}
@@ -28,17 +29,6 @@ def fewer_examples(runs: Sequence[RunFacts]) -> Table | None:
         caption="ε at most, by the number of examples that a user holds",
         columns=("Examples of a user", *(f"{count:,}" for count in counts)),
         rows=[(run.name, *(_epsilon(run, held) for held in counts)) for run in able],
-    )
-
-
-def _sees_examples(run: RunFacts) -> bool:
-    plan = run.plan
-    return (
-        run.private
-        and run.claim.is_of_plan
-        and plan is not None
-        and run.claim.steps > 0
-        and plan.sampling.items > 1
     )
 
 

@@ -136,7 +136,9 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         ],
         "constants": constants_of(runs),
         "fewer": fewer_examples(runs),
-        "whole_users": [run.name for run in runs if run.private and _draws_users(run)],
+        "whole_users": [
+            run.name for run in runs if run.private and run.plan and run.plan.sampling.by_user
+        ],
         "deltas": table_of(
             [facts for run in runs if (facts := delta_facts(run)) is not None],
             DELTAS,
@@ -177,10 +179,6 @@ def _caption(private: Sequence[Mapping[str, Any]], comparison: Comparison) -> st
     if private and comparison.comparable:
         guess = _kinds(private)[0]["guess"]
     return f"At most, whoever sees the model and guesses {guess} …"
-
-
-def _draws_users(run: RunFacts) -> bool:
-    return run.plan is not None and run.plan.sampling.by_user
 
 
 _CLAIMS = {
@@ -250,8 +248,8 @@ def words_of(run: RunFacts) -> dict[str, Any]:
         "mechanism_command": mechanism_command(run),
         "train_command": train_command(run),
     }
-    claimed = ("delta", "unit", "adjacency", "accountant", "change")
-    if not run.private or meaning is None:
+    if meaning is None:  # nothing is claimed
+        claimed = ("delta", "unit", "adjacency", "accountant", "change")
         bounds = ("tier", "factor", "best_guess", "detection", "bounded_by")
         return facts | dict.fromkeys((*claimed, *bounds), MISSING)
     return facts | {
@@ -281,10 +279,8 @@ def _state(run: RunFacts) -> str:
 def mechanism_command(run: RunFacts) -> str | None:
     """The command that prices the mechanism from nothing but the constants on this page."""
     plan = run.plan
-    if plan is None or not run.private or run.claim.steps == 0:
-        return None
-    if not run.claim.is_of_plan:
-        return None  # the winner of a tuning: choosing it is priced too
+    if plan is None or run.claim.mechanism is None:
+        return None  # nothing is claimed; or of a tuning's winner, where choosing is priced too
     sampling = encode(plan.sampling)
     if plan.sampling.by_user:
         sampling.pop("group_size")  # of no bearing on ε, and refused by `userdp account`

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.ledger.folder import RunFolder, read_lines
-from userdp.reporting.audit_facts import Attack, AuditFacts, finite_or_none, read_audited
+from userdp.reporting.audit_facts import Audited, finite_or_none, read_audited
 
 HELD_OUT_USERS = "held-out-users"
 
@@ -78,17 +78,13 @@ class OperatorFacts:
     Args:
         steps: ascending.
         evaluations: ascending by step, the released weights last.
-        audits: the newest lower bound of each method.
-        flagged: what of the run's last audit contradicts its claim, in words.
-        attacks: on its released model.
+        audited: what the run's last audit left.
         machine: what the run was last on, in words; None in older files.
     """
 
     steps: tuple[StepFacts, ...]
     evaluations: tuple[EvaluationFacts, ...]
-    audits: tuple[AuditFacts, ...] = ()
-    flagged: tuple[str, ...] = ()
-    attacks: tuple[Attack, ...] = ()
+    audited: Audited = field(default_factory=Audited)
     machine: str | None = None
 
     @property
@@ -153,15 +149,12 @@ def read_operator(run: Path) -> OperatorFacts:
             evaluations[entry.step, entry.split, entry.final] = entry
         elif isinstance(entry, str):
             machine = entry
-    audited = read_audited(folder)
     return OperatorFacts(
         steps=tuple(steps[number] for number in sorted(steps)),
         evaluations=tuple(
             sorted(evaluations.values(), key=lambda e: math.inf if e.step is None else e.step)
         ),
-        audits=audited.bounds,
-        flagged=audited.flagged,
-        attacks=audited.attacks,
+        audited=read_audited(folder),
         machine=machine,
     )
 

@@ -6,7 +6,6 @@ No ε covers any of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from userdp.reporting.audit_facts import Attack, AuditFacts
@@ -19,21 +18,12 @@ from userdp.reporting.tradeoff import LOSS, trade_offs
 from userdp.vocabulary import round_up
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
+    pass
 
 _MOST_MARKS = 15
 """Lines with more points have no marks: these would run into each other."""
 _MOST_LINES = 6
 """More lines than the page has colours would not be told apart."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """A drawn plot and its caption."""
-
-    title: str
-    caption: str
-    svg: Markup
 
 
 class _Pair(NamedTuple):
@@ -67,8 +57,8 @@ def operator_view(
             "people there are.",
         ),
     ]
-    audits = [(run, audit) for run, facts in pairs for audit in facts.audits]
-    attacks = [(run.name, attack) for run, facts in pairs for attack in facts.attacks]
+    audits = [(run, audit) for run, facts in pairs for audit in facts.audited.bounds]
+    attacks = [(run.name, attack) for run, facts in pairs for attack in facts.audited.attacks]
     splits = [(run.name, one) for run, facts in pairs for one in facts.final]
     return {
         "losses": table_of(
@@ -97,7 +87,7 @@ def operator_view(
         "cohorts": table_of(pairs, _COHORTS, caption="Cohorts, as drawn"),
         "cost": table_of(pairs, _COST, caption="What it cost"),
         "alarms": [
-            *((run.name, what) for run, facts in pairs for what in facts.flagged),
+            *((run.name, what) for run, facts in pairs for what in facts.audited.flagged),
             *((run.name, _alarm(run, audit)) for run, audit in audits if _broken(run, audit)),
         ],
         "figures": [_figure(plot, caption) for plot, caption in plots if plot is not None],
@@ -143,11 +133,12 @@ def _plot(
     )
 
 
-def _figure(plot: Plot, caption: str) -> Figure:
+def _figure(plot: Plot, caption: str) -> dict[str, str]:
+    """A drawn plot and its caption."""
     from markupsafe import Markup
 
     # draw() escapes every name that it puts into the SVG.
-    return Figure(title=plot.title, caption=caption.strip(), svg=Markup(draw(plot)))
+    return {"title": plot.title, "caption": caption, "svg": Markup(draw(plot))}
 
 
 def _change(pair: _Pair) -> str | None:
@@ -255,12 +246,14 @@ _ATTACKS: dict[str, Callable[[tuple[str, Attack]], str]] = {
     "Run": lambda one: one[0],
     "Against": lambda one: one[1].against,
     "AUC (0.5 is chance)": lambda one: f"{one[1].auc:.3f}",
-    "Its interval": lambda one: f"{one[1].low:.3f} to {one[1].high:.3f}",
+    "Its interval": lambda one: f"{one[1].auc_low:.3f} to {one[1].auc_high:.3f}",
     "Members found": lambda one: (
-        f"{100 * one[1].members_found:.1f} %, accusing {100 * one[1].false_alarms:g} % of others"
+        f"{100 * one[1].tpr_at_low_fpr:.1f} %, accusing {100 * one[1].low_fpr:g} % of others"
     ),
     "Verdict": lambda one: (
-        "no better than chance" if one[1].low <= 0.5 <= one[1].high else "differs from chance"
+        "no better than chance"
+        if one[1].auc_low <= 0.5 <= one[1].auc_high
+        else "differs from chance"
     ),
 }
 _SPLITS: dict[str, Callable[[tuple[str, EvaluationFacts]], str | None]] = {

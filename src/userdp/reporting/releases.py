@@ -52,13 +52,9 @@ def read_releases(run: Path) -> tuple[ReleasedLoss, ...]:
 def _of_line(entry: dict[str, Any]) -> list[ReleasedLoss]:
     """The losses of a model and of its base, which share the price of their line."""
     shared = {name: entry[name] for name in ("split", "loss_bound", "epsilon")}
+    own = ("user_loss", "standard_error")
     return [
-        ReleasedLoss(
-            of=of,
-            user_loss=entry[of]["user_loss"],
-            standard_error=entry[of]["standard_error"],
-            **shared,
-        )
+        ReleasedLoss(of=of, **shared, **{name: entry[of][name] for name in own})
         for of in ("base", "model")
         if of in entry
     ]

@@ -61,7 +61,6 @@ class RunFacts:
         name: what the page calls it; distinct among the runs of one page.
         claim: recomputed from the ledger when this was read.
         plan: None for a run without privacy.
-        run_id: random.
         finished: the ledger notes the run's end.
         unsafe_seeds: sampling or noise had a known seed, so that nothing is claimed.
         noise_samplers: what drew the noise of the attempted steps, by the ledger's lines; None if a
@@ -81,7 +80,6 @@ class RunFacts:
     name: str
     claim: Claim
     plan: Plan | None
-    run_id: str
     finished: bool
     unsafe_seeds: bool
     noise_samplers: tuple[NoiseSampler, ...] | None
@@ -111,18 +109,13 @@ class RunFacts:
         return said or (None if self.plan is None else in_words(self.plan.origins))
 
     @property
-    def gradients_per_step(self) -> float | None:
-        """Most gradients that a step of the plan computes in expectation: the unit of compute."""
+    def gradients(self) -> float | None:
+        """Most gradients that the attempted steps computed in expectation."""
         if self.plan is None:
             return None
         sampling = self.plan.sampling
-        return self.plan.denominator * (sampling.group_size if sampling.by_user else 1)
-
-    @property
-    def gradients(self) -> float | None:
-        """Most gradients that the attempted steps computed in expectation."""
-        per_step = self.gradients_per_step
-        return None if per_step is None else per_step * self.claim.steps
+        per_step = self.plan.denominator * (sampling.group_size if sampling.by_user else 1)
+        return per_step * self.claim.steps
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
@@ -178,7 +171,6 @@ def read_run(path: Path) -> RunFacts:
         name=path.resolve().name,
         claim=claimed,
         plan=claimed.plan,
-        run_id=str(entries[0].get("run_id", "")),
         finished=entries[-1]["kind"] == "finish",
         unsafe_seeds=bool(facts.get("unsafe_seeds")),
         noise_samplers=samplers_of(entries),

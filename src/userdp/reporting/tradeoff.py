@@ -41,16 +41,11 @@ class Point:
         return self.run.plan.algorithm
 
     @property
-    def epsilon(self) -> float:
-        """As claimed."""
-        return self.run.guarantee.epsilon
-
-    @property
     def budget(self) -> float:
         """The ε that was aimed at, or else the claimed one."""
         assert self.run.plan is not None
         aimed = self.run.plan.budget.target_epsilon if self.run.claim.is_of_plan else None
-        return aimed or self.epsilon
+        return aimed or self.run.guarantee.epsilon
 
     @property
     def gradients(self) -> float:
@@ -92,7 +87,7 @@ def _plots(points: Sequence[Point], *, first: int) -> list[Plot]:
             key="by-epsilon",
             panel=lambda point: point.gradients,
             title="Loss against ε at {} gradients",
-            x=lambda point: point.epsilon,
+            x=lambda point: point.run.guarantee.epsilon,
             x_label="ε claimed",
         ),
         *_panels(
@@ -159,7 +154,9 @@ def _scatter(points: Sequence[Point], *, key: str) -> Plot:
         title="Privacy against held-out loss",
         x_label="ε claimed",
         y_label=LOSS,
-        series=tuple(Series(name=p.run.name, xs=(p.epsilon,), ys=(p.loss,)) for p in points),
+        series=tuple(
+            Series(name=p.run.name, xs=(p.run.guarantee.epsilon,), ys=(p.loss,)) for p in points
+        ),
         level=_base(points),
         connected=False,
     )

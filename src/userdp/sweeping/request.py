@@ -21,6 +21,7 @@ from userdp.queries.ownership import require_one_owner
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model
 from userdp.training.store_facts import require_covered
+from userdp.vocabulary import require_positive
 
 SCORES_SHARE = 0.1
 """Of the budget, for all scores of a fixed grid, if nothing else is asked for."""
@@ -219,8 +220,7 @@ def _with(request: SweepRequest, tuning: Tuning, plans: tuple[Plan, ...]) -> Swe
 
 def _require_scores(store: UserStore, bound: float) -> None:
     """DP scores can be drawn here; said before anything is charged."""
-    if not 0 < bound <= 1e6:
-        raise UseError(f"the loss bound must be greater than 0 and at most 1e6, got {bound!r}")
+    require_positive("the loss bound", bound, at_most=1e6)
     require_one_owner(store.meta)
     if importlib.util.find_spec("opendp") is None:
         raise UseError("DP scores need the library `opendp`", hint="pip install 'userdp[queries]'")

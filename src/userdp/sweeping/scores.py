@@ -13,7 +13,7 @@ from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.queries.means import GRID, release_means, to_grid
 from userdp.queries.statistics import bounded_sum
-from userdp.training.evaluation import evaluate, user_losses
+from userdp.training.evaluation import user_losses
 from userdp.training.models import read_model, require_fit
 
 
@@ -32,25 +32,25 @@ class Score:
     note: str | None = None
 
 
-def exact_score(run: RunFolder, store: UserStore, split: Split, *, batch: int) -> Score:
-    """The exact mean over users of each one's loss: operator-only."""
+def trial_losses(
+    run: RunFolder, store: UserStore, split: Split, *, batch: int
+) -> NDArray[np.float64]:
+    """Each user's mean loss, in nats per token: float64 (users,); operator-only."""
     model = read_model(str(run.model))
     require_fit(model, str(run.model), store)
-    loss = evaluate(model, store, split, batch=batch).user_loss
+    return user_losses(model, store, split, batch=batch)
+
+
+def exact_score(losses: NDArray[np.float64]) -> Score:
+    """The exact mean over users of each one's loss: operator-only."""
+    loss = float(np.mean(losses)) if len(losses) else math.nan
     if not math.isfinite(loss):
         return Score(value=None, note="its loss is not finite")
     return Score(value=-loss, loss=loss)
 
 
 def released_score(
-    run: RunFolder,
-    store: UserStore,
-    split: Split,
-    *,
-    epsilon: float,
-    bound: float,
-    subject: str,
-    batch: int,
+    store: UserStore, losses: NDArray[np.float64], *, epsilon: float, bound: float, subject: str
 ) -> Score:
     """The DP mean over users of each one's loss, charged in the store's ledger before it is drawn.
 
@@ -61,17 +61,17 @@ def released_score(
     charged = StoreLedger(store.path).charges()
     if any((charge.query_name or "").endswith(subject) for charge in charged):
         return Score(value=None, note="a crash came between its charge and its answer")
-    losses = _losses(run, store, split, batch=batch)
-    mean = release_means(
+    released = release_means(
         store, {"model": losses}, bound=bound, epsilon=epsilon, subject=subject
-    ).means["model"]
-    return Score(value=-mean.value, loss=mean.value)
+    )
+    loss = released.means["model"].value
+    return Score(value=-loss, loss=loss)
 
 
-def selection_score(
-    run: RunFolder, store: UserStore, split: Split, *, epsilon: float, bound: float, batch: int
-) -> Score:
+def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> Score:
     """A noisy sum over users of half the bound less each one's loss, in nats per token.
+
+    A loss that is not finite counts as ``bound``.
 
     Guarantee: (``epsilon``, 0)-DP per user, add-or-remove, by discrete Laplace noise. It is part of
     the base mechanism of a private selection, which pays for it: nothing is charged here, and it
@@ -79,20 +79,7 @@ def selection_score(
 
     Source: Dwork and Roth 2014, Section 3.3.
     """
-    return Score(
-        value=noisy_total(_losses(run, store, split, batch=batch), epsilon=epsilon, bound=bound)
-    )
-
-
-def noisy_total(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> float:
-    """The noisy sum of `selection_score`; a loss that is not finite counts as ``bound``."""
     top = max(1, math.floor(bound * GRID))
     middle = top // 2
     draw = bounded_sum(middle - top, middle, epsilon=epsilon)
-    return int(draw([middle - step for step in to_grid(losses, top)])) / GRID
-
-
-def _losses(run: RunFolder, store: UserStore, split: Split, *, batch: int) -> NDArray[np.float64]:
-    model = read_model(str(run.model))
-    require_fit(model, str(run.model), store)
-    return user_losses(model, store, split, batch=batch)
+    return Score(value=int(draw([middle - step for step in to_grid(losses, top)])) / GRID)

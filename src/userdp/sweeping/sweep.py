@@ -21,8 +21,14 @@ from userdp.ledger import StoreLedger, claim
 from userdp.ledger.journal import exclusive
 from userdp.plan import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
-from userdp.sweeping.request import SweepRequest, TuningMode
-from userdp.sweeping.scores import Score, exact_score, released_score, selection_score
+from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
+from userdp.sweeping.scores import (
+    Score,
+    exact_score,
+    released_score,
+    selection_score,
+    trial_losses,
+)
 from userdp.sweeping.trials import (
     Launch,
     Process,
@@ -50,10 +56,10 @@ class SweepResult:
     """
 
     request: SweepRequest
-    winner: Path | None
-    score: Score | None
-    settings: dict[str, Any] | None
-    trials: tuple[dict[str, Any], ...]
+    winner: Path | None = None
+    score: Score | None = None
+    settings: dict[str, Any] | None = None
+    trials: tuple[dict[str, Any], ...] = ()
 
 
 def run_sweep(
@@ -167,7 +173,7 @@ class _Sweep:
             len(self.request.candidates),
             tuning.repetitions if isinstance(tuning, PrivateSelection) else None,
         )
-        self.progress.stage("sweep", sum(self._plan_steps(n) for n in self._numbers()))
+        self.progress.stage("sweep", sum(self._candidate(n).plan.steps for n in self._numbers()))
         failed = self._train()
         if failed:
             number, why = failed[0]
@@ -180,11 +186,8 @@ class _Sweep:
     def _numbers(self) -> range:
         return range(1, len(self.trials) + 1)
 
-    def _candidate(self, number: int) -> Any:
+    def _candidate(self, number: int) -> Candidate:
         return self.request.candidates[self.trials[number - 1]]
-
-    def _plan_steps(self, number: int) -> int:
-        return int(self._candidate(number).plan.steps)
 
     def _train(self) -> list[tuple[int, str]]:
         """Finish every trial and score it; those that failed, with their last words."""
@@ -213,10 +216,8 @@ class _Sweep:
                     if status is None:
                         continue
                     del running[number]
-                    if self.folder.run(number).finished:
-                        self._score(number)
-                    elif is_held(self.folder.run(number)):
-                        waiting.append(number)
+                    if self.folder.run(number).finished or is_held(self.folder.run(number)):
+                        waiting.appendleft(number)  # to be scored, or trained by a child still
                     else:
                         why = last_words(self.folder.log(number))
                         self.say(f"trial {number} failed: {why}")
@@ -255,27 +256,20 @@ class _Sweep:
     def _score(self, number: int) -> None:
         request, run = self.request, self.folder.run(number)
         candidate = self._candidate(number)
-        batch = candidate.config.micro_batch
+        losses = trial_losses(run, self.store, request.split, batch=candidate.config.micro_batch)
         if request.tuning is None:
-            score = exact_score(run, self.store, request.split, batch=batch)
+            score = exact_score(losses)
         elif self._selects:
             score = selection_score(
-                run,
-                self.store,
-                request.split,
-                epsilon=request.tuning.score_epsilon,
-                bound=request.loss_bound,
-                batch=batch,
+                losses, epsilon=request.tuning.score_epsilon, bound=request.loss_bound
             )
         else:
             score = released_score(
-                run,
                 self.store,
-                request.split,
+                losses,
                 epsilon=request.tuning.score_epsilon,
                 bound=request.loss_bound,
                 subject=f"loss on {request.split}, sweep {self.sweep_id} trial {number:03d}",
-                batch=batch,
             )
         self.folder.note(number, candidate, score)
         self.say(f"trial {number} of {len(self.trials)}: trained and scored")
@@ -283,14 +277,10 @@ class _Sweep:
     def _choose(self) -> SweepResult:
         """The best score, the first of equal ones, and the winner's folder."""
         if not self.trials:
-            return SweepResult(
-                request=self.request, winner=None, score=None, settings=None, trials=()
-            )
+            return SweepResult(request=self.request)
         scores = self.folder.scores()
-        ranked = sorted(
-            (number for number in self._numbers() if scores[number].value is not None),
-            key=lambda number: (-_value(scores[number]), number),
-        )
+        values = {number: one.value for number, one in scores.items() if one.value is not None}
+        ranked = sorted(values, key=lambda number: (-values[number], number))
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
@@ -333,8 +323,3 @@ def describe(result: SweepResult, store: UserStore) -> dict[str, Any]:
         "trials": list(result.trials),
         "store_epsilon": claim(store.path).guarantee.epsilon,
     }
-
-
-def _value(score: Score) -> float:
-    assert score.value is not None
-    return score.value

@@ -30,8 +30,9 @@ class GenerateConfig:
             context.
         temperature: > 0; 1 samples from the model as it is.
         top_p: keep the likeliest tokens of this total probability, in (0, 1].
-        prompts: public texts to go on from, in turn; empty: the end-of-text token, which is what
-            stands between texts.
+        prompt: public texts to go on from, in turn; by default the end-of-text token, which is
+            what stands between texts. Nobody's private text: it would be carried into what no
+            epsilon covers.
         batch: texts in one pass.
         seed: for the same texts again; by default the operating system's.
     """
@@ -39,7 +40,7 @@ class GenerateConfig:
     max_tokens: int = 128
     temperature: float = 1.0
     top_p: float = 1.0
-    prompts: tuple[str, ...] = ()
+    prompt: tuple[str, ...] = ()
     batch: int = 32
     seed: int | None = None
 
@@ -85,7 +86,7 @@ class TextGenerator:
         self._model: Any = read_model(require_released(folder)).eval()
         self._tokenizer = StoreTokenizer.load(folder.model)
         self._end = self._tokenizer.end_of_text_id
-        self._prompts = [(text, self._encode(text)) for text in config.prompts]
+        self._prompts = [(text, self._encode(text)) for text in config.prompt]
         if not self._prompts:
             if self._end is None:
                 raise UseError(

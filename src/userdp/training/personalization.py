@@ -46,21 +46,21 @@ class LocalTraining:
     """How a user's own models come to be.
 
     Args:
-        learning_rates: of plain SGD; each gives a model of its own, none is chosen.
+        learning_rate: of plain SGD; each gives models of its own, and none is chosen for you.
         epochs: passes over the user's half.
         batch_size: examples of a local step; its gradient is their mean.
-        most_examples: of a user, both halves together; more are left out, and counted.
+        most_examples: of a user, both halves together; those over it are left out, and counted.
     """
 
-    learning_rates: tuple[float, ...] = (0.1,)
+    learning_rate: tuple[float, ...] = (0.03, 0.1, 0.3)
     epochs: int = 4
     batch_size: int = 8
     most_examples: int = 64
 
     def __post_init__(self) -> None:
-        if not self.learning_rates:
+        if not self.learning_rate:
             raise UseError("give at least one learning rate")
-        for rate in self.learning_rates:
+        for rate in self.learning_rate:
             require_positive("learning_rate", rate)
         require_count("epochs", self.epochs)
         require_count("batch_size", self.batch_size)
@@ -159,13 +159,13 @@ def personalize(
     weights = list(trainable_parameters(model).values())
     start = [weight.detach().clone() for weight in weights]
     before, tokens = np.zeros(len(users)), np.zeros(len(users), dtype=np.int64)
-    after = np.zeros((len(how.learning_rates), len(users)))
+    after = np.zeros((len(how.learning_rate), len(users)))
     progress = progress or NoProgress()
     progress.stage("personalize", len(users))
     model.eval()
     for number, user in enumerate(users):
         before[number], tokens[number] = _mean_loss(model, split, user, how.batch_size)
-        for which, rate in enumerate(how.learning_rates):
+        for which, rate in enumerate(how.learning_rate):
             try:
                 _adapt(model, split, user, torch.optim.SGD(weights, lr=rate))
                 after[which, number], _ = _mean_loss(model, split, user, how.batch_size)
@@ -259,7 +259,7 @@ def personalize_run(
         personalized = personalize(model, split, kept, how, progress=progress)
         result[name] = [
             {"learning_rate": rate, **summary(personalized, which)}
-            for which, rate in enumerate(how.learning_rates)
+            for which, rate in enumerate(how.learning_rate)
         ]
         for entry in result[name]:
             folder.log({"kind": "personalization", "of": name, **entry})

@@ -128,7 +128,7 @@ def open_run(
             # privacy.
             charges.reserve(run_id, None if unsafe_seeds else plan)
         if is_begun(folder.ledger):
-            ledger = RunLedger.resume(folder.ledger)
+            ledger = RunLedger(folder.ledger)
         else:
             ledger = RunLedger.create(
                 folder.ledger,

@@ -48,10 +48,10 @@ class SelftestConfig:
         model: "bundled", a folder, or a name on the hub.
         group_size: examples of a unit.
         units: units in the cohort; at least 2.
-        length: tokens of an example; None for what the model reads, at most 128.
+        length: tokens of an example; by default what the model reads, and at most 128.
         rounds: timed rounds.
         lora_rank: adapters of this rank in place of all weights.
-        device: None for cuda where there is one, else cpu.
+        device: where to run, such as cpu; by default cuda where there is one, else cpu.
     """
 
     model: str = "bundled"
