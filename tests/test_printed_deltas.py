@@ -86,9 +86,9 @@ def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     answer = priced_answer({"epsilon": 1.0, "delta": 1.0000000049e-6})
     show(answer, json=False, console=Console(file=out))
     assert "1.0000001e-06" in out.getvalue()
-    run = SimpleNamespace(plan=uls_plan(target_delta=AWKWARD), settings={})
-    shown = {row.name: row.values for row in constants_of([run])}
-    assert shown["target δ"] == ("1.00001e-06",)
+    run = SimpleNamespace(name="run", plan=uls_plan(target_delta=AWKWARD), settings={})
+    shown = {name: values for name, *values, _ in constants_of([run]).rows}
+    assert shown["target δ"] == ["1.00001e-06"]
 
 
 def test_nothing_else_in_the_package_formats_a_delta() -> None:

@@ -52,7 +52,8 @@ def test_every_stage_leaves_what_it_says(place: Path, result: dict[str, Any]) ->
     }  # fmt: skip
     assert json.loads((place / "demo.json").read_text(encoding="utf-8")) == result
     assert [run["algorithm"] for run in result["runs"]] == ["ULS", "ELS"]
-    versions = result["sources"]["packages"]
+    (source,) = result["sources"]
+    versions = source["packages"]
     assert set(versions) == {"jinja2", "markupsafe"}
     assert all(versions.values())
 

@@ -148,9 +148,9 @@ def test_twin_computing_again_with_new_masks_is_caught(monkeypatch):
     straight = summed()
     forced(monkeypatch, "no rule")
 
-    def new_masks(model, loss, units, unit, first, last, *, l2_clip_norm, item_clip_norm, rule):
-        unit_alone = units.select(unit, unit + 1)
-        return reference(model, loss, unit_alone, l2_clip_norm=l2_clip_norm, rule=rule)
+    def new_masks(aimed, part, unit, first, last):
+        alone = part.select(unit, unit + 1)
+        return reference(aimed.model, aimed.loss, alone, l2_clip_norm=aimed.l2_clip_norm)
 
     monkeypatch.setattr(one_pass, "clipped_again", new_masks)
     assert distance(summed(), straight) > 0.1

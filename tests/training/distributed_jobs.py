@@ -37,6 +37,7 @@ from userdp.gradients import noise as noise_module
 from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.shards import like, shard, whole, zeros_like_parts
+from userdp.noise import Gaussian
 from userdp.plan import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training import distributed_run
@@ -144,7 +145,7 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
 
     def released() -> dict[str, torch.Tensor]:
         led = {"w": torch.zeros(numbers, dtype=torch.float64)}
-        LeaderNoise(world).add_(led, std)
+        LeaderNoise(world, Gaussian(multiplier=1.0)).add_(led, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
         parts = zeros_like_parts(trainable_parameters(model))
         distributed_run.ShardNoise(model).add_(parts, std)

@@ -1,7 +1,6 @@
 """Clipping options in a private run: what ran is what the plan says, and what the ledger holds."""
 # ruff: noqa: PT012  (what raises is a whole run, broken off inside)
 
-import dataclasses
 import math
 
 import numpy as np
@@ -13,6 +12,7 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.test_private import run_all
 from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit, joint_noise_multiplier
+from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.gradients.counts import centred_count
 from userdp.ledger import claim
@@ -94,8 +94,8 @@ def test_invariant_1_twin_a_ledger_of_another_noise_ratio_is_refused_by_the_clai
     with make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private:
         next(iter(private))
     kept = claim(path)
-    record = dataclasses.asdict(StepRecord.of_plan(plan, l2_clip_norm=0.3))
-    record |= {"sampling": "users", field: record[field] * 0.9}
+    record = encode(StepRecord.of_plan(plan, l2_clip_norm=0.3))
+    record[field] *= 0.9
     append_entries(path, lambda _: [{"kind": "attempt", "attempt": 2, **record}])
     assert kept.guarantee == plan.guarantee(1)
     with pytest.raises(UseError, match="no epsilon can be claimed"):
@@ -198,6 +198,6 @@ def test_invariant_3_one_user_moves_the_gradient_by_at_most_the_clip_norm_under_
         )
         for name, held in (("with", texts), ("without", fewer))
     ]
-    scale = plan.clip.l2_norm if plan.clip_form is ClipForm.THRESHOLD else 1.0
+    scale = plan.clip.l2_norm if plan.clip.form is ClipForm.THRESHOLD else 1.0
     moved = float((grads[0] - grads[1]).norm()) * plan.denominator / scale
     assert 0.1 < moved <= 1 + 1e-4

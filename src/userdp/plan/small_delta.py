@@ -77,11 +77,10 @@ def require_small_delta(
     )
     if allow_large_delta:
         return what
+    # Rounded to the nearest, as a proposal; what is then given is judged anew.
+    rule = f"{rule_of(population):.1g}"
     raise UseError(
-        what,
-        # Rounded to the nearest, as a proposal; what is then given is judged anew.
-        hint=f"give --delta {rule_of(population):.1g} (n^-1.1) or less; "
-        "for a toy, --allow-large-delta",
+        what, hint=f"give --delta {rule} (n^-1.1) or less; for a toy, --allow-large-delta"
     )
 
 
