@@ -52,6 +52,16 @@ class ClipForm(StrEnum):
     NORMALIZED = "normalized"
     AUTOMATIC = "automatic"
 
+    @property
+    def divided(self) -> bool:
+        """Whether the noisy sum is divided by C."""
+        return self in (ClipForm.NORMALIZED, ClipForm.AUTOMATIC)
+
+    @property
+    def stabilized(self) -> bool:
+        """Whether γ says something."""
+        return self is ClipForm.AUTOMATIC
+
 
 class LayerSplit(StrEnum):
     """How the clip norm C is split over layers, each clipped to its own C_l: Σ C_l² = C².

@@ -128,7 +128,8 @@ def build_plan(options: PlanOptions) -> Plan:
 
 
 def _clip(options: PlanOptions) -> Clip:
-    if options.clip_stability is not None and options.clip_form is not ClipForm.AUTOMATIC:
+    form = options.clip_form or ClipForm.THRESHOLD
+    if options.clip_stability is not None and not form.stabilized:
         raise UseError("--clip-stability says nothing without --clip-form automatic")
     adapting = _given(
         options,

@@ -48,9 +48,7 @@ def sweep(
     tuning: Literal["non-private", "composition", "private-selection"] | None = None,
     learning_rate: Annotated[list[float] | None, _Several] = None,
     l2_clip_norm: Annotated[list[float] | None, _Several] = None,
-    optimizer: Annotated[list[Literal["adamw", "adam-bc", "adafactor", "sgd"]] | None, _Several] = (
-        None
-    ),
+    optimizer: Annotated[list[OptimizerName] | None, _Several] = None,
     split: Literal["held-out-users", "held-out-examples"] = "held-out-users",
     epsilon: float | None = None,
     score_epsilon: float | None = None,
@@ -132,7 +130,7 @@ def sweep(
                 l2_clip_norms=l2_clip_norm or [],
                 axes={
                     "learning_rate": learning_rate or [],
-                    "optimizer": [OptimizerName(name) for name in optimizer or ()],
+                    "optimizer": optimizer or [],
                 },
             ),
             split=Split(split),

@@ -29,7 +29,7 @@ class ClipRule:
     """What clipping does beside its norm C; public constants, none of which moves ε.
 
     Args:
-        form: see `userdp.vocabulary.ClipForm`; an engine does the same for ``normalized`` as for
+        form: see `userdp.clip.ClipForm`; an engine does the same for ``normalized`` as for
             ``threshold``, the division by C comes after the noise.
         stability: γ of ``automatic``; in [1e-6, 1e6].
         layer_split: clip each layer to its share of C; None clips the whole gradient.
@@ -78,7 +78,7 @@ class ClipRule:
         return factors_by_name
 
     def _factors(self, squared_norms: Tensor, bound: float) -> Tensor:
-        stability = self.stability if self.form is ClipForm.AUTOMATIC else None
+        stability = self.stability if self.form.stabilized else None
         return clip_factors(squared_norms, l2_clip_norm=bound, stability=stability)
 
 

@@ -27,7 +27,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.clip import ClipForm
 from userdp.data.scores import read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -357,7 +356,7 @@ class PrivateRun:
         if self.plan.noise.memory:
             self._world.on_rank_zero(self._keep_noise)
         denominator = self.plan.denominator
-        if self.plan.clip.form is not ClipForm.THRESHOLD:
+        if self.plan.clip.form.divided:
             denominator *= self._l2_clip_norm
         set_gradients(self._model, summed.value, denominator=denominator)
         set_noise_std(self._optimizer, self._noise_std / denominator)

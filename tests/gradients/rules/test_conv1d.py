@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.gradients.clip_rules.layers import Around, error, without_rule
 from transformers.pytorch_utils import Conv1D
 
+from tests.gradients.rules.layers import Around, error, without_rule
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.rules import conv1d
 from userdp.gradients.engines.tape import NotCoveredError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch.nn.functional as F
-from tests.gradients.clip_rules.layers import Around, error, without_rule
 from torch import nn
 
+from tests.gradients.rules.layers import Around, error, without_rule
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.rules import rms_norm
 from userdp.gradients.engines.tape import NotCoveredError
