@@ -118,6 +118,8 @@ def test_three_silos_with_tls_and_key_pairs_go_on_when_one_is_killed_in_a_round(
     monkeypatch.setenv("FLWR_HOME", str(home))
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    # The SuperLink starts `flower-superexec` by its bare name, as from an activated environment.
+    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
     started = []
 
     def start(*command, log):
