@@ -143,14 +143,19 @@ def influence(clipped: Sum, rows: Rows, *, out: list[int]) -> Found:
         out: which units to leave out, one at a time.
     """
     units = Units.from_rows(rows)
-    clipped(units)  # asks once what must be known about the model
+    others = [Units.from_rows(rows[:unit] + rows[unit + 1 :]) for unit in out]
+    # What must be known about the model is asked once for each kind of shape. Asked within the
+    # recorder, passes over made-up rows would be taken for the ones that they precede, since both
+    # begin from the same states of the generators.
+    for some in (units, *others):
+        clipped(some)
     with Masks(VOCABULARY) as masks:
         everybody = clipped(units)
     assert masks.noted, "the model drew nothing: the case tells nothing"
     moves = []
-    for unit in out:
+    for some in others:
         with Masks(VOCABULARY, masks.noted):
-            without = clipped(Units.from_rows(rows[:unit] + rows[unit + 1 :]))
+            without = clipped(some)
         moves.append(distance(everybody, without))
     unit_of = {row[0]: number for number, unit in enumerate(rows) for row in unit}
     together = {
