@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,8 @@ from benchmarks.gpu.noise import noise
 from benchmarks.gpu.parts import Part, all_parts, run
 from benchmarks.gpu.report import markdown
 from benchmarks.gpu.setting import Setting
-from tests.plans import as_plan
-from userdp.codec import encode
 from userdp.gradients import noise as noise_module
+from userdp.noise import Gaussian
 
 ROOT = Path(__file__).parents[2]
 TINY = Setting(device="cpu", tiny=True, memory_gib=1)
@@ -168,8 +168,7 @@ def test_twin_a_claim_that_is_not_the_plans_is_noticed(monkeypatch):
     honest = training.examine
 
     def against_another(store, run, plan, setting):
-        facts = {**encode(plan), "noise_multiplier": 2.0}
-        return honest(store, run, as_plan(facts), setting)
+        return honest(store, run, replace(plan, noise=Gaussian(multiplier=2.0)), setting)
 
     monkeypatch.setattr(training, "examine", against_another)
     found = training.trained(TINY, float("inf"))

@@ -188,6 +188,8 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
 
 
 def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
+    if not folder.resume.exists():
+        raise UseError(f"there is no interrupted run at {folder.path}")
     kept = files.read_json(folder.resume, what="an interrupted run")
     if folder.finished:
         raise UseError(
