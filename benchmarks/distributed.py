@@ -45,9 +45,10 @@ from benchmarks.step.models import LENGTH, SETTINGS, VOCABULARY, build
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import two_pass
 from userdp.gradients.shards import ShardNoise, shard
+from userdp.noise import Gaussian
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing, LeaderNoise, deal
+from userdp.training.distributed_run import Dealing, RankZeroNoise, deal
 from userdp.training.private import set_gradients
 
 USERS, GROUP = 16, 4
@@ -127,7 +128,10 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         users=np.arange(USERS), examples=np.zeros(USERS, int), offsets=np.arange(USERS + 1)
     )
     world = current_world()
-    dealing, noise = Dealing(world, lambda _: tokens), LeaderNoise(world)
+    dealing, noise = (
+        Dealing(world, lambda _: tokens),
+        RankZeroNoise(world, Gaussian(multiplier=1.0)),
+    )
     found: dict[str, Any] = {
         "rank": rank,
         "alone": [],

@@ -21,7 +21,8 @@ from typing import Any
 
 from benchmarks.accounting.settings import Setting, proof_settings
 from userdp.accounting import Mixture, binomial_steps
-from userdp.accounting.proof import Binomial, Steps, enclose_delta
+from userdp.accounting.laws import Binomial
+from userdp.accounting.proof import Steps, enclose_delta
 
 FILE = Path("docs/results/proof.jsonl")
 SEED = 20261122

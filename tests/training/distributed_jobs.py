@@ -43,7 +43,7 @@ from userdp.sampling.cohort import Cohort
 from userdp.training import distributed_run
 from userdp.training.config import Averaging
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing, LeaderNoise
+from userdp.training.distributed_run import Dealing, RankZeroNoise
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 from userdp.training.models import enable_checkpointing, new_model
@@ -115,9 +115,9 @@ def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.T
             return together(self, summed, rows, **options)
 
         Dealing.together = noisy
-        LeaderNoise.add_ = lambda self, value, noise_std: self._world.broadcast(value)
+        RankZeroNoise.add_ = lambda self, value, noise_std: self._world.broadcast(value)
     if broken == "each its own":
-        LeaderNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+        RankZeroNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
     if broken == "one seed for all shards":
         shards = distributed_run.ShardNoise
         same = NoiseSource(unsafe_noise_seed=3)
@@ -145,7 +145,7 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
 
     def released() -> dict[str, torch.Tensor]:
         led = {"w": torch.zeros(numbers, dtype=torch.float64)}
-        LeaderNoise(world, Gaussian(multiplier=1.0)).add_(led, std)
+        RankZeroNoise(world, Gaussian(multiplier=1.0)).add_(led, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
         parts = zeros_like_parts(trainable_parameters(model))
         distributed_run.ShardNoise(model).add_(parts, std)

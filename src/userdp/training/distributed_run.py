@@ -152,10 +152,10 @@ class Dealing:
         return whole, sum(all_rows)
 
 
-class LeaderNoise:
-    """Noise that the leader adds, once, and everybody receives.
+class RankZeroNoise:
+    """Noise that rank 0 adds, once, and every process receives.
 
-    Guarantee: as the law's own source, once for all processes: only the leader has a source.
+    Guarantee: as the law's own source, once for all processes: only rank 0 has a source.
     """
 
     def __init__(
@@ -173,30 +173,30 @@ class LeaderNoise:
         return self._unsafe
 
     def sampler_on(self, device: torch.device) -> NoiseSampler:
-        """What the leader draws with; all processes compute on one kind of device."""
+        """What rank 0 draws with; all processes compute on one kind of device."""
         return usual_sampler(device)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """The leader's ``value`` with noise, on every process."""
+        """The ``value`` of rank 0 with noise, on every process."""
         if self._source is not None:
             self._source.add_(value, noise_std)
         self._world.broadcast(value)
 
     def state(self) -> dict[str, Tensor]:
-        """The leader's; of the others nothing."""
+        """The state of the source on rank 0; the other processes have none."""
         return {} if self._source is None else self._source.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """The leader goes on from there."""
+        """Rank 0 goes on from ``state``."""
         if self._source is not None:
             self._source.restore(state)
 
 
-class ScatteredNoise(LeaderNoise):
+class ScatteredNoise(RankZeroNoise):
     """Noise for a sum of which each process holds a part, and for numbers that all share.
 
     Guarantee: each coordinate's noise is drawn once: a sharded parameter's by the process that
-    holds the part (`userdp.gradients.shards.ShardNoise`), any other number's by the leader.
+    holds the part (`userdp.gradients.shards.ShardNoise`), any other number's by rank 0.
 
     Raises:
         UseError: the law is not that of independent Gaussian noise, which alone has parts.
@@ -218,7 +218,7 @@ class ScatteredNoise(LeaderNoise):
         self._parts = ShardNoise(model, unsafe_noise_seed=unsafe_noise_seed)
 
     def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """Noise for this process's parts, or the leader's for all."""
+        """Noise for this process's parts, or that of rank 0 for all."""
         if set(value) <= self._names:
             self._parts.add_(value, noise_std)
         else:

@@ -216,6 +216,7 @@ def train(
         if world.rank == 0:
             if config.lora_rank is not None:
                 save_adapter(model, run.folder.adapter)
+                # A method of peft's models, of which `nn.Module` tells the type checker nothing.
                 model = model.merge_and_unload()  # type: ignore[operator]
             save_model(model, run.folder.model, tokenizer=store.tokenizer_path)
         run.finish()

@@ -54,6 +54,7 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
 
 def save_adapter(model: nn.Module, folder: Path) -> None:
     """Write only the adapters, in `peft`'s layout, whole or not at all."""
+    # peft hangs its settings on the model, of which `nn.Module` tells the type checker nothing.
     settings: Any = model.peft_config["default"]  # type: ignore[index]
     settings.base_model_name_or_path = None
     with files.whole_folder(folder) as temporary:

@@ -62,7 +62,7 @@ from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import (
     Dealing,
-    LeaderNoise,
+    RankZeroNoise,
     ScatteredNoise,
     SharedRun,
     shared_secret,
@@ -515,7 +515,7 @@ def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int
     if any(is_sharded(p) for p in trainable_parameters(model).values()):
         return ScatteredNoise(world, law, model, unsafe_noise_seed=unsafe_noise_seed)
     if world.size > 1:
-        return LeaderNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
+        return RankZeroNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
     return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
 
 
