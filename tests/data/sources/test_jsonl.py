@@ -148,6 +148,14 @@ def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path):
         open_source([])
 
 
+@pytest.mark.parametrize("blank", ["", "\t", "\xa0", "\u2003", "\x1c\x85\u3000"])
+def test_a_user_or_text_of_white_space_alone_is_none(tmp_path, blank):
+    path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {**GOOD[0], "user": blank}])
+    assert read(path)[1].drops == {Drop.NO_USER: 1}
+    path = write_jsonl(tmp_path / "a.jsonl", [*GOOD, {**GOOD[0], "text": blank}])
+    assert read(path)[1].drops == {Drop.EMPTY_TEXT: 1}
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),

@@ -99,7 +99,7 @@ def user_or_drop(value) -> bytes | Drop:
     if not is_utf8(user):
         return Drop.INVALID_UTF8
     user = user.encode() if isinstance(user, str) else user
-    return user if user.strip() else Drop.NO_USER
+    return user if user.decode().strip() else Drop.NO_USER
 
 
 def record_of(row: dict, order: int, day: datetime | None) -> Record | Drop:

@@ -115,15 +115,15 @@ def _user(value: Any, user_of: Callable[[str], bytes | Drop] | None) -> bytes | 
         elif isinstance(value, int) and not isinstance(value, bool):
             user = str(value).encode()
         elif isinstance(value, bytes):
-            value.decode()
             user = value
         else:
             return Drop.USER_NOT_TEXT
+        name = user.decode()
     except ValueError:  # half of a surrogate pair; more digits than Python writes
         return Drop.INVALID_UTF8
-    if not user.strip():
+    if not name.strip():  # of the text: bytes have fewer white spaces
         return Drop.NO_USER
-    return user if user_of is None else user_of(user.decode())
+    return user if user_of is None else user_of(name)
 
 
 def text_of(value: Any) -> bytes | Drop:
