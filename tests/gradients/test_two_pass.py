@@ -53,6 +53,7 @@ def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caug
         assert "used more than once" in found["twice"]
         assert "no per-unit rule covers" in found["no rule"]
         assert "the two passes disagree" in found["half norms"]
+        assert found["gathered"] == ""  # a refused model's layers would keep the weights of before
 
 
 def test_a_sharded_model_that_computes_in_fewer_bits_is_refused_before_its_data_is_read(tmp_path):

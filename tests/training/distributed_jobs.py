@@ -36,7 +36,7 @@ from userdp.gradients import (
 from userdp.gradients import noise as noise_module
 from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.engines.rows import Rows
-from userdp.gradients.shards import like, shard, whole, zeros_like_parts
+from userdp.gradients.shards import is_sharded, like, shard, whole, zeros_like_parts
 from userdp.noise import Gaussian
 from userdp.plan import Plan
 from userdp.sampling.cohort import Cohort
@@ -358,7 +358,10 @@ def refusals() -> dict[str, str]:
             two_pass.clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
         except (UseError, FailureError) as error:
             found[name] = f"{type(error).__name__}: {error}"
+        if not all(map(is_sharded, model.parameters())):
+            found["gathered"] += f" {name}"
 
+    found["gathered"] = ""
     refused("items", shard(small_model()), item_clip_norm=1.0)
     refused("layers", shard(small_model()), rule=ClipRule(layer_split=LayerSplit.UNIFORM))
     coin = small_model()

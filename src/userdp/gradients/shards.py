@@ -8,7 +8,8 @@ per-unit gradients of adapters cost what they cost on one process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -124,6 +125,20 @@ def reshard(model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
+
+
+@contextmanager
+def let_go(model: nn.Module) -> Iterator[None]:
+    """Nothing is gathered when the block begins, nor after it, however it ends.
+
+    A forward pass without a backward one leaves layers gathered, and so does a pass that is refused
+    half-way. They would go on computing with those weights, whatever is written to the parts.
+    """
+    reshard(model)
+    try:
+        yield
+    finally:
+        reshard(model)
 
 
 class ShardNoise:

@@ -55,7 +55,7 @@ from userdp.gradients.losses import checked_losses
 from userdp.gradients.made_up import RAGGED, Answers, Shape, made_up
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
-from userdp.gradients.shards import is_sharded, local, reshard, zeros_like_parts
+from userdp.gradients.shards import is_sharded, let_go, local, reshard, zeros_like_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 
@@ -71,25 +71,26 @@ _agreed: Answers[bool] = Answers()
 def _sum_in_step(task: Task) -> ClippedSum:
     """The clipped sum of a sharded model; a collective, each process with its own units."""
     require_supported(task)
-    held = HeldState(task.model, task.loss)
-    step = _Step(task)
-    rows = 1 if step.narrow else task.micro_batch
-    counts = task.units.offsets.diff()
-    mine = [
-        (begin, end)
-        for begin, end in passes(task.units, rows=rows, most_units=most_units(task))
-        if int(counts[begin:end].sum())
-    ]
-    device = task.units.lengths.device
-    later: list[tuple[int, int]] = []
-    for number in range(_most(len(mine), device)):
-        part = mine[number] if number < len(mine) else None
-        if not step.take(part) and part is not None:
-            later += [(unit, unit + 1) for unit in range(*part) if int(counts[unit])]
-    for number in range(_most(len(later), device)):
-        step.take(later[number] if number < len(later) else None, alone=True)
-    held.require_unchanged()
-    return step.total
+    with let_go(task.model):
+        held = HeldState(task.model, task.loss)
+        step = _Step(task)
+        rows = 1 if step.narrow else task.micro_batch
+        counts = task.units.offsets.diff()
+        mine = [
+            (begin, end)
+            for begin, end in passes(task.units, rows=rows, most_units=most_units(task))
+            if int(counts[begin:end].sum())
+        ]
+        device = task.units.lengths.device
+        later: list[tuple[int, int]] = []
+        for number in range(_most(len(mine), device)):
+            part = mine[number] if number < len(mine) else None
+            if not step.take(part) and part is not None:
+                later += [(unit, unit + 1) for unit in range(*part) if int(counts[unit])]
+        for number in range(_most(len(later), device)):
+            step.take(later[number] if number < len(later) else None, alone=True)
+        held.require_unchanged()
+        return step.total
 
 
 clipped_sum = Engine(_sum_in_step)
@@ -179,32 +180,32 @@ def require_supported(task: Task) -> None:
     Reads no row of the task, which may be of `nobody`; clears ``.grad``. Errors as of
     `clipped_sum`.
     """
-    reshard(task.model)  # a forward pass without a backward one leaves some parameters gathered
-    two = _all_sharded(task.parameters)
-    if two:  # gradients arrive there
-        for parameter in task.parameters.values():
-            parameter.grad = None
-    if task.least_clip_norm < LEAST_CLIP:
-        raise UseError(
-            f"a sharded model clips to at least {LEAST_CLIP:g}, got {task.l2_clip_norm!r}"
-        )
-    if two and (task.item_clip_norm is not None or task.rule.layer_split is not None):
-        raise UseError(
-            "item_clip_norm and layer_split need each unit's gradient, which a sharded model "
-            "never forms",
-            hint="train adapters (--lora-rank), or leave them out",
-        )
-    # Looks once, and all processes look together here.
-    narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
-    reshard(task.model)
-    if two and narrow:
-        raise UseError(
-            "a sharded model computes here in fewer bits than float32: the pass that takes the "
-            "norms and the one that adds up would differ by more than the margin of the clip",
-            hint="use --precision float32, train adapters (--lora-rank), or do not shard",
-        )
-    _draws(task)
-    _require_agreement(task, two=two)
+    with let_go(task.model):
+        two = _all_sharded(task.parameters)
+        if two:  # gradients arrive there
+            for parameter in task.parameters.values():
+                parameter.grad = None
+        if task.least_clip_norm < LEAST_CLIP:
+            raise UseError(
+                f"a sharded model clips to at least {LEAST_CLIP:g}, got {task.l2_clip_norm!r}"
+            )
+        if two and (task.item_clip_norm is not None or task.rule.layer_split is not None):
+            raise UseError(
+                "item_clip_norm and layer_split need each unit's gradient, which a sharded model "
+                "never forms",
+                hint="train adapters (--lora-rank), or leave them out",
+            )
+        # Looks once, and all processes look together here.
+        narrow = any(map(is_narrow, dtypes_of(task.model, task.loss, task.units)))
+        reshard(task.model)
+        if two and narrow:
+            raise UseError(
+                "a sharded model computes here in fewer bits than float32: the pass that takes the "
+                "norms and the one that adds up would differ by more than the margin of the clip",
+                hint="use --precision float32, train adapters (--lora-rank), or do not shard",
+            )
+        _draws(task)
+        _require_agreement(task, two=two)
 
 
 def _draws(task: Task) -> Draws:
