@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
-from userdp.gradients.shards import is_sharded
+from userdp.gradients.shards import sharded_parts
 
 _Held: TypeAlias = dict[str, object]
 
@@ -89,7 +89,7 @@ def _held(model: nn.Module, loss: Callable[..., object]) -> _Held:
     held: _Held = {}
     seen: set[int] = set()
     # The parameters of a sharded model are other tensors while a pass has gathered them.
-    sharded = any(map(is_sharded, model.parameters()))
+    sharded = bool(sharded_parts(model))
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         for key, value in vars(module).items():

@@ -22,6 +22,7 @@ from userdp.gradients.noise import NoiseSource, require_priced
 from userdp.noise.gaussian import NoiseSampler
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 
@@ -32,6 +33,18 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
+
+
+def sharded_parts(model: nn.Module) -> list[FSDPModule]:
+    """The modules of ``model`` that `shard` cut, itself among them; none where it never ran.
+
+    True also while a pass has gathered them: its parameters then look as those of a whole model do.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return []
+    from torch.distributed.fsdp import FSDPModule
+
+    return [part for part in model.modules() if isinstance(part, FSDPModule)]
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -95,7 +108,7 @@ def shard(model: nn.Module) -> nn.Module:
             hint="start with torchrun",
         )
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+    from torch.distributed.fsdp import fully_shard
 
     device = next(model.parameters()).device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -110,21 +123,17 @@ def shard(model: nn.Module) -> nn.Module:
     ]
     for module in [*layers, model]:
         fully_shard(module, mesh=mesh, ignored_params=whole_ones)
-    for part in model.modules():
-        if isinstance(part, FSDPModule):
-            # FSDP divides by the number of processes otherwise.
-            part.set_gradient_divide_factor(1.0)
-            part.set_force_sum_reduction_for_comms(True)
+    for part in sharded_parts(model):
+        # FSDP divides by the number of processes otherwise.
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
     return model
 
 
 def reshard(model: nn.Module) -> None:
     """Let go of what a forward pass gathered."""
-    from torch.distributed.fsdp import FSDPModule
-
-    for part in model.modules():
-        if isinstance(part, FSDPModule):
-            part.reshard()
+    for part in sharded_parts(model):
+        part.reshard()
 
 
 @contextmanager

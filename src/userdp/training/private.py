@@ -49,7 +49,7 @@ from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise, source_of
-from userdp.gradients.shards import is_sharded, like
+from userdp.gradients.shards import is_sharded, like, reshard, sharded_parts
 from userdp.ledger import RunFolder
 from userdp.noise import NoiseLaw
 from userdp.plan import Plan, StepRecord
@@ -148,6 +148,7 @@ def make_private(
         warning = plan_with_small_delta(plan)
         if warning is not None:
             warnings.warn(warning, stacklevel=2)
+    reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if _device(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
     require_same_parameters(model, optimizer)
@@ -193,7 +194,7 @@ def make_private(
         }
     )
     world.broadcast_model(model)
-    if any(map(is_sharded, model.parameters())):
+    if sharded_parts(model):
         if engine != "auto":
             raise UseError(
                 f"a sharded model has an engine of its own, not {engine!r}",
@@ -283,7 +284,7 @@ class PrivateRun:
         self._cut = collator.microbatches
         self._world = world
         self._dealing = Dealing(world, collator.tokens)
-        self._sharded = any(map(is_sharded, model.parameters()))
+        self._sharded = bool(sharded_parts(model))
         self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
         self._noise = noise
         self._rule = _rule(plan)
