@@ -39,7 +39,7 @@ from userdp.gradients.units import Units
 
 _log = logging.getLogger(__name__)
 
-_known: Answers[str | None] = Answers()
+_apart: Answers[set[tuple[int, int]]] = Answers()
 
 # A batch's statistic moves a loss by tens of percents on these rows; rounding moves it far less.
 _CLOSE = {torch.float64: 1e-7, torch.float32: 1e-3}
@@ -70,30 +70,31 @@ def require_rows_apart(
         loss: per-row loss.
         masked: whether it will be given targets.
         gradients: whether to compare gradients too; a sharded model's are not formed here.
-        largest: most rows of a pass, and most tokens of a row, asked anew for each power of two;
-            None where units are computed alone.
+        largest: most rows of a pass, and most tokens of a row; asked unless it was of as many and
+            as long ones. `make_private` asks of the most that its plan allows, so that no step
+            asks again, let alone because of who is in it. None where units are computed alone.
 
     Raises:
         UseError: says which number moved.
     """
     parameters = trainable_parameters(model)
     dtypes = tuple((name, p.dtype) for name, p in parameters.items())
-    known = _known.of(model, loss)
-    asked: list[tuple[Shape, ...]] = [(*RAGGED, EQUAL)]
+    apart = _apart.of(model, loss).setdefault((masked, model.training, dtypes), set())
+    sizes = [(0, 0)]
     if largest is not None:
         rows, width = (1 << (number - 1).bit_length() for number in largest)
-        asked.append((large(rows, width),))
-    for shapes in asked:
-        key = (masked, model.training, dtypes, shapes)
-        if key not in known:
-            require_uncoupled(model)
-            known[key] = _coupling(
-                model, loss, parameters, shapes, masked=masked, gradients=gradients
-            )
-        if known[key] is None:
+        sizes.append((rows, width))
+    for rows, width in sizes:
+        if any(rows <= most and width <= longest for most, longest in apart):
+            continue
+        require_uncoupled(model)
+        shapes = (large(rows, width),) if rows else (*RAGGED, EQUAL)
+        moved = _coupling(model, loss, parameters, shapes, masked=masked, gradients=gradients)
+        if moved is None:
+            apart.add((rows, width))
             continue
         raise UseError(
-            f"on made-up rows, {known[key]}: one user's gradient would depend on the data of the "
+            f"on made-up rows, {moved}: one user's gradient would depend on the data of the "
             "others, and the clip norm would bound nothing",
             hint="divide each row's loss by that row's own count of targets, never by the batch's "
             "rows, tokens or width, and let nothing in the model mix rows",

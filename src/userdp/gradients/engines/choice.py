@@ -112,10 +112,11 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
         masked=task.masked,
         largest=(task.micro_batch, task.units.input_ids.shape[1]),
     )
-    if not (traced or agrees_with_reference(task.model, task.loss, masked=task.masked)):
+    if not agrees_with_reference(task.model, task.loss, masked=task.masked, traced=traced):
         return (
-            "some trainable parameter is used in a way that has no per-unit rule, or it is not "
-            "seen that rows are kept apart (tokens are selected, sorted or routed)"
+            "some trainable parameter is used in a way that has no per-unit rule, it is not seen "
+            "that rows are kept apart (tokens are selected, sorted or routed), or the weights are "
+            "so large that a unit's rounding hangs on who shares its pass"
         )
     if draws_of(task.model, task.loss, task.units) is Draws.SHARED:
         return (

@@ -1,0 +1,82 @@
+"""Weights at which float32 rounds a user's gradient by who shares its pass are computed alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.influence.cases import without
+from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.engines import agreement, choice
+from userdp.training.config import TrainConfig
+from userdp.training.models import new_model
+
+VOCABULARY = 64
+CLIP = 0.7
+CASES = ((128, 3e3, 9, 6), (128, 3e4, 25, 6), (64, 1e4, 25, 12))
+"""Width of a model, how much its attention is scaled, units, most tokens of all but one of them."""
+
+
+def moves(engine: str) -> Iterator[tuple[float, float]]:
+    """How far one unit moves the sum, and how far all others' part of it, over C.
+
+    The engine is asked about a friendly cohort first, at the weights of before.
+    """
+    draw, sum_of = random.Random(2), get_engine(engine)
+    for width, scale, units, most in CASES:
+        model = small_model(width)
+        sum_of(model, causal_lm_loss, cohort(draw, 3, most), l2_clip_norm=CLIP)
+        with torch.no_grad():
+            for layer in model.transformer.h:
+                layer.attn.c_attn.weight.mul_(scale)
+        for _ in range(3):
+            everybody = cohort(draw, units, most)
+            parts = (everybody, without(everybody, 0), everybody.select(0, 1))
+            total, others, own = (
+                sum_of(model, causal_lm_loss, part, l2_clip_norm=CLIP).value for part in parts
+            )
+            yield (
+                squared_norm(total[name] - others[name] for name in total) ** 0.5 / CLIP,
+                squared_norm(total[n] - others[n] - own[n] for n in total) ** 0.5 / CLIP,
+            )
+
+
+def small_model(width: int) -> nn.Module:
+    torch.manual_seed(0)
+    config = TrainConfig(layers=4, width=width, heads=2)
+    return new_model(config, vocab_size=VOCABULARY, seq_len=32).train()
+
+
+def cohort(draw: random.Random, units: int, most: int) -> Units:
+    """A long unit, and others that are padded to its length where it is there."""
+    lengths = [32, *(draw.randint(2, most) for _ in range(units - 1))]
+    return Units.from_rows([[[draw.randrange(VOCABULARY) for _ in range(n)]] for n in lengths])
+
+
+@pytest.mark.parametrize("engine", ["auto", "bookkeeping", "vmap"])
+def test_invariant_3_weights_that_grow_do_not_let_one_unit_move_the_others(engine):
+    for moved, of_others in moves(engine):
+        assert moved <= 1
+        assert of_others < 1e-3  # the margin of the clip
+
+
+def test_invariant_3_twin_an_answer_kept_while_the_weights_grow_is_caught(monkeypatch):
+    monkeypatch.setattr(agreement, "_alike", lambda *_: True)
+    assert max(of_others for _, of_others in moves("bookkeeping")) > 0.02
+
+
+def test_weights_are_asked_about_anew_when_they_doubled_and_not_before(monkeypatch):
+    asked = []
+    honest = agreement._agrees
+    monkeypatch.setattr(agreement, "_agrees", lambda *task: asked.append(1) or honest(*task))
+    model, units = small_model(16), cohort(random.Random(1), 3, 6)
+    for factor, questions in ((1.0, 2), (1.9, 2), (1.2, 4), (0.8, 4), (0.5, 6), (float("nan"), 8)):
+        with torch.no_grad():
+            model.transformer.h[0].mlp.c_fc.weight.mul_(factor)
+        choice.choose(model, causal_lm_loss, units)
+        assert len(asked) == questions, factor
