@@ -37,9 +37,9 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.data import HELD_OUT, number_tokenizer, spread
-from userdp.federated.plan import FederationPlan, LeafCNN, ModelSpec
+from userdp.federated.plan import STORE, FederationPlan, LeafCNN, ModelSpec
 from userdp.federated.rounds import MODEL_FILE, save_weights
-from userdp.federated.silo import STORE, silo_folder
+from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
 from userdp.papers.marathe.digits import digits
 from userdp.papers.marathe.published import FLAWS, LOCAL_GROUP, Published

@@ -15,11 +15,17 @@ from userdp.errors import UseError
 
 
 class PrivacyUnit(StrEnum):
-    """Whose contribution the bound is about."""
+    """Whose contribution the bound is about.
+
+    ``LONE_ITEM`` is a subject who holds one item in all. It is no claim about each item of others:
+    without one of his items another subject would get another choice of those under his cap, in
+    other silos and on the other side of a split.
+    """
 
     USER = "user"
     EXAMPLE = "example"
     SUBJECT = "subject"
+    LONE_ITEM = "subject who holds one item"
     SILO = "silo"
 
 

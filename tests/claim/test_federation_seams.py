@@ -16,8 +16,7 @@ from userdp.codec import decode
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.federated import data as data_module
-from userdp.federated.plan import FederationPlan
-from userdp.federated.silo import STORE
+from userdp.federated.plan import STORE, FederationPlan
 from userdp.federated.simulation import make_federation, run_in_process
 from userdp.sampling.coins import secret_generator
 

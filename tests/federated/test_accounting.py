@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy import optimize, stats
 from tests.federated.plans import PRIVATE, constants, plan
 from userdp.accounting import binomial_steps
 from userdp.codec import decode, encode
+from userdp.data.selection import fixed_selection
 from userdp.errors import UseError
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.algorithms.user_ldp import silo_mechanism
@@ -107,9 +109,24 @@ def test_the_chance_of_a_subject_is_that_of_at_least_one_item_and_rounded_up():
 @pytest.mark.parametrize("algorithm", PRIVATE)
 def test_calibrated_noise_meets_the_budget_and_is_the_least(algorithm):
     made = FederationPlan.calibrated(**constants(algorithm=algorithm))
-    unit = PrivacyUnit.EXAMPLE if algorithm == "local-item-dp" else PrivacyUnit.SUBJECT
+    unit = PrivacyUnit.LONE_ITEM if algorithm == "local-item-dp" else PrivacyUnit.SUBJECT
     (claim,) = [g for g in made.guarantees() if g.unit is unit]
     assert 3.999 < claim.epsilon <= 4.0
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_nothing_is_claimed_of_one_item_among_several(algorithm):
+    """Without one of 12 items another choice of 4 stays under the cap: more than that one moves."""
+    units = {claim.unit for claim in plan(algorithm=algorithm).guarantees()}
+    assert units <= {PrivacyUnit.SUBJECT, PrivacyUnit.LONE_ITEM, PrivacyUnit.SILO}
+
+    def kept(count):
+        one = SimpleNamespace(
+            counts=np.array([count]), user_hashes=np.array([[7, 9]], dtype=np.uint64)
+        )
+        return set(fixed_selection(one, 4)[1].map([0] * 4, range(4)).tolist())
+
+    assert kept(12) - kept(11) - {11}
 
 
 def test_horizontal_composition_charges_every_silo_that_may_hold_the_subject():

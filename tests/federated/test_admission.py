@@ -15,8 +15,8 @@ from userdp.errors import UseError
 from userdp.federated import models
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.models import build_model, weights_of
-from userdp.federated.plan import LanguageModel
-from userdp.federated.silo import PLAN_FILE, STORE, Silo, read_silo
+from userdp.federated.plan import PLAN_FILE, STORE, LanguageModel
+from userdp.federated.silo import Silo, read_silo
 
 WORDS = LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=12, **FACTS)
 

@@ -56,7 +56,7 @@ def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
         assert 3.99 < claim["epsilon"] <= 4.0
     if algorithm == "local-item-dp":
         by_unit = {c["unit"]: c["epsilon"] for c in said["claims_of_the_plan"]}
-        assert by_unit["example"] <= 4.0 < by_unit["subject"]
+        assert by_unit["subject who holds one item"] <= 4.0 < by_unit["subject"]
     assert 0 < said["operator_only"]["loss"] < math.inf
     assert federate(capsys, out, "--claim", "--json")[1]["claim"] == claim
 

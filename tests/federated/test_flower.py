@@ -20,9 +20,10 @@ from userdp.errors import FailureError, UseError
 from userdp.federated import server as server_module
 from userdp.federated.client import ARRAYS, CONFIG, REFUSALS, client_app
 from userdp.federated.models import build_model, weights_of
+from userdp.federated.plan import STORE
 from userdp.federated.rounds import aggregate, load_weights, read_rounds
 from userdp.federated.server import serve
-from userdp.federated.silo import STORE, silo_folder
+from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
 from userdp.ledger.journal import read_entries
 

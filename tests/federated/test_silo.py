@@ -10,14 +10,20 @@ import torch
 from scipy import stats
 
 from benchmarks.lattice import candidates, float32_release, lattice_gain
-from tests.federated.plans import PRIVATE
+from tests.federated.plans import FACTS, PRIVATE
 from tests.federated.plans import plan as any_plan
-from tests.federated.toys import TOY, WIDTH, ZERO, items, silo
+from tests.federated.toys import TOY, WIDTH, ZERO, items, silo, store_of
+from userdp.data.records import Record
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
+from userdp.federated import silo as silo_module
 from userdp.federated.claim import federation_claim
+from userdp.federated.models import build_model, weights_of
+from userdp.federated.plan import STORE, LanguageModel
 from userdp.federated.silo import Silo
+from userdp.gradients import coupling, draws
+from userdp.gradients.engines import agreement, choice
 from userdp.ledger import StoreLedger, claim
 from userdp.ledger.journal import read_entries
 from userdp.sampling.coins import secret_generator
@@ -359,10 +365,23 @@ def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_pat
     assert found.guarantee == made.guarantee()
     # A ledger that is missing is charged in full.
     assert federation_claim(made, runs[:2]).guarantee == made.guarantee()
+    assert found.other_charges == 0
     with pytest.raises(UseError, match="second ledger"):
         federation_claim(made, [runs[0], runs[0]])
     with pytest.raises(UseError, match="another federation"):
         federation_claim(plan(rounds=3), runs)
+
+
+def test_what_the_stores_were_charged_besides_is_told_beside_the_claim(tmp_path):
+    """Somebody took the run's folder away, and all began anew in the same store."""
+    made = plan()
+    for number in range(2):
+        silo(tmp_path, made, items(COUNTS)).run_round(1, ZERO)
+        (tmp_path / "run").rename(tmp_path / f"run {number}")
+        for name in ("begun.json", "released.safetensors"):
+            (tmp_path / name).unlink()
+    (tmp_path / "run 1").rename(tmp_path / "run")
+    assert federation_claim(made, [tmp_path / "run"]).other_charges == 1
 
 
 def test_known_seeds_void_the_claim_of_a_federation(tmp_path):
@@ -388,3 +407,37 @@ def test_an_edited_silo_ledger_is_refused(tmp_path):
     path.write_text(path.read_text().replace('"noise_std":0.5', '"noise_std":0.9'))
     with pytest.raises(UseError, match="edited"):
         federation_claim(plan(), [tmp_path / "run"])
+
+
+def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_path, monkeypatch):
+    """A server may send weights at which a question fails; whom the silo drew must not ask one.
+
+    Nor does it compute users together: at such weights one would move what all the others add.
+    """
+    words = LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=32, **FACTS)
+    made = plan(model=words, sampling_probability=0.5, rounds=12, items_per_silo=6)
+    records = [Record(b"u%d" % n, b"1 2 3 4", n) for n in range(5)]
+    store_of([*records, Record(b"alice", b"5 " * 30, 9)], tmp_path / STORE, seq_len=32)
+    member = silo(tmp_path, made, None, seed=1)
+    weights = weights_of(build_model(words)[0])
+    member.run_round(1, weights)
+    for name in ("attn.c_attn.weight", "mlp.c_fc.weight"):
+        weights[f"transformer.h.0.{name}"] *= 1e4
+    questions = [(coupling, "_coupling"), (draws, "_watched"), (agreement, "_agrees")]
+    for module, name in questions:
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("asked, or together"))
+    for name in choice._BATCHED:
+        monkeypatch.setitem(choice._BATCHED, name, lambda _: pytest.fail("asked, or together"))
+    for number in range(2, 13):
+        assert np.isfinite(member.run_round(number, weights)["transformer.wte.weight"]).all()
+
+
+def test_invariant_3_twin_a_silo_whose_engine_asks_of_each_longer_row_is_caught(
+    tmp_path, monkeypatch
+):
+    honest = silo_module.make_private
+    monkeypatch.setattr(
+        silo_module, "make_private", lambda *a, **k: honest(*a, **k | {"engine": "bookkeeping"})
+    )
+    with pytest.raises(pytest.fail.Exception, match="asked, or together"):
+        test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_path, monkeypatch)

@@ -12,8 +12,8 @@ from tests.federated.plans import FACTS, NUMBERS
 from userdp.data.prepare import prepare_store
 from userdp.data.records import Record
 from userdp.federated.models import build_model
-from userdp.federated.plan import ModelSpec
-from userdp.federated.silo import PLAN_FILE, STORE, Silo
+from userdp.federated.plan import PLAN_FILE, STORE, ModelSpec
+from userdp.federated.silo import Silo
 
 WIDTH = 6
 ZERO_TOKEN = 5
@@ -101,7 +101,7 @@ def silo(folder, plan, data, index=0, kind=Silo, seed=None):
     plan.save(folder / PLAN_FILE)
     if not (folder / STORE).exists():
         store_of(data.records(), folder / STORE)
-    return kind(folder, index, engine="reference", unsafe_seed=seed)
+    return kind(folder, index, unsafe_seed=seed)
 
 
 ZERO = {"w": np.zeros(WIDTH, dtype=np.float32)}

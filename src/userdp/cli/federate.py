@@ -18,6 +18,7 @@ from userdp.errors import UseError
 if TYPE_CHECKING:
     from userdp.data.records import Record
     from userdp.data.tokenize import StoreTokenizer
+    from userdp.federated.claim import FederationClaim
     from userdp.federated.plan import FederationPlan, ModelSpec
 
 
@@ -77,7 +78,7 @@ def federate(
         items_per_silo: declared number of items of a silo, a public constant.
         subjects_per_silo: declared number of subjects of a silo, a public constant.
         group_size: k, most items of a subject in a silo; the rest never trains, and is counted.
-        epsilon: the budget, per subject (LocalItemDP: per item).
+        epsilon: the budget, per subject (LocalItemDP: per subject who holds one item).
         delta: of the claim.
         allow_large_delta: begin even where delta is not below 1 over the declared number of
             subjects: --silos times --subjects-per-silo, as many as there can be.
@@ -264,6 +265,15 @@ def _claim(folder: Path) -> Answer:
         values={"federation": str(folder), "claim": told.to_dict()},
         parts=[
             f"{told.guarantee}: {told.subject_steps} planned local steps of the silos that may "
-            f"hold a subject, {'all' if told.complete else 'not all'} of which ran"
+            f"hold a subject, {'all' if told.complete else 'not all'} of which ran",
+            *_other_charges(told),
         ],
     )
+
+
+def _other_charges(told: FederationClaim) -> Iterator[str]:
+    if told.other_charges:
+        yield (
+            f"The silos' stores were charged {told.other_charges} times besides, which this claim "
+            "does not hold: `userdp account --ledger silo-00/store` tells all of a store's charges"
+        )

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.federated.plan import FederationPlan
-from userdp.ledger import RunFolder, claim
+from userdp.federated.plan import STORE, FederationPlan
+from userdp.ledger import RunFolder, StoreLedger, claim
 from userdp.plan import Plan
 from userdp.vocabulary import Guarantee
 
@@ -24,12 +24,15 @@ class FederationClaim:
         steps: charged local steps by silo, of the ledgers that are there.
         subject_steps: those that a subject is charged.
         complete: every planned step of every silo ran.
+        other_charges: of the stores that lie beside the runs: what their ledgers hold of these
+            people besides, such as an earlier run of the same federation. Not in the guarantee.
     """
 
     guarantee: Guarantee
     steps: dict[int, int]
     subject_steps: int
     complete: bool
+    other_charges: int
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values."""
@@ -38,6 +41,7 @@ class FederationClaim:
             "steps": {str(silo): steps for silo, steps in self.steps.items()},
             "subject_steps": self.subject_steps,
             "complete": self.complete,
+            "other_charges": self.other_charges,
         }
 
 
@@ -57,7 +61,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path]) -> FederationCl
         UseError: no runs; or a ledger was edited, is of another plan, or is there twice.
     """
     steps: dict[int, int] = {}
-    finished, void = 0, False
+    finished, others, void = 0, 0, False
     for run in map(RunFolder, runs):
         facts = run.read_facts()
         silo = int(facts.get("silo", -1))
@@ -69,6 +73,7 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path]) -> FederationCl
             raise UseError(f"{run.ledger} is a second ledger of silo {silo}")
         steps[silo] = own.steps
         finished += run.finished
+        others += max(0, len(StoreLedger(run.path.parent / STORE).charges()) - 1)
         void = void or math.isinf(own.guarantee.epsilon)
     if not steps:
         raise UseError("a claim needs at least one silo's ledger")
@@ -78,4 +83,5 @@ def federation_claim(plan: FederationPlan, runs: Iterable[Path]) -> FederationCl
         steps=steps,
         subject_steps=plan.charged_steps,
         complete=finished == plan.silos,
+        other_charges=others,
     )

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from userdp.federated.plan import FederationPlan
-from userdp.federated.silo import PLAN_FILE
+from userdp.federated.plan import PLAN_FILE, FederationPlan
 from userdp.files import write_file
 
 APP_FOLDER = "app"

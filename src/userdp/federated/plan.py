@@ -27,6 +27,9 @@ from userdp.vocabulary import (
     require_positive,
 )
 
+PLAN_FILE, STORE, RUN = "federation.json", "store", "run"
+"""What lies in a silo's folder; see docs/federated.md."""
+
 _MOST_SILOS = 10_000
 
 
@@ -204,7 +207,7 @@ class FederationPlan:
 
     @property
     def most_local_steps(self) -> int:
-        """T max R_i: what an item is charged, which lies in one silo."""
+        """T max R_i: what a subject of one item is charged, who is in one silo."""
         return self.local.steps * max(self.rounds_of_silos)
 
     def of_silo(self, silo: int) -> Unprotected | Plan:
@@ -226,7 +229,7 @@ class FederationPlan:
         )
 
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """All claims: per subject; per item for LocalItemDP; per silo for UserLDP."""
+        """All claims: per subject; LocalItemDP per subject of one item; UserLDP per silo."""
         further: tuple[Guarantee, ...] = ()
         if isinstance(self.local, Plan):
             further = algorithm_of(self.algorithm).further_claims(self, self.local)

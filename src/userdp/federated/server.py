@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from userdp.errors import FailureError, UseError
 from userdp.federated.client import ARRAYS, CONFIG, describe
 from userdp.federated.models import build_model, put_weights, weights_of
-from userdp.federated.plan import FederationPlan
+from userdp.federated.plan import PLAN_FILE, FederationPlan
 from userdp.federated.rounds import (
     MODEL_FILE,
     ROUNDS_FILE,
@@ -28,7 +28,6 @@ from userdp.federated.rounds import (
     run_rounds,
     save_weights,
 )
-from userdp.federated.silo import PLAN_FILE
 from userdp.files import append_line
 
 

@@ -19,7 +19,7 @@ from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.federated.models import Weights, build_model, put_weights, weights_of
-from userdp.federated.plan import FederationPlan, LanguageModel
+from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, LanguageModel
 from userdp.federated.rounds import load_weights, save_weights
 from userdp.files import read_json, write_json
 from userdp.gradients import Loss, trainable_parameters
@@ -29,7 +29,6 @@ from userdp.training.models import require_fit
 from userdp.training.plain import PlainRun
 from userdp.training.private import PrivateRun, make_private
 
-PLAN_FILE, STORE, RUN = "federation.json", "store", "run"
 BEGUN_FILE, RELEASED_FILE = "begun.json", "released.safetensors"
 
 
@@ -86,7 +85,6 @@ class Silo:
         index: this silo's number, from 0.
         model: and ``loss``: built from the plan by default; silos of one process may share them,
             since every round begins with the server's weights.
-        engine: of `userdp.gradients`.
         unsafe_seed: FOR TESTS ONLY: known draws and noise void every claim.
 
     Raises:
@@ -100,7 +98,6 @@ class Silo:
         *,
         model: nn.Module | None = None,
         loss: Loss | None = None,
-        engine: str = "auto",
         unsafe_seed: int | None = None,
     ) -> None:
         self.plan = read_silo(folder, index)
@@ -110,7 +107,7 @@ class Silo:
             model, loss = build_model(self.plan.model)
         if isinstance(self.plan.model, LanguageModel):
             require_fit(model, self.plan.model.model, self.store)
-        self._model, self._loss, self._engine = model, loss, engine
+        self._model, self._loss = model, loss
         self._optimizer = torch.optim.SGD(
             trainable_parameters(model).values(), lr=self.plan.learning_rate
         )
@@ -178,7 +175,9 @@ class Silo:
                 steps,
                 out=out,
                 loss=self._loss,
-                engine=self._engine,
+                # A server may choose weights at which a batch rounds everybody's gradient by who is
+                # in it. Nor may whom the silo drew decide what is asked of the model.
+                engine="reference",
                 resume=resume,
                 facts=facts,
                 allow_large_delta=True,  # judged for all silos together, when the plan was made

@@ -17,7 +17,7 @@ from userdp.errors import FailureError, UseError
 from userdp.federated.claim import FederationClaim, federation_claim
 from userdp.federated.data import make_store, spread
 from userdp.federated.models import accuracy, build_model, put_weights, weights_of
-from userdp.federated.plan import FederationPlan, LeafCNN
+from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, LeafCNN
 from userdp.federated.rounds import (
     MODEL_FILE,
     OnRound,
@@ -28,7 +28,7 @@ from userdp.federated.rounds import (
     run_rounds,
     save_weights,
 )
-from userdp.federated.silo import PLAN_FILE, RUN, STORE, Silo, silo_folder
+from userdp.federated.silo import Silo, silo_folder
 from userdp.files import operator_folder, whole_folder, write_file
 from userdp.gradients import Units
 from userdp.plan import Plan

@@ -27,7 +27,7 @@ class Declared:
         batch_size: items that a step of a silo draws, expected over ``items_per_silo``.
         local_steps: T.
         l2_clip_norm: C.
-        budget: of an item for LocalItemDP, of a subject for the others.
+        budget: of a subject; for LocalItemDP of one who holds one item.
     """
 
     items_per_silo: int

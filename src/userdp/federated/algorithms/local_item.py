@@ -1,4 +1,4 @@
-"""LocalItemDP: a local step adds clipped item gradients, with noise for single items."""
+"""LocalItemDP: a local step adds clipped item gradients, with noise for subjects of one item."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 class LocalItem(LocalGroup):
-    """The budget is an item's: an item lies in one silo, so only that silo's steps count.
+    """The budget is that of a subject who holds one item: only one silo's steps count for him.
 
-    The claim per subject is that of LocalGroupDP with less noise.
+    The claim per subject is that of LocalGroupDP with less noise. Nothing is claimed of one item
+    among several: see `PrivacyUnit.LONE_ITEM`.
 
-    Source: Marathe et al. 2023, Section 3 (LocalItemDP); docs/federated.md, Proposition 1.
+    Source: Marathe et al. 2023, Section 3 (LocalItemDP), whose data sets have no cap, no split and
+    no spread; docs/federated.md, Proposition 1.
     """
 
     name: ClassVar[str] = "local-item-dp"
@@ -29,4 +31,4 @@ class LocalItem(LocalGroup):
 
     def further_claims(self, plan: FederationPlan, local: Plan) -> tuple[Guarantee, ...]:
         claimed = self.budgeted(plan, local).guarantee()
-        return (replace(claimed, unit=PrivacyUnit.EXAMPLE),)
+        return (replace(claimed, unit=PrivacyUnit.LONE_ITEM),)

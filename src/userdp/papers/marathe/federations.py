@@ -19,9 +19,9 @@ from userdp.data.store import UserStore
 from userdp.federated.algorithms import ALGORITHMS, Declared
 from userdp.federated.data import HELD_OUT, number_tokenizer, spread
 from userdp.federated.models import accuracy, build_model, put_weights
-from userdp.federated.plan import FederationPlan, LeafCNN
+from userdp.federated.plan import STORE, FederationPlan, LeafCNN
 from userdp.federated.rounds import RoundFacts, Weights
-from userdp.federated.silo import STORE, silo_folder
+from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import all_units, make_federation, run_in_process
 from userdp.gradients import Units
 from userdp.papers.marathe.bounds import excess_loss_bound
