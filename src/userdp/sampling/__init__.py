@@ -6,7 +6,7 @@ from userdp.sampling.fixed_size import FixedSizeExamples, FixedSizeUsers
 from userdp.sampling.poisson_examples import PoissonExamples
 from userdp.sampling.poisson_pooled import PoissonPooled
 from userdp.sampling.poisson_subjects import PoissonSubjects
-from userdp.sampling.poisson_users import PoissonUsers
+from userdp.sampling.poisson_users import Poisson, PoissonUsers
 from userdp.sampling.shuffle import ShuffleExamples, ShuffleUsers
 from userdp.sampling.truncated import TruncatedExamples, TruncatedUsers
 from userdp.vocabulary import PrivacyUnit
@@ -27,14 +27,24 @@ SAMPLINGS: dict[str, type[Sampling]] = {
 }
 """The samplings of one store by their names in plans, ledgers and on the command line.
 
-`PoissonSubjects` and `PoissonPooled` are those of federations, whose algorithms name them
-(`userdp.federated.algorithms`); they are read from ledgers like all others.
+`PoissonSubjects` and `PoissonPooled` are those of federations (`userdp.federated.algorithms`); they
+are read from ledgers like all others.
 """
 
+_POISSON: dict[PrivacyUnit, type[Poisson]] = {
+    PrivacyUnit.USER: PoissonUsers,
+    PrivacyUnit.EXAMPLE: PoissonExamples,
+    PrivacyUnit.SUBJECT: PoissonSubjects,
+    PrivacyUnit.SILO: PoissonPooled,
+}
 
-def poisson(unit: PrivacyUnit) -> type[PoissonUsers] | type[PoissonExamples]:
-    """The sampling of the papers for a unit: ULS of users, ELS of examples."""
-    return PoissonUsers if unit is PrivacyUnit.USER else PoissonExamples
+
+def poisson(unit: PrivacyUnit) -> type[Poisson]:
+    """The sampling of the papers by what is clipped as one.
+
+    Users (ULS) or examples (ELS); in a silo, what was drawn of a subject, or all that was drawn.
+    """
+    return _POISSON[unit]
 
 
 __all__ = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from userdp.federated.algorithms.base import Algorithm, Declared
-from userdp.sampling import PoissonSubjects, Sampling
+from userdp.sampling import Sampling, poisson
+from userdp.vocabulary import PrivacyUnit
 
 
 class HiGradAvg(Algorithm):
@@ -18,7 +19,7 @@ class HiGradAvg(Algorithm):
     """
 
     name: ClassVar[str] = "higradavg-dp"
-    sampling: ClassVar[type[Sampling]] = PoissonSubjects
+    sampling: ClassVar[type[Sampling]] = poisson(PrivacyUnit.SUBJECT)
     clips_items: ClassVar[bool] = True
 
     def population(self, declared: Declared) -> int:
