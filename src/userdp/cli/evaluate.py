@@ -98,7 +98,9 @@ _MODELS = {"base": "before", "model": "after"}
 
 
 def _exact(splits: list[dict[str, Any]]) -> Iterator[Table | str]:
-    quantiles = list(splits[0]["model"]["user_quantiles"])
+    from userdp.training.evaluation import MEASURES
+
+    quantiles, shown = list(splits[0]["model"]["user_quantiles"]), MEASURES.items()
     measured = [(part["split"], of, part[of]) for part in splits for of in _MODELS if of in part]
     yield "Operator-only: exact numbers about people's text.\n"
     yield table_of(
@@ -106,22 +108,21 @@ def _exact(splits: list[dict[str, Any]]) -> Iterator[Table | str]:
         {
             "split": lambda one: one[0],
             "model": lambda one: _MODELS[one[1]],
-            "loss": lambda one: f"{one[2]['loss']:.4f}",
-            "perplexity": lambda one: f"{one[2]['perplexity']:.1f}",
-            "loss per user": lambda one: f"{one[2]['user_loss']:.4f}",
-            **{name: partial(_quantile, name) for name in quantiles},
+            **{heading: partial(_number, [name], shape) for name, (heading, shape, _) in shown},
+            **{name: partial(_number, ["user_quantiles", name], ".3f") for name in quantiles},
         },
     )
-    yield (
-        "\nloss: nats per token. loss per user: everybody counts the same; p5 to p95 are quantiles "
-        "of the users' own losses."
-    )
+    meanings = "; ".join(f"{heading}: {meaning}" for _, (heading, _, meaning) in shown)
+    yield f"\n{meanings}; p5 to p95: quantiles of the users' own losses."
     for part in splits:
         yield f"{part['split']}: {part['users']:,} users, {part['examples']:,} examples."
 
 
-def _quantile(name: str, one: tuple[str, str, dict[str, Any]]) -> str:
-    return f"{one[2]['user_quantiles'][name]:.3f}"
+def _number(path: list[str], shape: str, one: tuple[str, str, dict[str, Any]]) -> str:
+    value: Any = one[2]
+    for name in path:
+        value = value[name]
+    return format(value, shape)
 
 
 def _released(released: dict[str, Any]) -> Iterator[Table | str]:

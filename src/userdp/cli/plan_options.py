@@ -46,9 +46,9 @@ class _Constants:
         accountant: contour (exact); or Group Privacy for --sampling examples, priced per example
             and lifted to users by the best lemma (group-privacy) or Vadhan's
             (group-privacy-vadhan): more noise for the same epsilon.
-        clip_form: threshold (the default); normalized: also divides by the clip norm, so that the
-            learning rate means the same at every clip norm; automatic: scales all gradients.
-        clip_stability: gamma of automatic clipping; 0.01 by default.
+        clip_form: how a gradient becomes one of at most the clip norm, threshold by default;
+            docs/clipping.md says what each form does. None moves epsilon.
+        clip_stability: gamma, of a form that has one; 0.01 by default.
         layer_split: clip each layer to its share of the clip norm: equal ones, or by dimension.
         clip_quantile: adapt the clip norm until this fraction of units stays unclipped; 0.5 is
             good. Its count is part of what the noise multiplier accounts for.
@@ -130,7 +130,7 @@ def build_plan(options: PlanOptions) -> Plan:
 def _clip(options: PlanOptions) -> Clip:
     form = options.clip_form or ClipForm.THRESHOLD
     if options.clip_stability is not None and not form.stabilized:
-        raise UseError("--clip-stability says nothing without --clip-form automatic")
+        raise UseError(f"--clip-stability says nothing with --clip-form {form}")
     adapting = _given(
         options,
         quantile="clip_quantile",

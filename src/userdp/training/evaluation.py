@@ -21,6 +21,14 @@ QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 """Of the users' own losses: how unequally a model serves people."""
 
 
+MEASURES = {
+    "loss": ("loss", ".4f", "nats per token"),
+    "perplexity": ("perplexity", ".1f", "the exponential of the loss"),
+    "user_loss": ("loss per user", ".4f", "everybody counts the same"),
+}
+"""What of an `Evaluation` is shown: the field, its heading, its format, and what it is."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
     """How well a model predicts the text of a split. Operator-only: no ε covers it.
