@@ -162,6 +162,7 @@ def test_account_and_calibrate_judge_a_stated_population(tmp_path, capsys) -> No
     assert "not below 1/n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_federation_is_judged_by_the_most_subjects_it_may_have(tmp_path, capsys) -> None:
     words = "federate digits --silos 2 --rounds 1 --items-per-silo 100 --subjects-per-silo 50 "
     words += "--runtime in-process --batch-size 8 --delta 0.01"

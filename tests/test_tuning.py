@@ -7,6 +7,7 @@ import math
 import pytest
 
 from tests.plans import changed_plan, els_plan, uls_plan
+from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, rdp
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
 from userdp.codec import encode
@@ -40,7 +41,7 @@ def test_a_budget_is_divided_before_the_first_run():
 
 @pytest.mark.parametrize(
     ("law", "plans"),
-    [(LAW, (uls_plan(), els_plan())), (PoissonNumber(mu=2.0), (uls_plan(),))],
+    fast_then_slow([(LAW, (uls_plan(), els_plan())), (PoissonNumber(mu=2.0), (uls_plan(),))]),
     ids=["negative binomial", "poisson"],
 )
 def test_a_private_selection_meets_its_budget_with_about_the_least_noise(law, plans):

@@ -109,6 +109,7 @@ def test_the_allowances_are_ten_times_what_rounding_costs(case: dict[str, Any]) 
         assert error <= allowed / 10 + one_sided + known
 
 
+@pytest.mark.slow
 def test_the_case_where_an_fft_accountant_errs() -> None:
     """ε(δ) and back by mpmath: (301, 0.177504, 1.1994, G = 8, δ = 1.26e-9) is 444.3453503."""
     from tests.accounting import oracle
@@ -126,6 +127,7 @@ def test_the_case_where_an_fft_accountant_errs() -> None:
         assert abs(truth / mpmath.mpf(1.26e-9) - 1) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("population", "group"), [(400, 3), (60, 2)])
 def test_fixed_batches_of_examples_agree_with_dp_accounting(population: int, group: int) -> None:
     mechanism = hypergeometric_steps(
@@ -138,6 +140,7 @@ def test_fixed_batches_of_examples_agree_with_dp_accounting(population: int, gro
     assert high <= 1.6 * low
 
 
+@pytest.mark.slow
 def test_fixed_batches_of_users_are_fixed_batches_of_one_example() -> None:
     users = hypergeometric_steps(batch_size=20, population=400, noise_multiplier=2.0, steps=30)
     examples = hypergeometric_steps(
@@ -149,6 +152,7 @@ def test_fixed_batches_of_users_are_fixed_batches_of_one_example() -> None:
     assert low - 1e-13 <= found.lower <= found.upper <= high + 1e-13
 
 
+@pytest.mark.slow
 def test_forgetting_that_a_draw_displaces_another_example_is_caught() -> None:
     mechanism = hypergeometric_steps(
         batch_size=20, population=400, group_size=3, noise_multiplier=3.0, steps=12

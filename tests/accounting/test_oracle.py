@@ -52,6 +52,7 @@ def test_the_case_where_dp_accounting_errs_is_above_its_delta() -> None:
     assert float(case["remove"]["delta"]) > 1.26e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_inversion_and_nesting_agree_at_two_steps(direction: oracle.Direction) -> None:
     p, sigma, group_size = 0.5, 2.0, 1
@@ -85,6 +86,7 @@ def test_full_participation_does_not_depend_on_how_it_is_split() -> None:
     assert abs(whole / once - 1) < 1e-30
 
 
+@pytest.mark.slow
 def test_dp_accounting_brackets_the_oracle() -> None:
     """An upper and a lower PLD with connected dots, each within its FFT round-off of 1e-13."""
     from dp_accounting.pld import privacy_loss_distribution as pld

@@ -120,6 +120,7 @@ def test_the_reference_point_is_enclosed_in_both_directions() -> None:
     assert found.why == ""
 
 
+@pytest.mark.slow
 def test_the_principal_branch_of_the_accountant_was_wrong_and_the_proof_says_so() -> None:
     wrong = Bracket(lower=169274.10, upper=169274.13, accountant="the principal branch")
     with pytest.raises(FailureError, match="contradicts the accountant"):
@@ -140,6 +141,7 @@ def along_one_plan(one: Steps, epsilon: float, *, coarser: float = 1.0) -> OneWa
     return sums._along(problem, replace(plan, period=plan.period / coarser), None)
 
 
+@pytest.mark.slow
 def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = steps_of(BRANCH)
     honest = along_one_plan(one, 169834.886)
@@ -289,6 +291,7 @@ def test_each_kind_of_mechanism_is_proven_at_its_epsilon(mechanism: Mechanism) -
     assert again["delta_upper"] >= again["delta_lower"]
 
 
+@pytest.mark.slow
 def test_a_little_less_noise_or_more_contradicts_the_accountant() -> None:
     mechanism = binomial_steps(sampling_probability=0.02, noise_multiplier=0.8, steps=500)
     found = mechanism.epsilon(1e-6)
@@ -308,6 +311,7 @@ def test_what_has_no_proof_is_called_not_proven_and_says_why() -> None:
     assert "PureQuery" in proof["why"]
 
 
+@pytest.mark.slow
 def test_where_no_sum_is_possible_an_upper_bound_still_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

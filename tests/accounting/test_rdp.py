@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.speed import fast_then_slow
 from userdp.accounting import rdp
 
 GOLDEN: list[dict[str, Any]] = json.loads(
@@ -73,7 +74,9 @@ def test_whole_orders_are_the_sum_of_appendix_c_rounded_up(
 
 @pytest.mark.parametrize(
     ("order", "p", "sigma", "group_size"),
-    [(1.1, 0.1, 1.0, 3), (2.5, 0.01, 0.5, 2), (1.01, 0.5, 0.3, 5), (3.0, 0.9, 2.0, 6)],
+    fast_then_slow(
+        [(1.1, 0.1, 1.0, 3), (2.5, 0.01, 0.5, 2), (1.01, 0.5, 0.3, 5), (3.0, 0.9, 2.0, 6)]
+    ),
 )
 def test_both_directions_are_the_integral_rounded_up(
     order: float, p: float, sigma: float, group_size: int

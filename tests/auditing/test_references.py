@@ -109,6 +109,7 @@ def scores(people, tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_members_are_found_who_are_not_against_the_base_model(people, run, scores):
     fresh = fresh_text(people)
     own = per_token(read_model(str(run / "model")), fresh)
@@ -127,6 +128,7 @@ def test_a_model_that_saw_nobody_is_at_chance(people, scores):
     assert pair.auc_low < 0.5 < pair.auc_high
 
 
+@pytest.mark.slow
 def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
     people, run, scores, tmp_path, monkeypatch
 ):
@@ -190,6 +192,7 @@ def test_an_odd_number_of_references_is_refused(people, tmp_path, count):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_private_run_is_compared_with_private_runs(tmp_path, monkeypatch, capsys):
     store = toy.audit_store(tmp_path, users=60)
     plan = toy.audit_plan(population=60, cohort_size=10, steps=4)

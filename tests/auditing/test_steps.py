@@ -113,6 +113,7 @@ def test_broken_runs_are_caught_by_name(break_, name):
     assert name in flagged(seen)
 
 
+@pytest.mark.slow
 def test_the_stated_power_is_what_happens():
     """Noise at the stated ratio is flagged in about 95% of runs; nearer to 1 in fewer."""
     ratio = audit_steps(right(0), PLAN, worst_move=0.99).detectable_noise_ratio

@@ -41,6 +41,7 @@ def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: 
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [(), ("--population", 1000)], ids=["ledger", "by hand"])
 @seam("a run does not claim the DP releases that its constants came from")
 def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path, declared):

@@ -37,6 +37,7 @@ def test_no_trial_runs_outside_of_the_slots_that_were_drawn(selection, tmp_path)
     assert not by_hand(Teller(), selection.commands[0], tmp_path / "one-more")
 
 
+@pytest.mark.slow
 @seam("a selection that drew two trials lets three of them be trained")
 def test_no_more_trials_run_than_the_selection_drew(
     store, finished_selection, tmp_path, monkeypatch

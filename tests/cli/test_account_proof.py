@@ -26,6 +26,7 @@ def userdp(capsys, *arguments: str) -> tuple[int, str, str]:
     return status, captured.out, captured.err
 
 
+@pytest.mark.slow
 def test_the_claim_is_proven_beside_the_epsilon(capsys):
     status, out, _ = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof", "--json")
     result = json.loads(out)

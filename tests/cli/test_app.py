@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from userdp.cli.app import build_app, run
 from userdp.ledger import StoreLedger
 
@@ -28,7 +29,8 @@ def userdp(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["account", "--help"], ["plan", "--help"], ["train", "--help"]]
+    "arguments",
+    fast_then_slow([["--help"], ["account", "--help"], ["plan", "--help"], ["train", "--help"]]),
 )
 def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run(

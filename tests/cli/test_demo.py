@@ -46,6 +46,7 @@ def result(place: Path) -> dict[str, Any]:
     return run_demo(TINY, place)
 
 
+@pytest.mark.slow
 def test_every_stage_leaves_what_it_says(place: Path, result: dict[str, Any]) -> None:
     assert {path.name for path in place.iterdir()} == {
         "store", "uls", "els", "report.html", "report-public.html", "demo.json"

@@ -39,6 +39,7 @@ def told(capsys, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lemma"),
     [("group-privacy", Conversion.BEST), ("group-privacy-vadhan", Conversion.VADHAN)],

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import REAL_DATA, corpus, write_jsonl
+from tests.speed import fast_then_slow
 from userdp.cli.app import run
 from userdp.data import format as layout
 from userdp.data.store import UserStore
@@ -161,7 +162,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("size", [0, 4_096, 20_000, 110_000, 290_000])
+@pytest.mark.parametrize("size", fast_then_slow([0, 4_096, 20_000, 110_000, 290_000]))
 def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, capsys, size):
     source, out = mail(tmp_path / "mail.jsonl", users=400), tmp_path / "store"
     assert userdp(capsys, "prepare", mail(tmp_path / "old.jsonl"), "--out", out)[0] == 0

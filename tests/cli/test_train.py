@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
@@ -159,7 +160,7 @@ def test_a_finished_run_is_not_resumed(store, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("most_bytes", "what"), [(100, ""), (1500, ".jsonl"), (20_000, "checkpoint")]
+    ("most_bytes", "what"), fast_then_slow([(100, ""), (1500, ".jsonl"), (20_000, "checkpoint")])
 )
 def test_a_full_disk_is_a_failure_of_status_1_and_the_run_goes_on_when_there_is_space(
     store, tmp_path, most_bytes, what

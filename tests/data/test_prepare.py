@@ -297,6 +297,7 @@ def test_nothing_to_store_is_bad_use_and_leaves_nothing(tmp_path):
 # Real text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "users"), [("commits.jsonl.gz", 1642), ("shakespeare.jsonl.gz", 1413)]
 )

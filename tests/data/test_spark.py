@@ -120,6 +120,7 @@ def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_kill_after_sorting_is_gone_on_with_and_spark_does_not_run_again(
     session, tmp_path, monkeypatch
 ):

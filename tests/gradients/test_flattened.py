@@ -13,6 +13,7 @@ from torch import nn
 from benchmarks.influence import cases, losses, models
 from benchmarks.influence.cases import without
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import agreement, choice, layer
@@ -60,7 +61,7 @@ def renewed(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_invariant_3_targets_that_the_rows_divide_reach_no_other_user(name: str) -> None:
     """Rows told by division: 1.03 C and 2.02 C."""
     model = renewed(models.HeadOnSelected())
@@ -69,7 +70,7 @@ def test_invariant_3_targets_that_the_rows_divide_reach_no_other_user(name: str)
     assert influence(name, model, losses.on_selected, divisible(17, 1)) <= 1
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 @pytest.mark.parametrize(
     "build",
     [
@@ -99,7 +100,7 @@ def experts_train() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_invariant_3_as_many_tokens_as_the_pass_has_but_in_the_routers_order(name: str) -> None:
     """Flattened input that is taken wherever its length is rows x width: 1.84 C."""
     assert influence(name, experts_train(), losses.own_rows, divisible(9, 10)) <= 1

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.gpu.reads import counted, per_layer
 from benchmarks.gpu.setting import Setting
+from tests.speed import fast_then_slow
 from userdp.gradients.engines import norm_pass, reference, tape
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense, Layout
@@ -14,7 +15,9 @@ from userdp.gradients.engines.uses import Dense, Layout
 CPU = Setting(device="cpu", tiny=True, memory_gib=1)
 
 
-@pytest.mark.parametrize("engine", ["auto", "bookkeeping", "lora", "reference", "vmap"])
+@pytest.mark.parametrize(
+    "engine", fast_then_slow(["auto", "bookkeeping", "lora", "reference", "vmap"], fast=2)
+)
 def test_a_layer_adds_no_read(engine):
     found = per_layer(engine, CPU)
     assert found["per_layer"] == 0

@@ -197,6 +197,7 @@ def fuzz(count: int, *, until_caught: bool = False) -> tuple[int, int]:
     return placed, escaped
 
 
+@pytest.mark.slow
 def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> None:
     placed, escaped = fuzz(2000)
     assert placed > 200

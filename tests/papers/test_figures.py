@@ -28,6 +28,7 @@ def poisson() -> list[Row]:
     return ganesh_figure_1.rows(noise_multipliers=(1.0,), group_sizes=(1, 4, 8, 9))
 
 
+@pytest.mark.slow
 def test_poisson_growth_is_near_linear_where_group_privacy_explodes(poisson: list[Row]) -> None:
     by_k = {row["group_size"]: row for row in poisson}
     assert by_k[1]["epsilon"] == pytest.approx(2.9552459, abs=1e-6)
@@ -104,6 +105,7 @@ def test_an_empty_table_is_refused(tmp_path: Path) -> None:
         write_csv([], tmp_path / "figure.csv")
 
 
+@pytest.mark.slow
 def test_conjecture_1_holds_in_random_settings_and_a_broken_one_fails() -> None:
     """Half of the noise that the conjecture gives ELS is seen to be too little."""
     good = charles_conjecture_1.rows(settings=40)

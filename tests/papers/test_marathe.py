@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests.speed import fast_then_slow
 from userdp.cli.app import run as userdp
 from userdp.federated.data import spread
 from userdp.papers.marathe import federations, figure_2
@@ -23,7 +24,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(figure_2, "FEMNIST_BATCH", 64)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", fast_then_slow([1, 2, 3]))
 def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, monkeypatch, number):
     few = [("fedavg", "none"), ("higradavg-dp", "paper"), ("local-group-dp", "tight")]
     monkeypatch.setattr(federations, "cells", lambda: few)
@@ -52,7 +53,9 @@ def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
     assert 3.99 < tight.guarantee().epsilon <= 4.0
 
 
-@pytest.mark.parametrize("algorithm", ["local-item-dp", "local-group-dp", "user-ldp"])
+@pytest.mark.parametrize(
+    "algorithm", fast_then_slow(["local-item-dp", "local-group-dp", "user-ldp"])
+)
 def test_published_steps_run(tiny, algorithm):
     rows = federations.train_cell(algorithm, "paper", federations.data(), alpha=None, every=True)
     assert [row["round"] for row in rows] == list(range(1, rows[0]["rounds"] + 1))

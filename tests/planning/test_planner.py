@@ -140,6 +140,7 @@ def refused(**changes) -> UseError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_a_bad_budget_gets_numbers_and_the_nearest_feasible_one():
     tight = PrivacyBudget(epsilon=0.1, delta=1e-6)
     norms = synthetic_norms(shared=0.05, most=4)

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tests.planning.conftest import synthetic_norms
+from tests.speed import fast_then_slow
 from userdp.accounting import rdp
 from userdp.errors import UseError
 from userdp.planning.noise import NoiseTable, OutOfReach
@@ -67,7 +68,7 @@ def brute_force(p: Problem, sigma) -> tuple[float, int, float]:
 
 @pytest.mark.parametrize(
     ("budget", "population", "epsilon", "steps"),
-    [(8, 200, 1.0, 50), (10, 20, 4.0, 200)],
+    fast_then_slow([(8, 200, 1.0, 50), (10, 20, 4.0, 200)]),
 )
 def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population, epsilon, steps):
     table = NoiseTable(target_epsilon=epsilon, target_delta=1e-6)
@@ -81,6 +82,7 @@ def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population,
     assert table.calibrations <= budget  # and never M below B / G
 
 
+@pytest.mark.slow
 def test_another_accountant_agrees_on_the_optimum():
     """Rényi noise is a little more everywhere, and least at the same cell or as good as."""
     p = problem(budget=4, population=100)

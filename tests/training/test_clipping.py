@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.test_private import run_all
 from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit, joint_noise_multiplier
@@ -184,7 +185,9 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(map(str, rule.values())))
+@pytest.mark.parametrize(
+    "rule", fast_then_slow(RULES), ids=lambda rule: " ".join(map(str, rule.values()))
+)
 def test_invariant_3_one_user_moves_the_gradient_by_at_most_the_clip_norm_under_every_rule(
     tmp_path, rule
 ):

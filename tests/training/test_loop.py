@@ -8,6 +8,7 @@ import transformers
 from safetensors.torch import load_file
 
 from tests.plans import els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.errors import UseError
@@ -40,11 +41,13 @@ def changed(**values) -> TrainConfig:
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        uls_plan(**LEARNABLE, population=32, cohort_size=20),
-        els_plan(**LEARNABLE, population=120, batch_size=40),
-        PlainPlan(steps=25, batch_size=40),
-    ],
+    fast_then_slow(
+        [
+            uls_plan(**LEARNABLE, population=32, cohort_size=20),
+            els_plan(**LEARNABLE, population=120, batch_size=40),
+            PlainPlan(steps=25, batch_size=40),
+        ]
+    ),
     ids=["ULS", "ELS", "no privacy"],
 )
 def test_the_held_out_loss_falls_on_an_easy_problem(store, tmp_path, plan):
