@@ -53,6 +53,7 @@ def drop_the_check_of_the_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(line, "sums_agree", lambda *_: True)
 
 
+@pytest.mark.slow
 def test_the_oracle_finds_the_delta_of_the_case_that_lost_a_turn() -> None:
     answer = oracle.delta(
         "remove", TRUTH, steps=STEPS, p=P, sigma=SIGMA, group_size=GROUP, at_least=1e-18

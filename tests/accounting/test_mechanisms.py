@@ -14,6 +14,7 @@ import pytest
 from scipy.special import ndtr
 
 from tests.mechanisms import truncated
+from tests.speed import fast_then_slow
 from userdp.accounting.contour import Direction, delta_bracket
 from userdp.accounting.mechanisms import (
     Mixture,
@@ -83,7 +84,11 @@ def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction:
     assert found.note == ""
 
 
-@pytest.mark.parametrize("case", CASES[::2], ids=lambda c: "T={steps} G={group_size}".format(**c))
+@pytest.mark.parametrize(
+    "case",
+    fast_then_slow(sorted(CASES[::2], key=lambda c: c["seconds"]), fast=6),
+    ids=lambda c: "T={steps} G={group_size}".format(**c),
+)
 def test_the_allowances_are_ten_times_what_rounding_costs(case: dict[str, Any]) -> None:
     """The middle of what is summed is ten times nearer to mpmath than the bounds are wide.
 
@@ -340,7 +345,7 @@ def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-9, 1e3, 1e6, 1e300])
-@pytest.mark.parametrize("sigma", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("sigma", fast_then_slow([1e6, 1.0, 1e-3], fast=2))
 def test_extreme_settings_end_in_finite_brackets(sigma: float, epsilon: float) -> None:
     for mechanism in (
         binomial_steps(sampling_probability=1e-9, noise_multiplier=sigma, steps=1),

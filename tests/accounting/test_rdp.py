@@ -106,7 +106,10 @@ def test_full_participation_is_a_gaussian() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in GOLDEN if c["group_size"] <= 64], ids=lambda c: f"T={c['steps']} {c['p']}"
+    "case",
+    [c for c in GOLDEN if c["group_size"] <= 8]
+    + fast_then_slow((c for c in GOLDEN if 8 < c["group_size"] <= 64), fast=0),
+    ids=lambda c: f"T={c['steps']} {c['p']}",
 )
 def test_the_upper_bound_of_delta_is_above_the_oracle(case: dict[str, Any]) -> None:
     curve = rdp.step_curve(

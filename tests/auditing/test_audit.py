@@ -40,16 +40,16 @@ def store(tmp_path_factory) -> UserStore:
     return toy.audit_store(tmp_path_factory.mktemp("audited"))
 
 
-def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path):
-    for _ in range(2):
-        found = toy.audited(store, tmp_path)
-        assert contradictions(found, CLAIMED) == []
-        assert found.bound.epsilon_lower < CLAIMED
-        assert 0.8 * CLAIMED < found.steps.epsilon_lower < CLAIMED
-        assert found.bound.most_detectable > 0
-        assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
-        assert found.gradients <= 1.25 * found.planned_gradients  # equal in expectation
-        assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
+@pytest.mark.parametrize("time", fast_then_slow(["once", "again"]))
+def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path, time):
+    found = toy.audited(store, tmp_path)
+    assert contradictions(found, CLAIMED) == []
+    assert found.bound.epsilon_lower < CLAIMED
+    assert 0.8 * CLAIMED < found.steps.epsilon_lower < CLAIMED
+    assert found.bound.most_detectable > 0
+    assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
+    assert found.gradients <= 1.25 * found.planned_gradients  # equal in expectation
+    assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
     assert not any((tmp_path / "work").iterdir())
     assert StoreLedger(store.path).charges() == []
 

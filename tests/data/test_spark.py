@@ -103,7 +103,8 @@ def test_twin_an_engine_that_sorts_otherwise_gives_another_hash(session, tmp_pat
     assert hash_of(source, tmp_path / "spark", "spark") != expected
 
 
-@pytest.mark.parametrize("name", ["shakespeare", pytest.param("commits", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shakespeare", "commits"])
 def test_real_records_give_the_same_content_hash(session, tmp_path, name):
     source = REAL_DATA / f"{name}.jsonl.gz"
     if not source.exists():
@@ -183,7 +184,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("killed", ["userdp", pytest.param("Spark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["userdp", "Spark"])
 def test_a_killed_spark_job_leaves_no_store(tmp_path, killed):
     """By SIGKILL, as soon as Spark runs; then the same command makes the store."""
     source = write_corpus(tmp_path, 40)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
 from userdp.papers.charles import conjecture_1 as charles_conjecture_1
 from userdp.papers.charles import figure_1 as charles_figure_1
@@ -62,11 +63,11 @@ def test_the_group_size_hardly_moves_the_variance_and_the_budget_does() -> None:
 
 
 SMALL: list[tuple[ModuleType, dict[str, object]]] = [
+    (charles_figure_9, {"epsilons": (4.0,), "cohort_sizes": (16,), "budgets": (8, 16, 64)}),
+    (charles_figure_2, {"epsilons": (4.0,), "group_sizes": (1, 32), "budgets": (16, 64)}),
     (ganesh_figure_1, {"noise_multipliers": (4.0,), "group_sizes": (1, 2)}),
     (ganesh_figure_2, {"noise_multipliers": (8.0,), "group_sizes": (1, 2)}),
     (charles_figure_1, {"noise_multipliers": (4.0,), "group_sizes": (1, 2)}),
-    (charles_figure_2, {"epsilons": (4.0,), "group_sizes": (1, 32), "budgets": (16, 64)}),
-    (charles_figure_9, {"epsilons": (4.0,), "cohort_sizes": (16,), "budgets": (8, 16, 64)}),
     (
         charles_figure_3,
         {
@@ -81,7 +82,11 @@ SMALL: list[tuple[ModuleType, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("figure", "settings"), SMALL, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(
+    ("figure", "settings"),
+    fast_then_slow(SMALL, fast=2),
+    ids=lambda x: getattr(x, "__name__", ""),
+)
 def test_each_figure_writes_its_csv_and_png(
     figure: ModuleType, settings: dict[str, object], tmp_path: Path
 ) -> None:

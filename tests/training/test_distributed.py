@@ -63,7 +63,8 @@ def require_same_weights(copy, cases) -> None:
             assert float(alone.abs().max()) > 1e-3
 
 
-FIRST = [
+FIRST = (2, "uls", False, True)
+OTHERS = [
     (2, "uls", False, False),
     (2, "els", True, False),
     (2, "els", False, True),
@@ -72,8 +73,11 @@ FIRST = [
 ]
 
 
-def test_any_number_of_processes_gives_the_same_weights(copy):
-    require_same_weights(copy, FIRST)
+@pytest.mark.parametrize(
+    "cases", fast_then_slow([[FIRST], OTHERS]), ids=["two, sharded", "two and four"]
+)
+def test_any_number_of_processes_gives_the_same_weights(copy, cases):
+    require_same_weights(copy, cases)
 
 
 @pytest.mark.slow
@@ -117,12 +121,7 @@ def require_standard_normal(noises: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "sharded"),
-    [
-        (2, False),
-        (4, True),
-        pytest.param(4, False, marks=pytest.mark.slow),
-        pytest.param(2, True, marks=pytest.mark.slow),
-    ],
+    fast_then_slow([(2, False), (4, True), (4, False), (2, True)]),
 )
 def test_invariant_5_noise_has_the_plans_variance_for_every_number_of_processes(
     copy, size, sharded
@@ -173,18 +172,12 @@ def require_bounded(found: list[torch.Tensor], bound: float) -> None:
         assert float((whole - other).norm()) <= bound, "one user moves the sum too far"
 
 
+HOW = [("uls", False), ("els", True), ("els", False), ("uls", True)]
+
+
 @pytest.mark.parametrize(
     ("size", "kind", "sharded"),
-    [
-        (2, "uls", False),
-        (4, "els", True),
-        pytest.param(2, "els", False, marks=pytest.mark.slow),
-        pytest.param(2, "uls", True, marks=pytest.mark.slow),
-        pytest.param(2, "els", True, marks=pytest.mark.slow),
-        pytest.param(4, "uls", False, marks=pytest.mark.slow),
-        pytest.param(4, "els", False, marks=pytest.mark.slow),
-        pytest.param(4, "uls", True, marks=pytest.mark.slow),
-    ],
+    fast_then_slow((size, *how) for how in HOW for size in (2, 4)),
 )
 def test_invariant_3_a_user_moves_the_sum_of_all_processes_by_at_most_the_bound(
     copy, size, kind, sharded
@@ -256,6 +249,7 @@ def test_invariant_1_twin_a_process_that_clips_otherwise_is_caught_before_it_is_
     assert attempts(run) == 0
 
 
+@pytest.mark.slow
 def test_what_a_sharded_model_cannot_do_is_refused_before_it_is_charged(copy):
     store, run, world = copy()
     for result in results_of(start_world(2, jobs.cannot, world, store, run), world):
@@ -273,10 +267,8 @@ def test_what_the_leader_refuses_is_refused_everywhere(copy):
         assert isinstance(result, UseError)
 
 
-@pytest.mark.parametrize(
-    ("sharded", "lora"),
-    [(True, False), (True, True), pytest.param(False, False, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("sharded", "lora"), [(True, False), (True, True), (False, False)])
 def test_a_whole_run_of_two_processes_releases_what_one_releases(copy, sharded, lora):
     store, run, _ = copy()
     jobs.released(store, run, False, None, lora)

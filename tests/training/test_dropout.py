@@ -183,6 +183,7 @@ def test_only_test_seeds_repeat_a_run_with_dropout(store, tmp_path):
     assert not any(map(torch.equal, same[0], other))
 
 
+@pytest.mark.slow
 def test_processes_and_steps_draw_from_states_of_their_own(prepared, tmp_path):
     """Two processes, each after ``torch.manual_seed(0)``."""
     shutil.copytree(prepared, tmp_path / "store")
