@@ -5,7 +5,6 @@ import math
 import pytest
 
 from tests.plans import as_plan, changed_plan, els_plan, uls_plan
-from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps
 from userdp.accounting.group_privacy import Conversion, group_guarantee
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
@@ -149,9 +148,8 @@ def test_clipping_in_words_says_all_that_differs_from_the_papers():
     assert "quantile 0.4, count noise 9" in words
 
 
-@pytest.mark.parametrize(
-    "accountant", fast_then_slow([Accountant.GROUP_PRIVACY, Accountant.GROUP_PRIVACY_VADHAN])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("accountant", [Accountant.GROUP_PRIVACY, Accountant.GROUP_PRIVACY_VADHAN])
 def test_group_privacy_claims_what_the_lemma_makes_of_one_example(accountant):
     """Chua et al., Proposition 1, applied by hand to the curve of a user with one example."""
     plan = els_plan(noise_multiplier=None, target_epsilon=2.0, accountant=accountant)
@@ -182,6 +180,7 @@ def test_group_privacy_needs_more_noise_than_the_mixture_and_vadhan_the_most():
     assert noise[1] > 1.04 * noise[0]
 
 
+@pytest.mark.slow
 def test_a_broken_group_privacy_that_forgets_the_group_is_caught():
     """The twin keeps the example-level noise; the plan's own claim exceeds the budget."""
     plan = els_plan(accountant=Accountant.GROUP_PRIVACY, noise_multiplier=None, target_epsilon=2.0)

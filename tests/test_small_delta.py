@@ -96,6 +96,7 @@ def train_words(store: UserStore, out: Path, *more: str) -> list[str]:
     return ["train", str(store.path), "--out", str(out), *words.split(), *more]
 
 
+@pytest.mark.slow
 def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
     options = "--sampling users --population 100 --cohort-size 10 --group-size 2 --steps 1 "
     options += "--l2-clip-norm 0.5 --noise-multiplier 4"

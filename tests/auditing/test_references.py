@@ -120,6 +120,7 @@ def test_members_are_found_who_are_not_against_the_base_model(people, run, score
     assert found.auc > plain.auc + 0.05
 
 
+@pytest.mark.slow
 def test_a_model_that_saw_nobody_is_at_chance(people, scores):
     """The base model, and the mean of the references, which saw all alike."""
     fresh = fresh_text(people)

@@ -113,6 +113,7 @@ def test_broken_twin_one_stream_of_coins_for_everybody_is_caught(tmp_path, monke
     assert moved_by_an_absence(tmp_path) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", fast_then_slow([1, 2]))
 def test_a_subject_in_more_silos_than_declared_costs_what_it_costs(tmp_path, bound):
     """``--silos-per-subject 1`` (or 2), where everybody has items for all four silos.

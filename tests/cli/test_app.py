@@ -40,6 +40,7 @@ def test_help_imports_nothing_heavy(arguments):
     assert "Usage: userdp" in done.stdout
 
 
+@pytest.mark.slow
 def test_account_imports_neither_torch_nor_transformers():
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED, "account", *ULS, "--json"],

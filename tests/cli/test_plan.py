@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import ListSource, interleaved
-from tests.planning.conftest import synthetic_norms
+from tests.planning.conftest import share_noise_tables, synthetic_norms
 from tests.plans import as_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
@@ -48,9 +48,13 @@ def norms(tmp_path) -> Path:
     return tmp_path / "norms.json"
 
 
-@pytest.fixture(autouse=True)
-def _few_steps_tried(monkeypatch):
-    monkeypatch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
+@pytest.fixture(autouse=True, scope="module")
+def _less_to_calibrate():
+    """T alone, and one table of σ per budget for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
+        share_noise_tables(patch)
+        yield
 
 
 def plan(store: Path, *options: str, **changes: str | None) -> int:
@@ -225,7 +229,8 @@ def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monk
     assert plans[0] == plans[1]
 
 
-@pytest.mark.parametrize("name", fast_then_slow(["plan.svg", "plan.html"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plan.svg", "plan.html"])
 def test_a_drawing_of_a_plan_is_as_private_as_the_plan_file(store, norms, tmp_path, name):
     exact = {"population": None, "most_noise": "1", "plot": str(tmp_path / name)}
     assert plan(store, "--unsafe-exact-counts", **exact) == 0

@@ -182,6 +182,7 @@ def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, capsys, si
     assert UserStore.open(out).meta.store_id == identity
 
 
+@pytest.mark.slow
 def test_without_the_limit_the_same_call_succeeds(tmp_path):
     arguments = ["prepare", str(mail(tmp_path / "m.jsonl", 400)), "--out", str(tmp_path / "store")]
     done = subprocess.run(
@@ -190,6 +191,7 @@ def test_without_the_limit_the_same_call_succeeds(tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_kill_at_random_moments_leaves_the_old_store_or_the_new(tmp_path, capsys):
     source, out = mail(tmp_path / "mail.jsonl", users=200), tmp_path / "store"
     assert userdp(capsys, "prepare", mail(tmp_path / "old.jsonl"), "--out", out)[0] == 0

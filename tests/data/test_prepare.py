@@ -248,6 +248,7 @@ def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_p
     assert others_that_change(tmp_path)
 
 
+@pytest.mark.slow
 def test_invariant_11_catches_deduplication_across_users(tmp_path):
     texts = {
         f"user{number:02d}".encode(): ["mine", *(f"letter {number % 6}.{k}" for k in range(5))]

@@ -212,6 +212,7 @@ def test_anything_else_begins_from_the_start(tmp_path, reads, monkeypatch, chang
     assert [entry.name for entry in out.parent.iterdir()] == ["store"]
 
 
+@pytest.mark.slow
 def test_books_taken_up_twice_are_caught(tmp_path, monkeypatch):
     """The twin: a run that goes on without knowing what is done."""
     path, out = source_file(tmp_path), tmp_path / "store"

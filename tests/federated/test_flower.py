@@ -226,12 +226,14 @@ def _entries(folder, index):
     return read_entries(path) if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_silo_that_never_comes_is_told_at_the_start(tmp_path):
     folder = federation(tmp_path, plan())
     with pytest.raises(FailureError, match="2 of 3 silos came"):
         run(folder, HereGrid(folder, 3, silent={102}))
 
 
+@pytest.mark.slow
 def test_a_refusal_says_one_of_four_things(tmp_path):
     made = plan()
     folder = federation(tmp_path, made)

@@ -104,7 +104,7 @@ def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
 @pytest.mark.parametrize("item", fast_then_slow([None, 1.5]))
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
-@pytest.mark.parametrize("name", fast_then_slow(["reference", "bookkeeping", "vmap"], fast=2))
+@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "vmap"]))
 def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
     name: str, dtype: torch.dtype, rule: ClipRule, item: float | None, make_model: MakeModel
 ) -> None:

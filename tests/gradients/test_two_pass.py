@@ -12,9 +12,7 @@ from tests.training.worlds import run_world
 
 @pytest.mark.parametrize(
     ("size", "checkpointing", "family"),
-    fast_then_slow(
-        [(1, False, "gpt2"), (2, False, "gpt2"), (2, True, "gpt2"), (2, True, "llama")], fast=2
-    ),
+    fast_then_slow([(2, False, "gpt2"), (1, False, "gpt2"), (2, True, "gpt2"), (2, True, "llama")]),
 )
 def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing, family):
     results = run_world(size, jobs.compares, tmp_path, checkpointing, family)

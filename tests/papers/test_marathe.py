@@ -24,7 +24,8 @@ def tiny(monkeypatch):
     monkeypatch.setattr(figure_2, "FEMNIST_BATCH", 64)
 
 
-@pytest.mark.parametrize("number", fast_then_slow([1, 2, 3]))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, monkeypatch, number):
     few = [("fedavg", "none"), ("higradavg-dp", "paper"), ("local-group-dp", "tight")]
     monkeypatch.setattr(federations, "cells", lambda: few)

@@ -46,6 +46,7 @@ def test_an_adaptive_run_is_claimed_at_the_plans_epsilon(store, tmp_path, plan):
         assert together == pytest.approx(plan.noise.multiplier, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
     plan = adaptive(
         uls_plan(population=32, cohort_size=32, steps=25, l2_clip_norm=50.0),

@@ -231,7 +231,8 @@ def test_invariant_7_a_dying_process_leaves_a_right_ledger_and_any_number_goes_o
     assert claim(run / "ledger.jsonl").guarantee == jobs.plan_of("uls").guarantee()
 
 
-@pytest.mark.parametrize("what", fast_then_slow(["plan", "threads"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["plan", "threads"])
 def test_invariant_1_processes_that_differ_are_refused_and_nothing_is_charged(copy, what):
     store, run, world = copy()
     for result in results_of(start_world(2, jobs.differs, world, store, run, what), world):

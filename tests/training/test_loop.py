@@ -270,7 +270,7 @@ def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("engine", list(EngineName))
+@pytest.mark.parametrize("engine", fast_then_slow(EngineName, fast=2))
 def test_the_engine_asked_for_computes_every_step_and_stands_in_the_configuration(
     store, tmp_path, monkeypatch, engine
 ):
