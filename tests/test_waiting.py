@@ -42,6 +42,7 @@ def turns_before_sleep(code, **chosen):
     return int(lines[0].partition("=")[2].strip(" '"))
 
 
+@pytest.mark.slow
 def test_the_command_line_has_idle_threads_sleep_before_torch_loads():
     assert turns_before_sleep(_COMMAND) == 0
 

@@ -296,6 +296,7 @@ def test_calibration_returns_the_side_within_budget() -> None:
     assert less.delta(10.0).lower > 1e-6
 
 
+@pytest.mark.slow
 @settings(
     max_examples=8,
     phases=[Phase_.explicit, Phase_.generate],

@@ -88,6 +88,7 @@ def test_either_check_alone_keeps_a_lost_turn_out_of_the_bracket(
     assert found.lower <= TRUTH <= found.upper
 
 
+@pytest.mark.slow
 def test_lines_from_the_corners_agree_with_a_loss_unwrapped_along_y() -> None:
     count = scanned()
     assert count.turned >= 30  # the scan looks where a branch can be lost

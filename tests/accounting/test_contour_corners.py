@@ -42,7 +42,8 @@ def one_step() -> float:
     return delta_bracket([rare(1)], EPSILON).lower
 
 
-@pytest.mark.parametrize("steps", fast_then_slow([2, 10, 467]))
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 10, 467])
 def test_more_steps_never_have_a_smaller_upper_bound_than_one_step_alone(steps: int) -> None:
     assert one_step() > 8.7e-57
     assert delta_bracket([rare(steps)], EPSILON).upper >= one_step()
@@ -75,6 +76,7 @@ def test_a_delta_beyond_what_doubles_hold_still_has_a_finite_upper_bound(delta: 
         assert 0 <= found.lower <= found.upper < math.inf
 
 
+@pytest.mark.slow
 def test_the_slow_setting_needs_few_nodes_because_its_transform_decays() -> None:
     phase = phase_of(Binomial(trials=1, probability=1.6e-5), noise_multiplier=3.2, count=811)
     log_delta = math.log(1.6e-57)

@@ -159,6 +159,7 @@ def test_a_principal_branch_in_the_proof_itself_is_caught(monkeypatch: pytest.Mo
         enclose_delta((one,), 169834.886)
 
 
+@pytest.mark.slow
 def test_noise_that_is_off_by_a_billionth_is_caught() -> None:
     case = CASES[21]
     honest = enclose_delta((steps(case),), case["epsilon"])
@@ -205,6 +206,7 @@ def test_a_trapezoid_bound_with_a_wrong_strip_is_caught(remove: bool) -> None:
         assert not honest.at_zero().overlaps(twin.at_zero())
 
 
+@pytest.mark.slow
 def test_a_coarse_sum_exceeds_delta_and_only_its_excess_makes_it_a_lower_bound() -> None:
     one, epsilon = steps(CASES[21]), CASES[21]["epsilon"]
     honest = along_one_plan(one, epsilon)

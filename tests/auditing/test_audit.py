@@ -87,6 +87,7 @@ def test_examples_are_audited_as_well_as_users(store, tmp_path):
     assert found.gradients <= 1.5 * found.planned_gradients
 
 
+@pytest.mark.slow
 def test_watching_changes_nothing(store, tmp_path):
     """With known seeds a watched run gives the same gradients as another."""
     from tests.training.toy import gradient, sgd, toy_model
@@ -165,6 +166,7 @@ def overfitted(tmp_path_factory):
     return folder / "run", store
 
 
+@pytest.mark.slow
 def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfitted, capsys):
     run, store = overfitted
     assert userdp(["audit", str(run), "--store", str(store.path), "--json"]) == 0

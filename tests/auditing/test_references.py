@@ -151,6 +151,7 @@ def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
     assert not fresh.roc(calibrated(own, scores)).at_chance
 
 
+@pytest.mark.slow
 def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeypatch):
     plan, fresh = PlainPlan(steps=3, batch_size=8), fresh_text(people)
     place = tmp_path / "references"

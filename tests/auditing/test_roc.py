@@ -24,6 +24,7 @@ def test_true_positives_are_counted_where_few_others_are_above():
     assert roc(members, others, low_fpr=0.001).tpr_at_low_fpr == pytest.approx(2 / 5)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_chance_for_equals_and_not_for_members():
     draw = np.random.default_rng(1)
     equal = [

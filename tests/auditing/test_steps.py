@@ -27,6 +27,7 @@ def flagged(seen, **options):
     return audit_steps(seen, PLAN, **{"worst_move": 0.99, **options}).flagged
 
 
+@pytest.mark.slow
 def test_right_runs_are_flagged_as_seldom_as_the_level_says():
     smallest = []
     for seed in range(60):

@@ -69,7 +69,8 @@ def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_pat
     assert epsilon >= truth(delta, steps=2 * PLAN.steps)
 
 
-@pytest.mark.parametrize("how", fast_then_slow(HOW))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HOW)
 @seam("a base model that was trained on the same people without privacy costs nothing")
 def test_a_model_on_top_of_one_without_privacy_claims_nothing(life, tmp_path, how):
     """The base is a model of ``--privacy none`` on the same people; six private steps follow.

@@ -65,7 +65,8 @@ def test_a_runs_ledger_that_was_put_back_gives_no_more_steps(store, tmp_path):
         assert status != 0 or epsilon >= truth(delta, steps=10)
 
 
-@pytest.mark.parametrize("how", fast_then_slow(["put back", "deleted"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["put back", "deleted"])
 @seam("a store's ledger that was put back or deleted is believed")
 def test_a_stores_ledger_that_was_put_back_does_not_forget_a_run(store, tmp_path, how):
     """STORE/ledger.jsonl alone is restored from a backup made before a run that was released.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.claim.lives import Teller, begin, seam, truth
-from tests.speed import fast_then_slow
 
 
 @seam("a run that was stopped claims the steps so far")
@@ -21,7 +20,8 @@ def test_a_run_that_somebody_stopped_claims_its_whole_plan(store, tmp_path):
     assert epsilon >= truth(delta, steps=6)
 
 
-@pytest.mark.parametrize("kept", fast_then_slow([1, 3]), ids=["no attempt", "two attempts"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [1, 3], ids=["no attempt", "two attempts"])
 @seam("a ledger whose last lines are missing is believed")
 def test_a_cut_ledger_of_a_finished_run_lowers_no_claim(store, tmp_path, kept):
     """The last lines of a finished run's ledger are lost: the hash chain of the rest still holds.

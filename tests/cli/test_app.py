@@ -53,6 +53,7 @@ def test_account_imports_neither_torch_nor_transformers():
     assert json.loads(done.stdout)["accountant"]
 
 
+@pytest.mark.slow
 def test_every_commands_help_ends_in_a_command_one_can_run(capsys):
     for name in build_app().resolved_commands():
         if name.startswith("-"):

@@ -59,6 +59,7 @@ def test_every_stage_leaves_what_it_says(place: Path, result: dict[str, Any]) ->
     assert all(versions.values())
 
 
+@pytest.mark.slow
 def test_the_printed_epsilon_is_what_account_says_of_the_ledger(
     result: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,12 +78,14 @@ def test_the_printed_epsilon_is_what_account_says_of_the_ledger(
     assert result["report"] in text
 
 
+@pytest.mark.slow
 def test_both_start_from_the_same_model(result: dict[str, Any]) -> None:
     uls, els = result["runs"]
     assert uls["loss_before"] == els["loss_before"]
     assert uls["loss_after"] != els["loss_after"]
 
 
+@pytest.mark.slow
 def test_the_reports_show_both_runs(place: Path, result: dict[str, Any]) -> None:
     page = (place / "report.html").read_text(encoding="utf-8")
     public = (place / "report-public.html").read_text(encoding="utf-8")

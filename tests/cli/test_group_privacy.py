@@ -70,6 +70,7 @@ def test_the_ledger_claims_by_the_lemma_and_the_report_tells_how(
     assert "--group-size 5" in page
 
 
+@pytest.mark.slow
 def test_a_run_whose_noise_is_that_of_the_mixture_claims_more_by_the_lemma(
     store, tmp_path, capsys
 ) -> None:

@@ -118,6 +118,7 @@ def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
     assert all(assumption.key != "plan-basis" for assumption in assumptions_of([facts]))
 
 
+@pytest.mark.slow
 def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, norms, capsys):
     ledger = StoreLedger(store)
     for query_id, name, epsilon, value in (
@@ -259,7 +260,9 @@ def test_the_candidates_are_printed_and_drawn(store, norms, tmp_path, capsys, na
         ({"norms": "nowhere.json"}, "nowhere.json"),
         ({"model": "bundled"}, "exactly one of --norms"),
         ({"epsilon": "nan"}, "epsilon"),
-        ({"epsilon": "0.01", "budget": "8"}, "the nearest that would do"),
+        pytest.param(
+            {"epsilon": "0.01", "budget": "8"}, "the nearest that would do", marks=pytest.mark.slow
+        ),
         ({"delta": "1"}, "delta"),
         ({"budget": "0.5"}, "budget"),
         ({"budget": "nan"}, "budget"),

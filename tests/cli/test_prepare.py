@@ -206,6 +206,7 @@ def test_kill_at_random_moments_leaves_the_old_store_or_the_new(tmp_path, capsys
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mail.jsonl", "old.jsonl", "store"]
 
 
+@pytest.mark.slow
 def test_prepare_and_stats_import_neither_torch_nor_transformers(tmp_path):
     source = mail(tmp_path / "mail.jsonl")
     script = (

@@ -107,6 +107,7 @@ def test_bad_numbers_leave_no_file(folder, tmp_path, capsys, options) -> None:
     assert not (tmp_path / "norms.json").exists()
 
 
+@pytest.mark.slow
 def test_what_the_norms_are_is_said(folder, tmp_path, capsys) -> None:
     assert probe(folder, tmp_path / "norms.json", "--source", "non-private") == 0
     found = capsys.readouterr()
@@ -126,6 +127,7 @@ def charged(folder, tmp_path) -> Path:
 RELEASE = ["--source", "dp-release", "--users", "100", "--max-group-size", "2"]
 
 
+@pytest.mark.slow
 def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path, capsys) -> None:
     out = tmp_path / "norms.json"
     price = ["--population", "100", "--epsilon", "200"]

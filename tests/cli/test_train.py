@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.plans import uls_plan
-from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
@@ -78,6 +77,7 @@ def test_the_engine_asked_for_stands_in_the_runs_configuration(store, tmp_path, 
     assert RunFolder(tmp_path / "run").read_train()["engine"] == "reference"
 
 
+@pytest.mark.slow
 def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
     plan = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
     plan.save(tmp_path / "plan.json")
@@ -159,8 +159,9 @@ def test_a_finished_run_is_not_resumed(store, tmp_path, capsys):
     assert attempts(tmp_path / "run") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("most_bytes", "what"), fast_then_slow([(100, ""), (1500, ".jsonl"), (20_000, "checkpoint")])
+    ("most_bytes", "what"), [(100, ""), (1500, ".jsonl"), (20_000, "checkpoint")]
 )
 def test_a_full_disk_is_a_failure_of_status_1_and_the_run_goes_on_when_there_is_space(
     store, tmp_path, most_bytes, what

@@ -87,6 +87,7 @@ def test_no_records_make_no_batches(session, tmp_path):
         assert list(grouping.batches()) == []
 
 
+@pytest.mark.slow
 def test_the_store_has_the_same_content_hash_wherever_it_lies(session, tmp_path):
     """Also where Spark would see an escape or a pattern in the path."""
     source = write_corpus(tmp_path, 60)
@@ -94,6 +95,7 @@ def test_the_store_has_the_same_content_hash_wherever_it_lies(session, tmp_path)
     assert hash_of(source, tmp_path / "a %20 [s]tore{1}*?", "spark") == expected
 
 
+@pytest.mark.slow
 def test_twin_an_engine_that_sorts_otherwise_gives_another_hash(session, tmp_path, monkeypatch):
     source = write_corpus(tmp_path, 60)
     expected = hash_of(source, tmp_path / "duckdb", "duckdb")
@@ -113,6 +115,7 @@ def test_real_records_give_the_same_content_hash(session, tmp_path, name):
     assert hashes["duckdb"] == hashes["spark"]
 
 
+@pytest.mark.slow
 def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
     source = write_corpus(tmp_path, 10)
     monkeypatch.setattr(spark_module, "_SORTED", "SELECT nothing FROM {records}")

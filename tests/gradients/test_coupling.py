@@ -54,7 +54,7 @@ COUPLED: list[tuple[Callable[[], nn.Module], Loss]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES, fast=2))
 @pytest.mark.parametrize(("build", "loss"), COUPLED)
 def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(
     build: Callable[[], nn.Module], loss: Loss, name: str
@@ -145,7 +145,7 @@ def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
     assert moved > 1.5
 
 
-@pytest.mark.parametrize("engine", ["auto", "bookkeeping", "lora", "vmap"])
+@pytest.mark.parametrize("engine", fast_then_slow(["auto", "bookkeeping", "lora", "vmap"]))
 @pytest.mark.parametrize("many", [lambda ids: ids.shape[0] > 8, lambda ids: ids.shape[1] > 64])
 def test_invariant_3_another_branch_for_large_passes_is_refused(
     engine: str, many: Callable[[Tensor], bool]

@@ -60,7 +60,7 @@ def apart(there, here) -> float:
     return max(float((there[name].near - value).abs().max()) for name, value in here.items())
 
 
-@pytest.mark.parametrize("engine", fast_then_slow(list(ENGINES), fast=2))
+@pytest.mark.parametrize("engine", fast_then_slow(ENGINES))
 @pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "llama"]))
 def test_an_engine_gives_there_what_it_gives_here(both, engine, family):
     model, far, here, there = both(family)
@@ -73,10 +73,9 @@ def test_an_engine_gives_there_what_it_gives_here(both, engine, family):
     assert (found.norms.device.type, found.losses.device.type) == ("cpu", "cpu")
 
 
-@pytest.mark.parametrize("engine", fast_then_slow(["bookkeeping", "lora", "reference"]))
-@pytest.mark.parametrize(
-    "how", fast_then_slow(["rows first", "by layer", "masked", "small passes"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["bookkeeping", "lora", "reference"])
+@pytest.mark.parametrize("how", ["rows first", "by layer", "masked", "small passes"])
 def test_other_clips_and_masks_do_too(both, engine, how):
     model, far, here, there = both("gpt2-tied", masked=how == "masked")
     options = {
@@ -117,6 +116,7 @@ def test_noise_drawn_on_the_host_reaches_the_device():
     assert there["w"].near.tolist() == here["w"].tolist()
 
 
+@pytest.mark.slow
 def test_twin_a_tensor_left_on_the_host_is_noticed(both, monkeypatch):
     _, far, _, there = both("gpt2-tied")
 

@@ -24,6 +24,7 @@ def test_a_layer_adds_no_read(engine):
     assert found["waits"]["2"] > 0  # a pass has some: the count is alive
 
 
+@pytest.mark.slow
 def test_twin_a_read_per_layer_is_noticed(monkeypatch):
     honest = tape.Tape.keep
 

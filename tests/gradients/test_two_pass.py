@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.speed import fast_then_slow
 from tests.training import distributed_jobs as jobs
 from tests.training.worlds import run_world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "checkpointing", "family"),
-    fast_then_slow([(2, False, "gpt2"), (1, False, "gpt2"), (2, True, "gpt2"), (2, True, "llama")]),
+    [(2, False, "gpt2"), (1, False, "gpt2"), (2, True, "gpt2"), (2, True, "llama")],
 )
 def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing, family):
     results = run_world(size, jobs.compares, tmp_path, checkpointing, family)
@@ -26,6 +26,7 @@ def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing, family)
         assert one["grads"] == []
 
 
+@pytest.mark.slow
 def test_invariant_6_a_unit_that_is_not_finite_adds_zero_and_is_counted(tmp_path):
     results = run_world(2, jobs.compares, tmp_path, False)
     assert [one["non_finite"] for one in results] == [int(one["bad"]) for one in results]

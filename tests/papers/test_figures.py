@@ -39,6 +39,7 @@ def test_poisson_growth_is_near_linear_where_group_privacy_explodes(poisson: lis
     assert by_k[9]["epsilon_vadhan"] == by_k[9]["epsilon_best_from_curve"] == math.inf
 
 
+@pytest.mark.slow
 def test_group_privacy_is_never_below_the_tight_answer(poisson: list[Row]) -> None:
     for row in poisson:
         assert row["epsilon_lower"] <= row["epsilon"]

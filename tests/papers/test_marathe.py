@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from tests.speed import fast_then_slow
 from userdp.cli.app import run as userdp
 from userdp.federated.data import spread
 from userdp.papers.marathe import federations, figure_2
@@ -54,9 +53,8 @@ def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
     assert 3.99 < tight.guarantee().epsilon <= 4.0
 
 
-@pytest.mark.parametrize(
-    "algorithm", fast_then_slow(["local-item-dp", "local-group-dp", "user-ldp"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["local-item-dp", "local-group-dp", "user-ldp"])
 def test_published_steps_run(tiny, algorithm):
     rows = federations.train_cell(algorithm, "paper", federations.data(), alpha=None, every=True)
     assert [row["round"] for row in rows] == list(range(1, rows[0]["rounds"] + 1))

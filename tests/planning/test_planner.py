@@ -164,6 +164,7 @@ def test_a_bad_budget_gets_numbers_and_the_nearest_feasible_one():
     )
 
 
+@pytest.mark.slow
 def test_the_nearest_compute_budget_is_feasible():
     asked = request(privacy=PrivacyBudget(epsilon=0.5, delta=1e-6), budget=8.0)
     asked = replace(asked, population=declared("population", 2000), most_noise=0.05)

@@ -6,7 +6,6 @@ import math
 import pytest
 
 from tests.planning.conftest import synthetic_norms
-from tests.speed import fast_then_slow
 from userdp.accounting import rdp
 from userdp.errors import UseError
 from userdp.planning.noise import NoiseTable, OutOfReach
@@ -66,9 +65,10 @@ def brute_force(p: Problem, sigma) -> tuple[float, int, float]:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "population", "epsilon", "steps"),
-    fast_then_slow([(8, 200, 1.0, 50), (10, 20, 4.0, 200)]),
+    [(8, 200, 1.0, 50), (10, 20, 4.0, 200)],
 )
 def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population, epsilon, steps):
     table = NoiseTable(target_epsilon=epsilon, target_delta=1e-6)
@@ -168,6 +168,7 @@ def test_algorithm_3_by_hand():
     assert (found.cell.group_size, found.cell.cohort_size) == (1, 512)
 
 
+@pytest.mark.slow
 def test_algorithm_3_as_printed_would_always_double_the_group():
     """τ_M of noise multipliers is never below 1: more sampling costs more."""
     p = problem(budget=2048, population=10_000, steps=1000)
