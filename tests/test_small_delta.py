@@ -116,6 +116,7 @@ def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
     assert "above the rule n^-1.1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, capsys) -> None:
     plan = els_plan(target_delta=1 / 400)
     constants = [{"name": "population", "value": 100, "origin": "declared", "query_id": None}]

@@ -100,6 +100,7 @@ def attack_on_a_model_that_favours_busy_people(store, monkeypatch):
     return user_inference(1, 0, fresh_text(store))
 
 
+@pytest.mark.slow
 def test_busy_people_are_not_taken_for_members(busy, monkeypatch):
     assert attack_on_a_model_that_favours_busy_people(busy, monkeypatch).at_chance
 

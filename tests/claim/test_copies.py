@@ -9,6 +9,7 @@ from tests.speed import fast_then_slow
 from userdp.ledger import StoreLedger
 
 
+@pytest.mark.slow
 def test_a_stopped_run_that_was_not_copied_goes_on_at_the_price_of_its_plan(store, tmp_path):
     """The honest life beside the seams: what they ask to be refused is not this."""
     tell = Teller()

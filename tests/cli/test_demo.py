@@ -96,6 +96,7 @@ def test_the_reports_show_both_runs(place: Path, result: dict[str, Any]) -> None
     assert "<svg" not in public
 
 
+@pytest.mark.slow
 def test_an_earlier_demo_is_replaced_only_when_asked_and_nothing_else_ever(
     place: Path, result: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

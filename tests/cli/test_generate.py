@@ -69,6 +69,7 @@ def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
     assert together == alone
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_and_its_absence_does_not(run):
     def sampled(seed):
         generator = TextGenerator(run, GenerateConfig(prompt=("w1",), max_tokens=6, seed=seed))

@@ -129,6 +129,7 @@ def test_a_killed_prepare_goes_on_and_writes_the_same_store(
     assert [entry.name for entry in out.parent.iterdir()] == ["store"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moment", "number", "goes_on"), fast_then_slow(MOMENTS))
 def test_a_killed_append_leaves_the_old_store_goes_on_and_writes_the_same(
     tmp_path, reads, moment, number, goes_on
@@ -188,6 +189,7 @@ def test_finished_segments_are_kept_and_records_in_them_not_tokenized_again(tmp_
     assert 0 < sum(tokenized) < whole.totals["records_stored"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", fast_then_slow(["seq_len", "file", "boot", "damage"]))
 def test_anything_else_begins_from_the_start(tmp_path, reads, monkeypatch, change):
     path = source_file(tmp_path)

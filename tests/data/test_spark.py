@@ -57,6 +57,7 @@ def hash_of(source: Path, out: Path, engine: str, **options: object) -> str:
     return meta.content_sha256
 
 
+@pytest.mark.slow
 def test_records_come_out_sorted_by_user_bytes_and_order(session, tmp_path, monkeypatch):
     """Bytes are compared as unsigned numbers, places as numbers, and nothing is lost."""
     users = [b"\xff", b"\x7f", b"\x80", b"a", b"a\x00", b"ab", b"", "日本".encode()]
@@ -81,6 +82,7 @@ def test_records_come_out_sorted_by_user_bytes_and_order(session, tmp_path, monk
         assert [record for batch in again.batches() for record in batch] == expected
 
 
+@pytest.mark.slow
 def test_no_records_make_no_batches(session, tmp_path):
     with SparkGrouping(tmp_path) as grouping:
         assert grouping.add([]) == 0

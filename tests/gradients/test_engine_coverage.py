@@ -229,7 +229,7 @@ def test_invariant_3_twin_a_loss_over_the_batch_is_refused(
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", fast_then_slow(Form))
 def test_activation_checkpointing_changes_nothing(
     form: Form, family: str, make_model: MakeModel, make_rows: MakeRows
 ) -> None:

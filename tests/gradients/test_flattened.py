@@ -73,16 +73,19 @@ def test_invariant_3_targets_that_the_rows_divide_reach_no_other_user(name: str)
 @pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 @pytest.mark.parametrize(
     "build",
-    [
-        lambda: models.Routed(2, 2),  # each expert sees every token, in an order of its own
-        lambda: models.Routed(2, 1),
-        models.ExpertsFirst,  # three experts, and three rows
-        models.PositionsFirst,
-        models.Sorted,
-        models.Pooled,
-        models.Flattened,
-        models.FlattenedIds,
-    ],
+    fast_then_slow(
+        [
+            lambda: models.Routed(2, 2),  # each expert sees every token, in an order of its own
+            models.ExpertsFirst,  # three experts, and three rows
+            models.Sorted,
+            models.Flattened,
+            lambda: models.Routed(2, 1),
+            models.PositionsFirst,
+            models.Pooled,
+            models.FlattenedIds,
+        ],
+        fast=4,
+    ),
 )
 def test_invariant_3_routed_sorted_and_turned_tokens_reach_no_other_user(
     build: Callable[[], nn.Module], name: str

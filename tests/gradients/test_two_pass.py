@@ -60,6 +60,7 @@ def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caug
         assert "the two passes disagree" in found["half norms"]
 
 
+@pytest.mark.slow
 def test_a_sharded_model_that_computes_in_fewer_bits_is_refused_before_its_data_is_read(tmp_path):
     for found in run_world(2, jobs.narrow, tmp_path, "always"):
         assert "fewer bits than float32" in found["refused"]

@@ -46,6 +46,7 @@ def test_group_privacy_is_never_below_the_tight_answer(poisson: list[Row]) -> No
         assert row["epsilon_lower"] <= row["epsilon_best_from_curve"] <= row["epsilon_vadhan"]
 
 
+@pytest.mark.slow
 def test_fixed_batches_with_twice_the_noise_are_nearly_poisson(poisson: list[Row]) -> None:
     fixed = ganesh_figure_2.rows(noise_multipliers=(2.0,), group_sizes=(4,))
     assert fixed[0]["epsilon"] == pytest.approx(poisson[1]["epsilon"], rel=0.01)

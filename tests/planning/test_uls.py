@@ -124,6 +124,7 @@ def test_no_formula_for_sigma_hides_the_optimum(seed):
     assert found.cell.noise_std == pytest.approx(best[0], rel=1.1e-5)
 
 
+@pytest.mark.slow
 def test_an_optimiser_for_which_sigma_is_one_number_is_caught():
     """The broken twin: σ taken at M = 1 for all M makes G = 1 look best where it is not."""
     p = problem(budget=256, population=500, steps=1000)

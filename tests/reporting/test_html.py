@@ -88,6 +88,7 @@ def test_the_claim_says_unit_adjacency_sampler_and_accountant(make_run: MakeRun)
         assert word.lower() in above.lower()
 
 
+@pytest.mark.slow
 def test_one_page_stands_alone(make_run: MakeRun) -> None:
     page = full_page(make_run("a"), make_run("b", examples_plan()))
     outline = Outline(page)

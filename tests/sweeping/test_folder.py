@@ -36,6 +36,7 @@ def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
     assert {name.split("/")[0] for name in open_to_others(out)} == {"winner"}
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_there_is_closed_when_a_sweep_begins_in_it_and_not_before(
     store, tmp_path
 ):

@@ -90,6 +90,7 @@ def kinds(store):
     return [line["kind"] for line in lines(store.path / "ledger.jsonl")]
 
 
+@pytest.mark.slow
 def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_path):
     out = tmp_path / "sweep"
     result = sweep(store, out, request(store, "non-private"))
@@ -175,7 +176,8 @@ def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     assert kinds(store) == ["store", "selection"]
 
 
-@pytest.mark.parametrize("mode", fast_then_slow(["composition", "private-selection"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["composition", "private-selection"])
 def test_invariant_1_the_winners_report_tells_the_price_of_choosing(
     store, tmp_path, two_trials, mode
 ):
@@ -219,6 +221,7 @@ def test_invariant_7_an_interrupted_sweep_keeps_what_was_drawn_trained_and_score
     assert len(lines(out / "operator.jsonl")) == 2
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_ends_the_sweep_in_an_error_and_is_resumed_with_its_settings(
     store, tmp_path
 ):
@@ -232,6 +235,7 @@ def test_a_trial_that_fails_ends_the_sweep_in_an_error_and_is_resumed_with_its_s
     assert again.calls == [launch.calls[0]]
 
 
+@pytest.mark.slow
 def test_a_score_lost_after_its_charge_is_not_drawn_again(store, tmp_path):
     asked = request(store, "composition", epsilon=6.0)
     out = tmp_path / "sweep"

@@ -82,7 +82,8 @@ def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
     assert said["epsilon"] == pytest.approx(found.guarantee.epsilon, rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", fast_then_slow(KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_command_line_plans_it(store, tmp_path, capsys, kind):
     mine = plan(kind)
     size = "--cohort-size" if mine.sampling.by_user else "--batch-size"

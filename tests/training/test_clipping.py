@@ -62,13 +62,16 @@ def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
 
 @pytest.mark.parametrize(
     "tamper",
-    [
-        lambda run: setattr(run, "_noise_std", run.plan.noise.multiplier * run._l2_clip_norm),
-        lambda run: setattr(run, "_count_noise_std", 1.0),
-        lambda run: setattr(run, "_count_noise_std", None),
-        lambda run: setattr(run, "_l2_clip_norm", run._l2_clip_norm * 2),
-        lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2),
-    ],
+    fast_then_slow(
+        [
+            lambda run: setattr(run, "_noise_std", run.plan.noise.multiplier * run._l2_clip_norm),
+            lambda run: setattr(run, "_count_noise_std", 1.0),
+            lambda run: setattr(run, "_count_noise_std", None),
+            lambda run: setattr(run, "_l2_clip_norm", run._l2_clip_norm * 2),
+            lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2),
+        ],
+        fast=2,
+    ),
     ids=["count noise forgotten", "less count noise", "none", "clip without noise", "no bound"],
 )
 def test_invariant_1_a_tampered_noise_ratio_stops_the_run_before_its_update(
