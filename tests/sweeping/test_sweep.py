@@ -279,20 +279,33 @@ def test_the_options_of_a_trial_are_its_configuration(tmp_path):
     assert "--resume" not in arguments
 
 
-def trial_processes(sweep_process) -> dict[str, int]:
-    """The processes of a sweep's trials, by the names of their folders."""
-    sweep = sweep_process.pid
-    children = Path(f"/proc/{sweep}/task/{sweep}/children").read_text().split()
+def trial_processes(out: Path) -> dict[str, int]:
+    """The processes of the trials of the sweep at ``out``, by the names of their folders."""
     found = {}
-    for child in map(int, children):
-        words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-        found |= {Path(words[words.index("--out") + 1]).name: child} if "--out" in words else {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        run = Path(words[words.index("--out") + 1]) if "--out" in words else None
+        if run is not None and run.parent == out:
+            found[run.name] = int(entry.name)
     return found
 
 
+@pytest.fixture
+def nothing_left(tmp_path):
+    """A trial that was held still would wait for ever after a test that failed."""
+    yield
+    for number in trial_processes(tmp_path / "sweep").values():
+        os.kill(number, signal.SIGKILL)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the trial through /proc")
-def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(store, tmp_path):
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds trials through /proc")
+def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(
+    store, tmp_path, nothing_left
+):
     """Each trial is held still at its first checkpoint, so that few steps make a middle."""
     steps, out = 60, tmp_path / "sweep"
     changed_plan(PLAN, steps=steps).save(tmp_path / "plan.json")
@@ -306,7 +319,7 @@ def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(sto
         assert process.exitcode is None
         for run in runs:
             if run.name not in held and (run / "checkpoints").exists():
-                held[run.name] = trial_processes(process)[run.name]
+                held[run.name] = trial_processes(out)[run.name]
                 os.kill(held[run.name], signal.SIGSTOP)
         time.sleep(0.01)
     before = [attempts(run) for run in runs]
