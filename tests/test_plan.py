@@ -148,6 +148,7 @@ def test_clipping_in_words_says_all_that_differs_from_the_papers():
     assert "quantile 0.4, count noise 9" in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", [Accountant.GROUP_PRIVACY, Accountant.GROUP_PRIVACY_VADHAN])
 def test_group_privacy_claims_what_the_lemma_makes_of_one_example(accountant):
     """Chua et al., Proposition 1, applied by hand to the curve of a user with one example."""
@@ -167,6 +168,7 @@ def test_group_privacy_claims_what_the_lemma_makes_of_one_example(accountant):
     assert 0.99e-5 < lifted.delta <= 1.0001e-5
 
 
+@pytest.mark.slow
 def test_group_privacy_needs_more_noise_than_the_mixture_and_vadhan_the_most():
     noise = [
         els_plan(
@@ -178,6 +180,7 @@ def test_group_privacy_needs_more_noise_than_the_mixture_and_vadhan_the_most():
     assert noise[1] > 1.04 * noise[0]
 
 
+@pytest.mark.slow
 def test_a_broken_group_privacy_that_forgets_the_group_is_caught():
     """The twin keeps the example-level noise; the plan's own claim exceeds the budget."""
     plan = els_plan(accountant=Accountant.GROUP_PRIVACY, noise_multiplier=None, target_epsilon=2.0)

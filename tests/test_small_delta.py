@@ -96,6 +96,7 @@ def train_words(store: UserStore, out: Path, *more: str) -> list[str]:
     return ["train", str(store.path), "--out", str(out), *words.split(), *more]
 
 
+@pytest.mark.slow
 def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
     options = "--sampling users --population 100 --cohort-size 10 --group-size 2 --steps 1 "
     options += "--l2-clip-norm 0.5 --noise-multiplier 4"
@@ -115,6 +116,7 @@ def test_train_says_it_before_the_first_step(store, tmp_path, capsys) -> None:
     assert "above the rule n^-1.1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, capsys) -> None:
     plan = els_plan(target_delta=1 / 400)
     constants = [{"name": "population", "value": 100, "origin": "declared", "query_id": None}]
@@ -162,6 +164,7 @@ def test_account_and_calibrate_judge_a_stated_population(tmp_path, capsys) -> No
     assert "not below 1/n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_federation_is_judged_by_the_most_subjects_it_may_have(tmp_path, capsys) -> None:
     words = "federate digits --silos 2 --rounds 1 --items-per-silo 100 --subjects-per-silo 50 "
     words += "--runtime in-process --batch-size 8 --delta 0.01"

@@ -42,14 +42,17 @@ def turns_before_sleep(code, **chosen):
     return int(lines[0].partition("=")[2].strip(" '"))
 
 
+@pytest.mark.slow
 def test_the_command_line_has_idle_threads_sleep_before_torch_loads():
     assert turns_before_sleep(_COMMAND) == 0
 
 
+@pytest.mark.slow
 def test_what_the_user_chose_stays():
     assert turns_before_sleep(_COMMAND, OMP_WAIT_POLICY="ACTIVE") > 10**6
 
 
+@pytest.mark.slow
 def test_twin_after_torch_has_loaded_it_would_be_too_late():
     assert turns_before_sleep(_TORCH_FIRST) > 0
 

@@ -56,6 +56,7 @@ def test_two_halves_are_the_whole() -> None:
     assert found.width <= 1e-6 * found.upper
 
 
+@pytest.mark.slow
 def test_phases_of_different_sampling_and_noise_agree_with_dp_accounting() -> None:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -82,6 +83,7 @@ def test_phases_of_different_sampling_and_noise_agree_with_dp_accounting() -> No
         assert found.width <= 1e-6 * found.upper
 
 
+@pytest.mark.slow
 def test_pure_queries_beside_training_agree_with_dp_accounting() -> None:
     parts = (users(40, 0.05), PureQuery(pure_epsilon=0.2), PureQuery(pure_epsilon=0.5))
     bounds = [

@@ -12,6 +12,7 @@ from hypothesis import Phase as Phase_
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps, calibrate
 from userdp.accounting.contour import (
     Direction,
@@ -141,7 +142,9 @@ ORACLE = [
 ]
 
 
-@pytest.mark.parametrize(("count", "p", "sigma", "group", "epsilon", "c", "remove"), ORACLE)
+@pytest.mark.parametrize(
+    ("count", "p", "sigma", "group", "epsilon", "c", "remove"), fast_then_slow(ORACLE, fast=2)
+)
 def test_delta_bracket_contains_thirty_digit_quadrature(
     count: int, p: float, sigma: float, group: int, epsilon: float, c: float, remove: bool
 ) -> None:
@@ -293,6 +296,7 @@ def test_calibration_returns_the_side_within_budget() -> None:
     assert less.delta(10.0).lower > 1e-6
 
 
+@pytest.mark.slow
 @settings(
     max_examples=8,
     phases=[Phase_.explicit, Phase_.generate],

@@ -53,6 +53,7 @@ def drop_the_check_of_the_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(line, "sums_agree", lambda *_: True)
 
 
+@pytest.mark.slow
 def test_the_oracle_finds_the_delta_of_the_case_that_lost_a_turn() -> None:
     answer = oracle.delta(
         "remove", TRUTH, steps=STEPS, p=P, sigma=SIGMA, group_size=GROUP, at_least=1e-18
@@ -87,6 +88,7 @@ def test_either_check_alone_keeps_a_lost_turn_out_of_the_bracket(
     assert found.lower <= TRUTH <= found.upper
 
 
+@pytest.mark.slow
 def test_lines_from_the_corners_agree_with_a_loss_unwrapped_along_y() -> None:
     count = scanned()
     assert count.turned >= 30  # the scan looks where a branch can be lost

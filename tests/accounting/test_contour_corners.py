@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accounting import corners
+from tests.speed import fast_then_slow
 from userdp.accounting.contour import Phase, compose, delta_bracket, epsilon_bracket, phase_of
 from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.compose import delta_at
@@ -41,6 +42,7 @@ def one_step() -> float:
     return delta_bracket([rare(1)], EPSILON).lower
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, 10, 467])
 def test_more_steps_never_have_a_smaller_upper_bound_than_one_step_alone(steps: int) -> None:
     assert one_step() > 8.7e-57
@@ -57,7 +59,7 @@ def test_broken_twin_a_chernoff_bound_without_the_mass_beyond_its_domain_is_belo
     assert delta_at(dataclasses.replace(nodes, bounds=forgetful), EPSILON).upper < 1e-100
 
 
-@pytest.mark.parametrize("p", [1e-6, 1e-4, 0.01, 0.5])
+@pytest.mark.parametrize("p", fast_then_slow([1e-6, 1e-4, 0.01, 0.5]))
 def test_a_billion_steps_with_hardly_any_noise_end_in_a_bracket(p: float) -> None:
     phase = phase_of(Binomial(trials=1, probability=p), noise_multiplier=0.01, count=10**9)
     found = epsilon_bracket([phase], 1e-6)
@@ -74,6 +76,7 @@ def test_a_delta_beyond_what_doubles_hold_still_has_a_finite_upper_bound(delta: 
         assert 0 <= found.lower <= found.upper < math.inf
 
 
+@pytest.mark.slow
 def test_the_slow_setting_needs_few_nodes_because_its_transform_decays() -> None:
     phase = phase_of(Binomial(trials=1, probability=1.6e-5), noise_multiplier=3.2, count=811)
     log_delta = math.log(1.6e-57)

@@ -11,6 +11,7 @@ from scipy import stats
 from tests.federated.plans import PRIVATE, constants
 from tests.federated.plans import plan as federation
 from tests.plans import changed_plan, els_plan, for_users, uls_plan
+from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps, gaussian_steps
 from userdp.accounting import implemented as module
 from userdp.accounting.implemented import (
@@ -158,7 +159,9 @@ NOISES = {
 }
 
 
-@pytest.mark.parametrize("what", list(CLAIMS))
+@pytest.mark.parametrize(
+    "what", fast_then_slow(sorted(CLAIMS, key="group privacy".__eq__), fast=len(CLAIMS) - 1)
+)
 def test_every_claim_pays_for_the_noises_distance(
     what: str, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +175,7 @@ def test_every_claim_pays_for_the_noises_distance(
     assert now * (1 + 1e-6) < far
 
 
-SLOW = ("group privacy", "fixed graph", "private selection")
+SLOW = ("group privacy", "fixed graph", "private selection", "planner, ELS")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_every_calibration_pays_for_the_noises_distance(
 
 
 @pytest.mark.parametrize("per_step", [distance(1), 1e-20, 1e-10, 4e-8])
-@pytest.mark.parametrize("make", [uls_plan, els_plan])
+@pytest.mark.parametrize("make", fast_then_slow([uls_plan, els_plan]))
 def test_a_calibrated_plan_is_within_its_budget(
     make, per_step: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +206,9 @@ def test_a_calibrated_plan_is_within_its_budget(
 # It moves no printed digit, is monotone, and refuses what cannot be claimed.
 
 
-@pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 1000), (8.0, 10_000), (20.0, 10)])
+@pytest.mark.parametrize(
+    ("epsilon", "steps"), fast_then_slow([(8.0, 10_000), (1.0, 1000), (20.0, 10)], fast=2)
+)
 def test_the_addition_moves_no_printed_digit_of_an_ordinary_plan(
     epsilon: float, steps: int
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from scipy.special import ndtr
 
 from tests.mechanisms import truncated
+from tests.speed import fast_then_slow
 from userdp.accounting.contour import Direction, delta_bracket
 from userdp.accounting.mechanisms import (
     Mixture,
@@ -83,7 +84,11 @@ def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction:
     assert found.note == ""
 
 
-@pytest.mark.parametrize("case", CASES[::2], ids=lambda c: "T={steps} G={group_size}".format(**c))
+@pytest.mark.parametrize(
+    "case",
+    fast_then_slow(sorted(CASES[::2], key=lambda c: c["seconds"]), fast=6),
+    ids=lambda c: "T={steps} G={group_size}".format(**c),
+)
 def test_the_allowances_are_ten_times_what_rounding_costs(case: dict[str, Any]) -> None:
     """The middle of what is summed is ten times nearer to mpmath than the bounds are wide.
 
@@ -109,6 +114,7 @@ def test_the_allowances_are_ten_times_what_rounding_costs(case: dict[str, Any]) 
         assert error <= allowed / 10 + one_sided + known
 
 
+@pytest.mark.slow
 def test_the_case_where_an_fft_accountant_errs() -> None:
     """ε(δ) and back by mpmath: (301, 0.177504, 1.1994, G = 8, δ = 1.26e-9) is 444.3453503."""
     from tests.accounting import oracle
@@ -126,6 +132,7 @@ def test_the_case_where_an_fft_accountant_errs() -> None:
         assert abs(truth / mpmath.mpf(1.26e-9) - 1) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("population", "group"), [(400, 3), (60, 2)])
 def test_fixed_batches_of_examples_agree_with_dp_accounting(population: int, group: int) -> None:
     mechanism = hypergeometric_steps(
@@ -138,6 +145,7 @@ def test_fixed_batches_of_examples_agree_with_dp_accounting(population: int, gro
     assert high <= 1.6 * low
 
 
+@pytest.mark.slow
 def test_fixed_batches_of_users_are_fixed_batches_of_one_example() -> None:
     users = hypergeometric_steps(batch_size=20, population=400, noise_multiplier=2.0, steps=30)
     examples = hypergeometric_steps(
@@ -149,6 +157,7 @@ def test_fixed_batches_of_users_are_fixed_batches_of_one_example() -> None:
     assert low - 1e-13 <= found.lower <= found.upper <= high + 1e-13
 
 
+@pytest.mark.slow
 def test_forgetting_that_a_draw_displaces_another_example_is_caught() -> None:
     mechanism = hypergeometric_steps(
         batch_size=20, population=400, group_size=3, noise_multiplier=3.0, steps=12
@@ -336,7 +345,7 @@ def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-9, 1e3, 1e6, 1e300])
-@pytest.mark.parametrize("sigma", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("sigma", fast_then_slow([1e6, 1.0, 1e-3], fast=2))
 def test_extreme_settings_end_in_finite_brackets(sigma: float, epsilon: float) -> None:
     for mechanism in (
         binomial_steps(sampling_probability=1e-9, noise_multiplier=sigma, steps=1),

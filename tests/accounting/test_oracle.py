@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from tests.accounting import oracle
+from tests.speed import fast_then_slow
 
 FILE = Path(__file__).with_name("golden_deltas.json")
 CASES: list[dict[str, Any]] = json.loads(FILE.read_text())["cases"]
-CHEAP_SECONDS = 1.45  # of the two directions, where the file was made
+CHEAP_SECONDS, QUICK_SECONDS = 1.45, 0.1  # of the two directions, where the file was made
 
 
 def _name(case: dict[str, Any]) -> str:
@@ -26,7 +27,11 @@ def _arguments(case: dict[str, Any]) -> dict[str, Any]:
     return {k: case[k] for k in ("steps", "p", "sigma", "group_size")}
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c["seconds"] <= CHEAP_SECONDS], ids=_name)
+CHEAP = sorted((c for c in CASES if c["seconds"] <= CHEAP_SECONDS), key=lambda c: c["seconds"])
+QUICK = sum(c["seconds"] <= QUICK_SECONDS for c in CHEAP)
+
+
+@pytest.mark.parametrize("case", fast_then_slow(CHEAP, fast=QUICK), ids=_name)
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_golden_deltas_come_out_again(case: dict[str, Any], direction: oracle.Direction) -> None:
     if case[direction]["delta"] is None:
@@ -52,6 +57,7 @@ def test_the_case_where_dp_accounting_errs_is_above_its_delta() -> None:
     assert float(case["remove"]["delta"]) > 1.26e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_inversion_and_nesting_agree_at_two_steps(direction: oracle.Direction) -> None:
     p, sigma, group_size = 0.5, 2.0, 1
@@ -85,6 +91,7 @@ def test_full_participation_does_not_depend_on_how_it_is_split() -> None:
     assert abs(whole / once - 1) < 1e-30
 
 
+@pytest.mark.slow
 def test_dp_accounting_brackets_the_oracle() -> None:
     """An upper and a lower PLD with connected dots, each within its FFT round-off of 1e-13."""
     from dp_accounting.pld import privacy_loss_distribution as pld

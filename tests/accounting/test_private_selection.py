@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps, rdp
 from userdp.accounting.private_selection import (
     base_curve,
@@ -64,7 +65,7 @@ def pair(seed, outcomes=5):
     return ([v / sum(left) for v in left], [v / sum(right) for v in right])
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("law", fast_then_slow(LAWS, fast=4), ids=str)
 def test_invariant_8_the_exact_law_of_the_winner_stays_below_the_bound(law):
     counts = number_of_candidates(law)
     for seed in range(12):
@@ -93,7 +94,7 @@ def test_invariant_8_twin_a_fixed_number_of_candidates_at_the_base_price_is_caug
     assert worst(*best, 256.0) > selected_curve(base, law)[256.0]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("law", fast_then_slow(LAWS, fast=4), ids=str)
 def test_twin_the_base_price_alone_is_caught_for_random_numbers_too(law):
     """Without the terms for choosing, some pair of laws breaks the bound."""
     counts = number_of_candidates(law)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.speed import fast_then_slow
 from userdp.accounting import rdp
 
 GOLDEN: list[dict[str, Any]] = json.loads(
@@ -71,6 +72,7 @@ def test_whole_orders_are_the_sum_of_appendix_c_rounded_up(
     assert exact <= remove <= float(exact) * (1 + 1e-12) + 1e-13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "p", "sigma", "group_size"),
     [(1.1, 0.1, 1.0, 3), (2.5, 0.01, 0.5, 2), (1.01, 0.5, 0.3, 5), (3.0, 0.9, 2.0, 6)],
@@ -103,7 +105,10 @@ def test_full_participation_is_a_gaussian() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in GOLDEN if c["group_size"] <= 64], ids=lambda c: f"T={c['steps']} {c['p']}"
+    "case",
+    [c for c in GOLDEN if c["group_size"] <= 8]
+    + fast_then_slow((c for c in GOLDEN if 8 < c["group_size"] <= 64), fast=0),
+    ids=lambda c: f"T={c['steps']} {c['p']}",
 )
 def test_the_upper_bound_of_delta_is_above_the_oracle(case: dict[str, Any]) -> None:
     curve = rdp.step_curve(

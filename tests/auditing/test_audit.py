@@ -11,6 +11,7 @@ import torch
 from benchmarks.broken_runs import noiseless, not_clipped, reused, shuffled, under_noised
 from tests.auditing import toy
 from tests.plans import els_plan
+from tests.speed import fast_then_slow
 from userdp.auditing.audit_run import audit_run, contradictions
 from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions, watch
@@ -39,33 +40,36 @@ def store(tmp_path_factory) -> UserStore:
     return toy.audit_store(tmp_path_factory.mktemp("audited"))
 
 
-def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path):
-    for _ in range(2):
-        found = toy.audited(store, tmp_path)
-        assert contradictions(found, CLAIMED) == []
-        assert found.bound.epsilon_lower < CLAIMED
-        assert 0.8 * CLAIMED < found.steps.epsilon_lower < CLAIMED
-        assert found.bound.most_detectable > 0
-        assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
-        assert found.gradients <= 1.25 * found.planned_gradients  # equal in expectation
-        assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
+@pytest.mark.parametrize("time", fast_then_slow(["once", "again"]))
+def test_right_runs_pass_and_cost_no_more_than_the_run(store, tmp_path, time):
+    found = toy.audited(store, tmp_path)
+    assert contradictions(found, CLAIMED) == []
+    assert found.bound.epsilon_lower < CLAIMED
+    assert 0.8 * CLAIMED < found.steps.epsilon_lower < CLAIMED
+    assert found.bound.most_detectable > 0
+    assert CLAIMED < found.steps.detectable_epsilon < 1.3 * CLAIMED
+    assert found.gradients <= 1.25 * found.planned_gradients  # equal in expectation
+    assert found.steps.worst_move == pytest.approx(1, abs=2e-3)
     assert not any((tmp_path / "work").iterdir())
     assert StoreLedger(store.path).charges() == []
 
 
 @pytest.mark.parametrize(
     ("sabotage", "name"),
-    [
-        (under_noised, "steps: lower bound above the claim"),
-        (shuffled, "steps: participation"),
-        (reused, "steps: noise repeated between steps"),
-        (not_clipped, "steps: sensitivity"),
-    ],
+    fast_then_slow(
+        [
+            (under_noised, "steps: lower bound above the claim"),
+            (shuffled, "steps: participation"),
+            (reused, "steps: noise repeated between steps"),
+            (not_clipped, "steps: sensitivity"),
+        ]
+    ),
 )
 def test_broken_runs_are_caught_by_the_steps(store, tmp_path, sabotage, name):
     assert name in contradictions(toy.audited(store, tmp_path, sabotage=sabotage), CLAIMED)
 
 
+@pytest.mark.slow
 def test_canaries_alone_catch_a_run_without_noise(store, tmp_path):
     """A small claim and next to no noise: whoever was drawn can be read off the sums."""
     plan = toy.audit_plan(noise_multiplier=20.0)
@@ -75,6 +79,7 @@ def test_canaries_alone_catch_a_run_without_noise(store, tmp_path):
     assert "canaries: lower bound above the claim" in contradictions(found, claimed)
 
 
+@pytest.mark.slow
 def test_examples_are_audited_as_well_as_users(store, tmp_path):
     plan = els_plan(population=600, batch_size=40, steps=10, noise_multiplier=1.0)
     found = toy.audited(store, tmp_path, plan)
@@ -82,6 +87,7 @@ def test_examples_are_audited_as_well_as_users(store, tmp_path):
     assert found.gradients <= 1.5 * found.planned_gradients
 
 
+@pytest.mark.slow
 def test_watching_changes_nothing(store, tmp_path):
     """With known seeds a watched run gives the same gradients as another."""
     from tests.training.toy import gradient, sgd, toy_model
@@ -160,6 +166,7 @@ def overfitted(tmp_path_factory):
     return folder / "run", store
 
 
+@pytest.mark.slow
 def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfitted, capsys):
     run, store = overfitted
     assert userdp(["audit", str(run), "--store", str(store.path), "--json"]) == 0
@@ -174,6 +181,7 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(overfi
     assert "audit" not in (run / "ledger.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_path, capsys):
     plan = toy.audit_plan(unsafe_shuffle=True)
     train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)
@@ -184,6 +192,7 @@ def test_shuffled_batches_that_claim_nothing_are_not_contradicted(store, tmp_pat
     assert "FLAGGED" in said  # the checks still say what they saw
 
 
+@pytest.mark.slow
 def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path, capsys):
     plan = toy.audit_plan(unsafe_shuffle=False)
     train(store, plan, toy.CONFIG, out=tmp_path / "run", tensorboard=False)

@@ -69,6 +69,7 @@ def bounds_of(epsilon, runs, draw):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_the_bound_is_below_the_true_epsilon_of_randomized_response():
     found = bounds_of(1.5, 40, np.random.default_rng(0))
     assert (found > 1.5).mean() <= 0.05

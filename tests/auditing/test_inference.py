@@ -49,6 +49,7 @@ def test_the_log_likelihood_is_the_sum_over_an_examples_tokens(people):
         assert found[number] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_members_of_a_run_without_privacy_are_found_and_without_training_nobody(people, tmp_path):
     base = toy_model(people)
     assert user_inference(base, base, fresh_text(people)).auc == 0.5
@@ -99,6 +100,7 @@ def attack_on_a_model_that_favours_busy_people(store, monkeypatch):
     return user_inference(1, 0, fresh_text(store))
 
 
+@pytest.mark.slow
 def test_busy_people_are_not_taken_for_members(busy, monkeypatch):
     assert attack_on_a_model_that_favours_busy_people(busy, monkeypatch).at_chance
 

@@ -109,6 +109,7 @@ def scores(people, tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_members_are_found_who_are_not_against_the_base_model(people, run, scores):
     fresh = fresh_text(people)
     own = per_token(read_model(str(run / "model")), fresh)
@@ -119,6 +120,7 @@ def test_members_are_found_who_are_not_against_the_base_model(people, run, score
     assert found.auc > plain.auc + 0.05
 
 
+@pytest.mark.slow
 def test_a_model_that_saw_nobody_is_at_chance(people, scores):
     """The base model, and the mean of the references, which saw all alike."""
     fresh = fresh_text(people)
@@ -127,6 +129,7 @@ def test_a_model_that_saw_nobody_is_at_chance(people, scores):
     assert pair.auc_low < 0.5 < pair.auc_high
 
 
+@pytest.mark.slow
 def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
     people, run, scores, tmp_path, monkeypatch
 ):
@@ -148,6 +151,7 @@ def test_a_broken_twin_whose_references_train_on_members_alone_is_caught(
     assert not fresh.roc(calibrated(own, scores)).at_chance
 
 
+@pytest.mark.slow
 def test_finished_references_are_kept_and_nothing_else(people, tmp_path, monkeypatch):
     plan, fresh = PlainPlan(steps=3, batch_size=8), fresh_text(people)
     place = tmp_path / "references"
@@ -190,6 +194,7 @@ def test_an_odd_number_of_references_is_refused(people, tmp_path, count):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_private_run_is_compared_with_private_runs(tmp_path, monkeypatch, capsys):
     store = toy.audit_store(tmp_path, users=60)
     plan = toy.audit_plan(population=60, cohort_size=10, steps=4)

@@ -17,6 +17,7 @@ def test_the_area_is_the_part_of_all_pairs_that_are_in_order():
     )
 
 
+@pytest.mark.slow
 def test_true_positives_are_counted_where_few_others_are_above():
     others = np.arange(200.0)
     members = np.array([197.5, 198.5, 500.0, 600.0, 3.0])
@@ -24,6 +25,7 @@ def test_true_positives_are_counted_where_few_others_are_above():
     assert roc(members, others, low_fpr=0.001).tpr_at_low_fpr == pytest.approx(2 / 5)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_chance_for_equals_and_not_for_members():
     draw = np.random.default_rng(1)
     equal = [

@@ -27,6 +27,7 @@ def flagged(seen, **options):
     return audit_steps(seen, PLAN, **{"worst_move": 0.99, **options}).flagged
 
 
+@pytest.mark.slow
 def test_right_runs_are_flagged_as_seldom_as_the_level_says():
     smallest = []
     for seed in range(60):
@@ -113,6 +114,7 @@ def test_broken_runs_are_caught_by_name(break_, name):
     assert name in flagged(seen)
 
 
+@pytest.mark.slow
 def test_the_stated_power_is_what_happens():
     """Noise at the stated ratio is flagged in about 95% of runs; nearer to 1 in fewer."""
     ratio = audit_steps(right(0), PLAN, worst_move=0.99).detectable_noise_ratio

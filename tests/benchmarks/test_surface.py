@@ -89,6 +89,7 @@ def test_choices_are_fixed_once(tmp_path) -> None:
         surface.make_plan(tmp_path, path)
 
 
+@pytest.mark.slow
 def test_group_privacy_s_four_methods_spend_the_same_and_differ_in_noise() -> None:
     norms = {"8": 4.0, "16": 3.0}
     plans = {m: group_privacy.plan_of(m, 3.0, norms, 6.0) for m in group_privacy.METHODS}

@@ -10,6 +10,7 @@ import pytest
 
 from tests.claim.lives import LEARNING, PLAN, SHAPE, Teller, begin, seam, train_from, truth
 from tests.data.corpora import ListSource, interleaved
+from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from tests.training.toy import cycles, toy_store
 from userdp.data.prepare import append_records
@@ -52,7 +53,7 @@ def moved(life: Path, run: str, how: str, tmp_path: Path) -> tuple[Path, Path]:
     return store, model
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", fast_then_slow(HOW))
 @seam("a base model that an earlier run over the same people released costs nothing")
 def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_path, how):
     """Six private steps on the released model of an earlier run of six, over the same people.
@@ -68,6 +69,7 @@ def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_pat
     assert epsilon >= truth(delta, steps=2 * PLAN.steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 @seam("a base model that was trained on the same people without privacy costs nothing")
 def test_a_model_on_top_of_one_without_privacy_claims_nothing(life, tmp_path, how):

@@ -41,6 +41,7 @@ def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: 
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [(), ("--population", 1000)], ids=["ledger", "by hand"])
 @seam("a run does not claim the DP releases that its constants came from")
 def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path, declared):
@@ -60,6 +61,7 @@ def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path
     assert tell.of_model(run)[0] >= everything - 1e-9
 
 
+@pytest.mark.slow
 @seam("a count that was released under DP is called declared")
 def test_a_released_count_is_not_called_declared(store, tmp_path):
     """The population of the plan is the answer of ``stats --epsilon 1``: a look at the data.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.claim.lives import PLAN, Teller, begin, copied, seam, truth
+from tests.speed import fast_then_slow
 from userdp.ledger import StoreLedger
 
 
+@pytest.mark.slow
 def test_a_stopped_run_that_was_not_copied_goes_on_at_the_price_of_its_plan(store, tmp_path):
     """The honest life beside the seams: what they ask to be refused is not this."""
     tell = Teller()
@@ -18,7 +20,9 @@ def test_a_stopped_run_that_was_not_copied_goes_on_at_the_price_of_its_plan(stor
 
 
 @pytest.mark.parametrize(
-    ("copies", "checkpoint_every"), [(2, 100), (2, 1), (3, 1)], ids=["two", "saved", "three"]
+    ("copies", "checkpoint_every"),
+    fast_then_slow([(2, 100), (2, 1), (3, 1)]),
+    ids=["two", "saved", "three"],
 )
 @seam("every copy of a run folder goes on at the price of one")
 def test_copies_of_an_unfinished_run_are_not_all_resumed_for_one_charge(
@@ -42,6 +46,7 @@ def test_copies_of_an_unfinished_run_are_not_all_resumed_for_one_charge(
     assert epsilon >= truth(delta, steps=3 + 3 * resumed)
 
 
+@pytest.mark.slow
 @seam("a run ledger that was put back is believed")
 def test_a_runs_ledger_that_was_put_back_gives_no_more_steps(store, tmp_path):
     """RUN/ledger.jsonl is kept at one attempt, and put back after five, with all else left as is.
@@ -61,6 +66,7 @@ def test_a_runs_ledger_that_was_put_back_gives_no_more_steps(store, tmp_path):
         assert status != 0 or epsilon >= truth(delta, steps=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["put back", "deleted"])
 @seam("a store's ledger that was put back or deleted is believed")
 def test_a_stores_ledger_that_was_put_back_does_not_forget_a_run(store, tmp_path, how):

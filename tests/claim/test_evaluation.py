@@ -37,6 +37,7 @@ def test_the_loss_of_a_model_without_privacy_is_not_released_as_dp(store, tmp_pa
     assert released(tell, run, store) == math.inf
 
 
+@pytest.mark.slow
 @seam("evaluate --epsilon releases the losses of a private selection's losing trials")
 def test_the_loss_of_a_losing_trial_is_not_released(selection):
     """A private selection pays for its winner alone; ``evaluate --epsilon 1`` on a losing trial.

@@ -63,6 +63,7 @@ def without(silos: list[Counter], letter: str) -> list[Counter]:
     return [Counter({item: n for item, n in silo.items() if item[0] != who}) for silo in silos]
 
 
+@pytest.mark.slow
 def test_a_federation_that_somebody_stopped_claims_its_whole_plan(tmp_path):
     """Two rounds are planned; after the first, somebody who sees the model stops the federation.
 
@@ -102,6 +103,7 @@ def test_one_persons_absence_moves_nobody_elses_items_between_silos(tmp_path):
     assert moved_by_an_absence(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_broken_twin_one_stream_of_coins_for_everybody_is_caught(tmp_path, monkeypatch):
     def streamed(user, records, *, silos, most, seed=0, alpha=None):
         return coins.integers(silos, size=records)
@@ -111,6 +113,7 @@ def test_broken_twin_one_stream_of_coins_for_everybody_is_caught(tmp_path, monke
     assert moved_by_an_absence(tmp_path) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2])
 def test_a_subject_in_more_silos_than_declared_costs_what_it_costs(tmp_path, bound):
     """``--silos-per-subject 1`` (or 2), where everybody has items for all four silos.

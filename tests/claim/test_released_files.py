@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.claim.lives import PLAN, Teller, begin, copied, seam
+from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.data.store import UserStore
 from userdp.files import write_json
@@ -51,7 +52,7 @@ def swap(run: Path, honest: Path) -> None:
     shutil.copyfile(honest / "other" / "model" / name, run / "model" / name)
 
 
-@pytest.mark.parametrize("command", ["report", "card", "generate"])
+@pytest.mark.parametrize("command", fast_then_slow(["report", "card", "generate"]))
 @seam("nobody compares the released weights with those of the run")
 def test_swapped_weights_have_no_claim(run, honest, command):
     """RUN/model/model.safetensors is replaced by the weights of another training.

@@ -26,6 +26,7 @@ def by_hand(tell: Teller, arguments: Sequence[str], run: Path) -> bool:
     return status == 0 and tell.epsilon(store) == before
 
 
+@pytest.mark.slow
 @seam("--trial-of trains as many models as one likes for one selection")
 def test_no_trial_runs_outside_of_the_slots_that_were_drawn(selection, tmp_path):
     """The command of a trial is repeated by hand after the sweep, with an --out of its own.
@@ -37,6 +38,7 @@ def test_no_trial_runs_outside_of_the_slots_that_were_drawn(selection, tmp_path)
     assert not by_hand(Teller(), selection.commands[0], tmp_path / "one-more")
 
 
+@pytest.mark.slow
 @seam("a selection that drew two trials lets three of them be trained")
 def test_no_more_trials_run_than_the_selection_drew(
     store, finished_selection, tmp_path, monkeypatch
@@ -54,6 +56,7 @@ def test_no_more_trials_run_than_the_selection_drew(
     assert sum(free) <= 2
 
 
+@pytest.mark.slow
 @seam("a trial that is taken away is trained anew for nothing")
 def test_the_slot_of_a_trial_is_used_once(selection):
     """A trial is looked at, its folder and its score are removed, and the sweep is resumed.
@@ -76,6 +79,7 @@ def test_the_slot_of_a_trial_is_used_once(selection):
     assert tell.epsilon(selection.store.path) != before or not again.calls
 
 
+@pytest.mark.slow
 @seam("the winner's files keep the times of its trial")
 def test_the_winners_folder_does_not_tell_which_trial_it_was(selection):
     """Two trials of an hour each; the winner's files are copied with their times.

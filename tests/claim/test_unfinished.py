@@ -20,6 +20,7 @@ def test_a_run_that_somebody_stopped_claims_its_whole_plan(store, tmp_path):
     assert epsilon >= truth(delta, steps=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [1, 3], ids=["no attempt", "two attempts"])
 @seam("a ledger whose last lines are missing is believed")
 def test_a_cut_ledger_of_a_finished_run_lowers_no_claim(store, tmp_path, kept):

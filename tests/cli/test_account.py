@@ -11,6 +11,7 @@ import pytest
 
 from tests.plans import changed_plan
 from tests.reporting.conftest import examples_plan, run_maker, users_plan
+from tests.speed import fast_then_slow
 from userdp.accounting import Accountant
 from userdp.accounting.accountants import epsilon_by
 from userdp.cli.app import run as userdp
@@ -101,7 +102,7 @@ def require_all_heard(
 KINDS = ["uls", "els", "group privacy", "fixed graph", "plain", "interrupted", "one run"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "two runs", "query"])
+@pytest.mark.parametrize("kind", fast_then_slow([*KINDS, "two runs", "query"]))
 def test_no_option_is_ignored_beside_a_ledger(kind: str, places, capsys) -> None:
     answered = require_all_heard(capsys, ["--ledger", str(places[kind])], TOGGLES)
     assert answered >= {"plain": 2, "two runs": 2, "query": 1}.get(kind, 4)
@@ -110,7 +111,9 @@ def test_no_option_is_ignored_beside_a_ledger(kind: str, places, capsys) -> None
             assert said(capsys, ["account", "--ledger", str(places[kind]), option, value]) is None
 
 
-@pytest.mark.parametrize("base", [USERS, EXAMPLES, BATCH], ids=["users", "examples", "batch"])
+@pytest.mark.parametrize(
+    "base", fast_then_slow([USERS, EXAMPLES, BATCH]), ids=["users", "examples", "batch"]
+)
 def test_no_option_is_ignored_beside_a_mechanism(base, capsys) -> None:
     whole = [*base, "--noise-multiplier", "3"]
     toggles = TOGGLES[:3] if base is not BATCH else TOGGLES[:1] + TOGGLES[2:3]  # a slow curve

@@ -26,6 +26,7 @@ def userdp(capsys, *arguments: str) -> tuple[int, str, str]:
     return status, captured.out, captured.err
 
 
+@pytest.mark.slow
 def test_the_claim_is_proven_beside_the_epsilon(capsys):
     status, out, _ = userdp(capsys, "account", *MECHANISM, "--delta", "1e-6", "--proof", "--json")
     result = json.loads(out)
@@ -62,6 +63,7 @@ def test_a_contradicted_accountant_ends_in_a_loud_error(capsys, monkeypatch):
     assert "the proof contradicts the accountant" in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_a_looser_accountant_is_proven_at_its_own_epsilon(capsys):
     options = ["--delta", "1e-6", "--accountant", "rdp", "--proof", "--json"]
     status, out, _ = userdp(capsys, "account", *MECHANISM, *options)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from userdp.cli.app import build_app, run
 from userdp.ledger import StoreLedger
 
@@ -28,7 +29,8 @@ def userdp(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["account", "--help"], ["plan", "--help"], ["train", "--help"]]
+    "arguments",
+    fast_then_slow([["--help"], ["account", "--help"], ["plan", "--help"], ["train", "--help"]]),
 )
 def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run(
@@ -38,6 +40,7 @@ def test_help_imports_nothing_heavy(arguments):
     assert "Usage: userdp" in done.stdout
 
 
+@pytest.mark.slow
 def test_account_imports_neither_torch_nor_transformers():
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED, "account", *ULS, "--json"],
@@ -50,6 +53,7 @@ def test_account_imports_neither_torch_nor_transformers():
     assert json.loads(done.stdout)["accountant"]
 
 
+@pytest.mark.slow
 def test_every_commands_help_ends_in_a_command_one_can_run(capsys):
     for name in build_app().resolved_commands():
         if name.startswith("-"):

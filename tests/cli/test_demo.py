@@ -46,6 +46,7 @@ def result(place: Path) -> dict[str, Any]:
     return run_demo(TINY, place)
 
 
+@pytest.mark.slow
 def test_every_stage_leaves_what_it_says(place: Path, result: dict[str, Any]) -> None:
     assert {path.name for path in place.iterdir()} == {
         "store", "uls", "els", "report.html", "report-public.html", "demo.json"
@@ -58,6 +59,7 @@ def test_every_stage_leaves_what_it_says(place: Path, result: dict[str, Any]) ->
     assert all(versions.values())
 
 
+@pytest.mark.slow
 def test_the_printed_epsilon_is_what_account_says_of_the_ledger(
     result: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,12 +78,14 @@ def test_the_printed_epsilon_is_what_account_says_of_the_ledger(
     assert result["report"] in text
 
 
+@pytest.mark.slow
 def test_both_start_from_the_same_model(result: dict[str, Any]) -> None:
     uls, els = result["runs"]
     assert uls["loss_before"] == els["loss_before"]
     assert uls["loss_after"] != els["loss_after"]
 
 
+@pytest.mark.slow
 def test_the_reports_show_both_runs(place: Path, result: dict[str, Any]) -> None:
     page = (place / "report.html").read_text(encoding="utf-8")
     public = (place / "report-public.html").read_text(encoding="utf-8")
@@ -92,6 +96,7 @@ def test_the_reports_show_both_runs(place: Path, result: dict[str, Any]) -> None
     assert "<svg" not in public
 
 
+@pytest.mark.slow
 def test_an_earlier_demo_is_replaced_only_when_asked_and_nothing_else_ever(
     place: Path, result: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

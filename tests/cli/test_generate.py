@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train  # noqa: F401
+from tests.speed import fast_then_slow
 from userdp.cli.app import run as userdp
 from userdp.ledger import claim
 from userdp.training.generation import GenerateConfig, TextGenerator
@@ -40,6 +41,7 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys
     assert userdp(["prepare", str(out), "--user-field", "text", "--out", str(tmp_path / "s")]) == 0
 
 
+@pytest.mark.slow
 def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_path):  # noqa: F811
     plain = tmp_path / "plain"
     options = ["--privacy", "none", "--steps", "300", "--batch-size", "8"]
@@ -67,6 +69,7 @@ def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
     assert together == alone
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_and_its_absence_does_not(run):
     def sampled(seed):
         generator = TextGenerator(run, GenerateConfig(prompt=("w1",), max_tokens=6, seed=seed))
@@ -78,13 +81,16 @@ def test_a_seed_repeats_and_its_absence_does_not(run):
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [
-        (["--temperature", "0"], "temperature"),
-        (["--top-p", "nan"], "top_p"),
-        (["--records", "0"], "count"),
-        (["--prompt", " ".join(f"w{n}" for n in range(20))], "context"),
-        (["--out", "nowhere/a.jsonl"], "no folder"),
-    ],
+    fast_then_slow(
+        [
+            (["--temperature", "0"], "temperature"),
+            (["--top-p", "nan"], "top_p"),
+            (["--records", "0"], "count"),
+            (["--prompt", " ".join(f"w{n}" for n in range(20))], "context"),
+            (["--out", "nowhere/a.jsonl"], "no folder"),
+        ],
+        fast=2,
+    ),
 )
 def test_bad_use_says_what_and_writes_nothing(run, capsys, options, says):
     status, _, error = generate(capsys, run, *options)

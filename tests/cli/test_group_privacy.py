@@ -39,6 +39,7 @@ def told(capsys, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lemma"),
     [("group-privacy", Conversion.BEST), ("group-privacy-vadhan", Conversion.VADHAN)],
@@ -69,6 +70,7 @@ def test_the_ledger_claims_by_the_lemma_and_the_report_tells_how(
     assert "--group-size 5" in page
 
 
+@pytest.mark.slow
 def test_a_run_whose_noise_is_that_of_the_mixture_claims_more_by_the_lemma(
     store, tmp_path, capsys
 ) -> None:

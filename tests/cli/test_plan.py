@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import ListSource, interleaved
-from tests.planning.conftest import synthetic_norms
+from tests.planning.conftest import share_noise_tables, synthetic_norms
 from tests.plans import as_plan
+from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, cycles
 from userdp.cli.app import run as userdp
@@ -47,9 +48,13 @@ def norms(tmp_path) -> Path:
     return tmp_path / "norms.json"
 
 
-@pytest.fixture(autouse=True)
-def _few_steps_tried(monkeypatch):
-    monkeypatch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
+@pytest.fixture(autouse=True, scope="module")
+def _less_to_calibrate():
+    """T alone, and one table of σ per budget for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("userdp.planning.planner._STEP_FACTORS", (1,))
+        share_noise_tables(patch)
+        yield
 
 
 def plan(store: Path, *options: str, **changes: str | None) -> int:
@@ -72,6 +77,7 @@ def plan(store: Path, *options: str, **changes: str | None) -> int:
     return userdp(["plan", str(store), *flags, *options])
 
 
+@pytest.mark.slow
 def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
     store, norms, tmp_path, capsys
 ):
@@ -112,6 +118,7 @@ def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
     assert all(assumption.key != "plan-basis" for assumption in assumptions_of([facts]))
 
 
+@pytest.mark.slow
 def test_dp_answers_are_taken_from_the_ledger_and_paid_from_the_total(store, norms, capsys):
     ledger = StoreLedger(store)
     for query_id, name, epsilon, value in (
@@ -178,6 +185,7 @@ def test_no_population_is_known_until_somebody_says_it(store, norms, capsys):
     assert not (store.parent / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_what_is_not_private_is_said_in_plan_warning_and_report(store, norms, tmp_path, capsys):
     synthetic_norms(most=4, source=NormSource.NON_PRIVATE).save(norms)
     assert plan(store, budget="8", steps="3") == 0
@@ -222,6 +230,7 @@ def test_a_plan_reads_no_count_of_the_store(store, norms, tmp_path, capsys, monk
     assert plans[0] == plans[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan.svg", "plan.html"])
 def test_a_drawing_of_a_plan_is_as_private_as_the_plan_file(store, norms, tmp_path, name):
     exact = {"population": None, "most_noise": "1", "plot": str(tmp_path / name)}
@@ -233,7 +242,7 @@ def test_a_drawing_of_a_plan_is_as_private_as_the_plan_file(store, norms, tmp_pa
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("name", ["plan.png", "plan.html"])
+@pytest.mark.parametrize("name", fast_then_slow(["plan.png", "plan.html"]))
 def test_the_candidates_are_printed_and_drawn(store, norms, tmp_path, capsys, name):
     assert plan(store, plot=str(tmp_path / name), median_examples="3") == 0
     printed = capsys.readouterr().out
@@ -251,7 +260,9 @@ def test_the_candidates_are_printed_and_drawn(store, norms, tmp_path, capsys, na
         ({"norms": "nowhere.json"}, "nowhere.json"),
         ({"model": "bundled"}, "exactly one of --norms"),
         ({"epsilon": "nan"}, "epsilon"),
-        ({"epsilon": "0.01", "budget": "8"}, "the nearest that would do"),
+        pytest.param(
+            {"epsilon": "0.01", "budget": "8"}, "the nearest that would do", marks=pytest.mark.slow
+        ),
         ({"delta": "1"}, "delta"),
         ({"budget": "0.5"}, "budget"),
         ({"budget": "nan"}, "budget"),
@@ -276,6 +287,7 @@ def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_planning_imports_neither_torch_nor_transformers(store, norms, tmp_path):
     code = (
         "import sys; from userdp.cli.app import run; status = run(sys.argv[1:]); "
@@ -290,6 +302,7 @@ def test_planning_imports_neither_torch_nor_transformers(store, norms, tmp_path)
     assert done.stderr.strip().endswith("[]")
 
 
+@pytest.mark.slow
 def test_a_model_is_probed_where_no_norms_are_given(store, tmp_path, capsys):
     assert plan(store, "--json", norms=None, model="bundled", most_noise="1") == 0
     values = json.loads(capsys.readouterr().out)

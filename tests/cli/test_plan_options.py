@@ -74,6 +74,7 @@ def test_a_run_without_privacy_clips_by_no_plan(options):
         build_plain_plan(PlanOptions(steps=3, batch_size=8, **options))
 
 
+@pytest.mark.slow
 def test_a_run_from_the_command_line_is_claimed_at_its_noise_multiplier(store, tmp_path, capsys):
     options = ["--clip-quantile", "0.5", "--clip-form", "normalized", "--optimizer", "adam-bc"]
     assert train(store, tmp_path / "run", *PLAN, *MODEL, *options, "--json") == 0

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import REAL_DATA, corpus, write_jsonl
+from tests.speed import fast_then_slow
 from userdp.cli.app import run
 from userdp.data import format as layout
 from userdp.data.store import UserStore
@@ -161,7 +162,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("size", [0, 4_096, 20_000, 110_000, 290_000])
+@pytest.mark.parametrize("size", fast_then_slow([0, 4_096, 20_000, 110_000, 290_000]))
 def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, capsys, size):
     source, out = mail(tmp_path / "mail.jsonl", users=400), tmp_path / "store"
     assert userdp(capsys, "prepare", mail(tmp_path / "old.jsonl"), "--out", out)[0] == 0
@@ -181,6 +182,7 @@ def test_a_full_disk_is_a_failure_that_leaves_the_old_store(tmp_path, capsys, si
     assert UserStore.open(out).meta.store_id == identity
 
 
+@pytest.mark.slow
 def test_without_the_limit_the_same_call_succeeds(tmp_path):
     arguments = ["prepare", str(mail(tmp_path / "m.jsonl", 400)), "--out", str(tmp_path / "store")]
     done = subprocess.run(
@@ -189,6 +191,7 @@ def test_without_the_limit_the_same_call_succeeds(tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_kill_at_random_moments_leaves_the_old_store_or_the_new(tmp_path, capsys):
     source, out = mail(tmp_path / "mail.jsonl", users=200), tmp_path / "store"
     assert userdp(capsys, "prepare", mail(tmp_path / "old.jsonl"), "--out", out)[0] == 0
@@ -203,6 +206,7 @@ def test_kill_at_random_moments_leaves_the_old_store_or_the_new(tmp_path, capsys
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mail.jsonl", "old.jsonl", "store"]
 
 
+@pytest.mark.slow
 def test_prepare_and_stats_import_neither_torch_nor_transformers(tmp_path):
     source = mail(tmp_path / "mail.jsonl")
     script = (

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
@@ -53,7 +54,7 @@ def plain_medians(folder: Path, split: Split, grid: tuple[int, ...]) -> list[flo
     return [float(np.median(norms)) for _ in grid]
 
 
-@pytest.mark.parametrize("source", ["held-out-users", "public", "non-private"])
+@pytest.mark.parametrize("source", fast_then_slow(["held-out-users", "public", "non-private"]))
 def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, capsys, source) -> None:
     out = tmp_path / "norms.json"
     assert probe(folder, out, "--source", source, "--max-group-size", "64", "--json") == 0
@@ -70,6 +71,7 @@ def test_the_largest_group_is_every_users_whole_gradient(folder, tmp_path, capsy
     assert mode == (0o644 if source == "public" else 0o600)
 
 
+@pytest.mark.slow
 def test_means_over_more_examples_are_shorter(folder) -> None:
     from userdp.training.config import TrainConfig
 
@@ -105,6 +107,7 @@ def test_bad_numbers_leave_no_file(folder, tmp_path, capsys, options) -> None:
     assert not (tmp_path / "norms.json").exists()
 
 
+@pytest.mark.slow
 def test_what_the_norms_are_is_said(folder, tmp_path, capsys) -> None:
     assert probe(folder, tmp_path / "norms.json", "--source", "non-private") == 0
     found = capsys.readouterr()
@@ -124,6 +127,7 @@ def charged(folder, tmp_path) -> Path:
 RELEASE = ["--source", "dp-release", "--users", "100", "--max-group-size", "2"]
 
 
+@pytest.mark.slow
 def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path, capsys) -> None:
     out = tmp_path / "norms.json"
     price = ["--population", "100", "--epsilon", "200"]
@@ -144,6 +148,7 @@ def test_a_release_is_charged_and_near_where_epsilon_is_large(charged, tmp_path,
     assert norms.example_norm == norms.user_norm(1)
 
 
+@pytest.mark.slow
 def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, tmp_path, monkeypatch) -> None:
     """Each user's coin is their own: nobody's presence moves who else is measured."""
     seen = []

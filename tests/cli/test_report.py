@@ -17,6 +17,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     return run_maker(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_page_and_the_json_say_the_same_epsilon_as_account(
     make_run: MakeRun,
     tmp_path: Path,

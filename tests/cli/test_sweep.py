@@ -69,6 +69,7 @@ def test_nothing_to_resume_and_no_plan_are_refused(place, capsys):
     assert not (place / "sweep").exists()
 
 
+@pytest.mark.slow
 def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
     place, tmp_path, capsys, monkeypatch
 ):

@@ -77,6 +77,7 @@ def test_the_engine_asked_for_stands_in_the_runs_configuration(store, tmp_path, 
     assert RunFolder(tmp_path / "run").read_train()["engine"] == "reference"
 
 
+@pytest.mark.slow
 def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
     plan = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
     plan.save(tmp_path / "plan.json")
@@ -158,6 +159,7 @@ def test_a_finished_run_is_not_resumed(store, tmp_path, capsys):
     assert attempts(tmp_path / "run") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("most_bytes", "what"), [(100, ""), (1500, ".jsonl"), (20_000, "checkpoint")]
 )

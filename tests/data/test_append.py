@@ -168,6 +168,7 @@ KILLS = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_a_kill_while_appending_leaves_the_old_store_or_the_new_one(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", KILLS, str(tmp_path / "store")],

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.data import fuzz
+from tests.speed import fast_then_slow
 from userdp.data.grouping import Grouping
 
 INPUTS = int(os.environ.get("USERDP_FUZZ_INPUTS", "10000"))
@@ -54,8 +55,9 @@ def sound(seed: int) -> bool:
     return True
 
 
-def test_some_inputs_are_stored_or_refused_and_leave_nothing_partial():
-    seen = Counter(in_folder(lambda folder, s=s: fuzz.outcome(s, folder)) for s in range(60))
+@pytest.mark.parametrize("seeds", fast_then_slow([range(12), range(12, 60)]), ids=str)
+def test_some_inputs_are_stored_or_refused_and_leave_nothing_partial(seeds):
+    seen = Counter(in_folder(lambda folder, s=s: fuzz.outcome(s, folder)) for s in seeds)
     assert set(seen) == {"stored", "refused"}
 
 

@@ -84,6 +84,7 @@ def test_an_append_counts_new_users_against_old_ones(tmp_path):
     assert meta.totals["near_colliding_users"] == 2
 
 
+@pytest.mark.slow
 def test_spark_counts_the_same(tmp_path):
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
     if shutil.which("java") is None:

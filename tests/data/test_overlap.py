@@ -43,6 +43,7 @@ def edited(original: str, changes: int, seed: int = 0) -> str:
 PRIVATE = [text(n) for n in range(60)]
 
 
+@pytest.mark.slow
 def test_near_duplicates_go_and_others_stay_by_the_exact_similarity():
     private = PrivateTexts(PRIVATE, RULES)
     public = [text(1000 + n) for n in range(40)]

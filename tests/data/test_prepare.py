@@ -220,6 +220,7 @@ def test_invariant_11_preprocessing_is_per_user(tmp_path):
     assert others_that_change(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
     class ByIndex(prepare_module.Examples):
         users = 0
@@ -233,6 +234,7 @@ def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
     assert others_that_change(tmp_path)
 
 
+@pytest.mark.slow
 def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_path, monkeypatch):
     class OneGenerator(prepare_module.Examples):
         def __init__(self, *arguments, **options):
@@ -248,6 +250,7 @@ def test_invariant_11_catches_records_split_by_one_generator_for_everybody(tmp_p
     assert others_that_change(tmp_path)
 
 
+@pytest.mark.slow
 def test_invariant_11_catches_deduplication_across_users(tmp_path):
     texts = {
         f"user{number:02d}".encode(): ["mine", *(f"letter {number % 6}.{k}" for k in range(5))]
@@ -297,6 +300,7 @@ def test_nothing_to_store_is_bad_use_and_leaves_nothing(tmp_path):
 # Real text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "users"), [("commits.jsonl.gz", 1642), ("shakespeare.jsonl.gz", 1413)]
 )

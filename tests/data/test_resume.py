@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpora import corpus
+from tests.speed import fast_then_slow
 from userdp.data import checkpoints
 from userdp.data import format as layout
 from userdp.data.grouping import Grouping
@@ -107,7 +108,7 @@ def reads(monkeypatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize(("moment", "number", "goes_on"), MOMENTS)
+@pytest.mark.parametrize(("moment", "number", "goes_on"), fast_then_slow(MOMENTS))
 def test_a_killed_prepare_goes_on_and_writes_the_same_store(
     tmp_path, reads, moment, number, goes_on
 ):
@@ -128,7 +129,8 @@ def test_a_killed_prepare_goes_on_and_writes_the_same_store(
     assert [entry.name for entry in out.parent.iterdir()] == ["store"]
 
 
-@pytest.mark.parametrize(("moment", "number", "goes_on"), MOMENTS)
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "number", "goes_on"), fast_then_slow(MOMENTS))
 def test_a_killed_append_leaves_the_old_store_goes_on_and_writes_the_same(
     tmp_path, reads, moment, number, goes_on
 ):
@@ -153,6 +155,7 @@ def test_a_killed_append_leaves_the_old_store_goes_on_and_writes_the_same(
     assert names == {layout.segment_name(number) for number in range(meta.segments)}
 
 
+@pytest.mark.slow
 def test_a_killed_append_is_not_gone_on_with_on_a_store_that_changed(tmp_path, reads):
     path, more, other = source_file(tmp_path), tmp_path / "more.jsonl", tmp_path / "other.jsonl"
     more.write_text(path.read_text().replace("user00", "late0"))
@@ -167,6 +170,7 @@ def test_a_killed_append_is_not_gone_on_with_on_a_store_that_changed(tmp_path, r
     assert verify_store(out).ok
 
 
+@pytest.mark.slow
 def test_finished_segments_are_kept_and_records_in_them_not_tokenized_again(tmp_path, monkeypatch):
     path, out = source_file(tmp_path), tmp_path / "store"
     whole = prepare(path, tmp_path / "whole")
@@ -185,7 +189,8 @@ def test_finished_segments_are_kept_and_records_in_them_not_tokenized_again(tmp_
     assert 0 < sum(tokenized) < whole.totals["records_stored"]
 
 
-@pytest.mark.parametrize("change", ["seq_len", "file", "boot", "damage"])
+@pytest.mark.slow
+@pytest.mark.parametrize("change", fast_then_slow(["seq_len", "file", "boot", "damage"]))
 def test_anything_else_begins_from_the_start(tmp_path, reads, monkeypatch, change):
     path = source_file(tmp_path)
     (tmp_path / "place").mkdir()
@@ -209,6 +214,7 @@ def test_anything_else_begins_from_the_start(tmp_path, reads, monkeypatch, chang
     assert [entry.name for entry in out.parent.iterdir()] == ["store"]
 
 
+@pytest.mark.slow
 def test_books_taken_up_twice_are_caught(tmp_path, monkeypatch):
     """The twin: a run that goes on without knowing what is done."""
     path, out = source_file(tmp_path), tmp_path / "store"

@@ -115,6 +115,7 @@ def test_a_selector_gives_each_user_at_most_g_rows_of_its_own(split, scores, str
     assert len(selector.select([], np.random.default_rng(1)).rows) == 0
 
 
+@pytest.mark.slow
 def test_random_rows_change_with_the_step_and_cover_all(split):
     user = int(np.argmax(split.counts))
     count = int(split.counts[user])

@@ -57,6 +57,7 @@ def hash_of(source: Path, out: Path, engine: str, **options: object) -> str:
     return meta.content_sha256
 
 
+@pytest.mark.slow
 def test_records_come_out_sorted_by_user_bytes_and_order(session, tmp_path, monkeypatch):
     """Bytes are compared as unsigned numbers, places as numbers, and nothing is lost."""
     users = [b"\xff", b"\x7f", b"\x80", b"a", b"a\x00", b"ab", b"", "日本".encode()]
@@ -81,12 +82,14 @@ def test_records_come_out_sorted_by_user_bytes_and_order(session, tmp_path, monk
         assert [record for batch in again.batches() for record in batch] == expected
 
 
+@pytest.mark.slow
 def test_no_records_make_no_batches(session, tmp_path):
     with SparkGrouping(tmp_path) as grouping:
         assert grouping.add([]) == 0
         assert list(grouping.batches()) == []
 
 
+@pytest.mark.slow
 def test_the_store_has_the_same_content_hash_wherever_it_lies(session, tmp_path):
     """Also where Spark would see an escape or a pattern in the path."""
     source = write_corpus(tmp_path, 60)
@@ -94,6 +97,7 @@ def test_the_store_has_the_same_content_hash_wherever_it_lies(session, tmp_path)
     assert hash_of(source, tmp_path / "a %20 [s]tore{1}*?", "spark") == expected
 
 
+@pytest.mark.slow
 def test_twin_an_engine_that_sorts_otherwise_gives_another_hash(session, tmp_path, monkeypatch):
     source = write_corpus(tmp_path, 60)
     expected = hash_of(source, tmp_path / "duckdb", "duckdb")
@@ -103,7 +107,8 @@ def test_twin_an_engine_that_sorts_otherwise_gives_another_hash(session, tmp_pat
     assert hash_of(source, tmp_path / "spark", "spark") != expected
 
 
-@pytest.mark.parametrize("name", ["shakespeare", pytest.param("commits", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shakespeare", "commits"])
 def test_real_records_give_the_same_content_hash(session, tmp_path, name):
     source = REAL_DATA / f"{name}.jsonl.gz"
     if not source.exists():
@@ -112,6 +117,7 @@ def test_real_records_give_the_same_content_hash(session, tmp_path, name):
     assert hashes["duckdb"] == hashes["spark"]
 
 
+@pytest.mark.slow
 def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
     source = write_corpus(tmp_path, 10)
     monkeypatch.setattr(spark_module, "_SORTED", "SELECT nothing FROM {records}")
@@ -120,6 +126,7 @@ def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_kill_after_sorting_is_gone_on_with_and_spark_does_not_run_again(
     session, tmp_path, monkeypatch
 ):
@@ -182,7 +189,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("killed", ["userdp", pytest.param("Spark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["userdp", "Spark"])
 def test_a_killed_spark_job_leaves_no_store(tmp_path, killed):
     """By SIGKILL, as soon as Spark runs; then the same command makes the store."""
     source = write_corpus(tmp_path, 40)

@@ -66,7 +66,9 @@ def test_gather_returns_each_example_of_each_user(stores):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_gather_follows_any_order_and_repetition(stores, data):

@@ -109,6 +109,7 @@ def test_a_kill_at_any_moment_leaves_no_store_or_the_whole_one(tmp_path):
     assert all(clean == "clean" for *_, clean in states)
 
 
+@pytest.mark.slow
 def test_a_kill_while_overwriting_leaves_the_old_store_none_or_the_new_one(tmp_path):
     states = kills(tmp_path, old=True)
     assert {state for _, state, _, _ in states} <= {"token 1", "none", "token 2"}
@@ -118,6 +119,7 @@ def test_a_kill_while_overwriting_leaves_the_old_store_none_or_the_new_one(tmp_p
     assert all(clean == "clean" for *_, clean in states)
 
 
+@pytest.mark.slow
 def test_a_writer_that_writes_in_place_is_caught(tmp_path):
     states = kills(tmp_path, old=True, in_place=True)
     assert any(state.startswith("broken") for _, state, _, _ in states)

@@ -11,6 +11,7 @@ import pytest
 from scipy import optimize, stats
 
 from tests.federated.plans import PRIVATE, constants, plan
+from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
 from userdp.codec import decode, encode
 from userdp.data.selection import fixed_selection
@@ -70,7 +71,7 @@ def test_one_step_is_the_mixture_of_the_table_by_quadrature(algorithm):
         assert mechanism.delta(epsilon).upper == pytest.approx(truth, rel=1e-5, abs=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", PRIVATE)
+@pytest.mark.parametrize("algorithm", fast_then_slow(PRIVATE))
 def test_many_steps_agree_with_dp_accounting(algorithm):
     pytest.importorskip("dp_accounting")
     from dp_accounting import dp_event

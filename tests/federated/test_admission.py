@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from tests.federated.plans import CNN, FACTS, plan
 from tests.federated.toys import image, images, store_of
+from tests.speed import fast_then_slow
 from userdp.data.records import Record
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
@@ -54,7 +55,7 @@ def answer(folder, made):
     return {name: (array.shape, bool(np.isfinite(array).all())) for name, array in update.items()}
 
 
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", fast_then_slow(list(ALGORITHMS)))
 def test_a_bad_label_shows_in_nothing_that_a_silo_answers(tmp_path, algorithm):
     data = images(6, seed=1, least=5)
     made = plan(algorithm=algorithm, sampling_probability=1.0, group_size=9)

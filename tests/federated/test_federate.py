@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.speed import fast_then_slow
 from userdp.cli.app import run as userdp
 from userdp.federated.algorithms import ALGORITHMS
 from userdp.federated.simulation import claim_of
@@ -39,7 +40,7 @@ TEXT = ["--seq-len", "16", *NEW, "--batch-size", "5"]
 DECLARED = ["--items-per-silo", "40", "--subjects-per-silo", "10"]
 
 
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", fast_then_slow(list(ALGORITHMS)))
 def test_every_algorithm_trains_on_text_and_claims_what_its_ledgers_say(
     play, tmp_path, capsys, algorithm
 ):

@@ -162,6 +162,7 @@ def test_broken_twin_a_silo_that_also_sends_a_count_is_caught(tmp_path):
     assert all(contents(r) != {ARRAYS: "ArrayRecord"} for r in trained)
 
 
+@pytest.mark.slow
 def test_a_silo_that_fails_in_a_round_leaves_the_run_going(tmp_path):
     made = plan(rounds=3)
     folder = federation(tmp_path, made)
@@ -172,6 +173,7 @@ def test_a_silo_that_fails_in_a_round_leaves_the_run_going(tmp_path):
     assert found.guarantee == made.guarantee()  # whether it failed may depend on what it held
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_goes_on_after_its_last_saved_round(tmp_path, monkeypatch):
     made = plan(rounds=3)
     folder = federation(tmp_path, made)
@@ -192,6 +194,7 @@ def test_a_server_that_restarts_goes_on_after_its_last_saved_round(tmp_path, mon
     assert claim_of(folder).complete  # round 2 was charged once
 
 
+@pytest.mark.slow
 def test_bad_labels_and_subjects_over_the_cap_in_one_silo_are_seen_by_nobody(tmp_path):
     """Every silo says hello and answers every round, as if those items were not there."""
     made = plan(sampling_probability=1.0)
@@ -224,12 +227,14 @@ def _entries(folder, index):
     return read_entries(path) if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_silo_that_never_comes_is_told_at_the_start(tmp_path):
     folder = federation(tmp_path, plan())
     with pytest.raises(FailureError, match="2 of 3 silos came"):
         run(folder, HereGrid(folder, 3, silent={102}))
 
 
+@pytest.mark.slow
 def test_a_refusal_says_one_of_four_things(tmp_path):
     made = plan()
     folder = federation(tmp_path, made)
@@ -272,6 +277,7 @@ def test_in_this_process_the_same_steps_are_charged(tmp_path):
     assert (found.guarantee, found.steps) == (made.guarantee(), {0: 4, 1: 4, 2: 4})
 
 
+@pytest.mark.slow
 def test_a_silos_app_can_be_sent_to_another_process(tmp_path):
     """Flower's simulation engine pickles it; what it cannot pickle would wait for all silos."""
     cloudpickle = pytest.importorskip("ray.cloudpickle")

@@ -13,6 +13,7 @@ from benchmarks.lattice import candidates, float32_release, lattice_gain
 from tests.federated.plans import FACTS, PRIVATE
 from tests.federated.plans import plan as any_plan
 from tests.federated.toys import TOY, WIDTH, ZERO, items, silo, store_of
+from tests.speed import fast_then_slow
 from userdp.data.records import Record
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
@@ -106,7 +107,7 @@ def moved(folder, made, kind=Silo):
     )
 
 
-@pytest.mark.parametrize("algorithm", PRIVATE)
+@pytest.mark.parametrize("algorithm", fast_then_slow(PRIVATE))
 def test_invariant_3_a_subject_moves_a_round_by_at_most_its_sensitivity(tmp_path, algorithm):
     made = plan(1e-9, algorithm=algorithm, sampling_probability=1.0)
     assert moved(tmp_path, made) <= allowed(made) * (1 + 1e-6)
@@ -125,7 +126,7 @@ class DoesNotClip(Silo):
         return run
 
 
-@pytest.mark.parametrize("algorithm", PRIVATE)
+@pytest.mark.parametrize("algorithm", fast_then_slow(PRIVATE))
 def test_broken_twin_of_invariant_3_a_silo_that_does_not_clip_is_caught(tmp_path, algorithm):
     made = plan(1e-9, algorithm=algorithm, sampling_probability=1.0)
     assert moved(tmp_path, made, DoesNotClip) > 1.2 * allowed(made)

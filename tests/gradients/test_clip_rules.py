@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.speed import fast_then_slow
 from userdp.clip import ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
@@ -73,8 +74,8 @@ def by_hand(model: nn.Module, units: Rows, rule: ClipRule, bound: float) -> dict
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "llama"]))
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_every_engine_clips_by_the_rule_of_the_papers(
     name: str, family: str, rule: ClipRule, make_model: MakeModel
 ) -> None:
@@ -100,10 +101,10 @@ def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
     return max(distance(everybody, engine(units[:k] + units[k + 1 :])) for k in range(len(units)))
 
 
-@pytest.mark.parametrize("item", [None, 1.5])
+@pytest.mark.parametrize("item", fast_then_slow([None, 1.5]))
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["reference", "bookkeeping", "vmap"])
+@pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
+@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "vmap"]))
 def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
     name: str, dtype: torch.dtype, rule: ClipRule, item: float | None, make_model: MakeModel
 ) -> None:
@@ -138,7 +139,7 @@ def test_the_squares_of_the_split_add_up_to_the_square_of_the_clip_norm(
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("name", ["reference", "bookkeeping"])
+@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference"]))
 def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(
     name: str, rule: ClipRule, make_model: MakeModel
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.engines import tape
@@ -54,7 +55,9 @@ def apart(model: nn.Module, compiled: nn.Module, engine) -> float:
     )
 
 
-@pytest.mark.parametrize("name", ["auto", "bookkeeping", "lora", "reference", "vmap"])
+@pytest.mark.parametrize(
+    "name", fast_then_slow(["auto", "bookkeeping", "lora", "reference", "vmap"])
+)
 def test_an_engine_over_a_compiled_model_gives_the_same_sum(compiled, name):
     plain, wrapped = compiled
     engine = get_engine(name)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.influence import losses, models
 from benchmarks.influence.cases import renew, without
+from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
@@ -53,7 +54,7 @@ COUPLED: list[tuple[Callable[[], nn.Module], Loss]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES, fast=2))
 @pytest.mark.parametrize(("build", "loss"), COUPLED)
 def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(
     build: Callable[[], nn.Module], loss: Loss, name: str
@@ -66,9 +67,9 @@ def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(
     assert "own count of targets" in str(error.value.hint)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", fast_then_slow([False, True]))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("build", [models.gpt2, models.llama, models.qwen2])
+@pytest.mark.parametrize("build", fast_then_slow([models.gpt2, models.llama, models.qwen2]))
 def test_the_built_in_loss_is_accepted_in_every_precision_and_with_dropout(
     build: Callable[[], nn.Module], dtype: torch.dtype, masked: bool
 ) -> None:
@@ -145,7 +146,7 @@ def test_invariant_3_twin_without_the_question_the_padded_width_moves_everybody(
     assert moved > 1.5
 
 
-@pytest.mark.parametrize("engine", ["auto", "bookkeeping", "lora", "vmap"])
+@pytest.mark.parametrize("engine", fast_then_slow(["auto", "bookkeeping", "lora", "vmap"]))
 @pytest.mark.parametrize("many", [lambda ids: ids.shape[0] > 8, lambda ids: ids.shape[1] > 64])
 def test_invariant_3_another_branch_for_large_passes_is_refused(
     engine: str, many: Callable[[Tensor], bool]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.dropout.influence import build_model, build_rows
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.gradients.draws import Draws, draws_of, watching_draws
@@ -91,8 +92,8 @@ def test_an_order_of_the_rows_is_shared():
     assert draws_of(build_model("gpt2", rate=0.0), loss, UNITS) is Draws.SHARED
 
 
-@pytest.mark.parametrize("engine", ["bookkeeping", "lora", "vmap", "auto"])
-@pytest.mark.parametrize("coin", ["python", "numpy", "one number"])
+@pytest.mark.parametrize("engine", fast_then_slow(["bookkeeping", "lora", "vmap", "auto"]))
+@pytest.mark.parametrize("coin", fast_then_slow(["python", "numpy", "one number"]))
 def test_no_engine_lets_two_users_share_a_coin(engine, coin):
     """Each user is tossed for alone: gradients of equal users differ."""
     row = build_rows((1,))[0]
@@ -126,8 +127,8 @@ def test_twin_a_pass_with_a_shared_coin_couples_its_users(monkeypatch):
     assert norms[0] != pytest.approx(float(norms[2]), rel=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["bookkeeping", "lora", "vmap", "auto"])
-@pytest.mark.parametrize("draw", [random.random, np.random.random])
+@pytest.mark.parametrize("engine", fast_then_slow(["bookkeeping", "lora", "vmap", "auto"]))
+@pytest.mark.parametrize("draw", fast_then_slow([random.random, np.random.random]))
 def test_a_later_pass_that_draws_otherwise_is_stopped(engine, draw):
     calm = {"is": True}
 

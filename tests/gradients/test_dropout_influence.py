@@ -22,6 +22,7 @@ from benchmarks.dropout.influence import (
 )
 from benchmarks.dropout.recorded import Masks
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine, trainable_parameters
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
@@ -42,21 +43,24 @@ UNFIT_FOR_VMAP = {"items", "checkpointing"}
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", fast_then_slow(ENGINES))
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"model": "gpt2"},
-        {"ragged": False, "sizes": (1, 1, 1, 1)},
-        {
-            "micro_batch": 2,
-            "sizes": (3, 1, 1, 1),
-        },  # splits a unit, and pairs users differently without one
-        {"model": "llama", "checkpointing": True, "sizes": (1, 2)},
-        {"items": True},
-        {"model": "layerdrop"},
-        {"model": "positions"},
-    ],
+    fast_then_slow(
+        [
+            {"model": "gpt2"},
+            {"ragged": False, "sizes": (1, 1, 1, 1)},
+            {
+                "micro_batch": 2,
+                "sizes": (3, 1, 1, 1),
+            },  # splits a unit, and pairs users differently without one
+            {"model": "llama", "checkpointing": True, "sizes": (1, 2)},
+            {"items": True},
+            {"model": "layerdrop"},
+            {"model": "positions"},
+        ],
+        fast=3,
+    ),
     ids=str,
 )
 def test_invariant_14_one_unit_moves_the_sum_by_at_most_the_clip_norm(engine, changes):
@@ -77,6 +81,7 @@ def test_invariant_14_for_random_models_and_cohorts(engine):
     assert batched == 0 if engine == "reference" else batched > 0.75 * len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["no rule", "no norm in float32"])
 @pytest.mark.parametrize("model", ["gpt2", "tokens"])
 def test_invariant_14_units_that_are_computed_again_move_the_sum_by_at_most_the_clip_norm(
@@ -116,9 +121,9 @@ def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(one_pass, "_Pass", Poor)
 
 
-@pytest.mark.parametrize("items", [None, 0.5])
-@pytest.mark.parametrize("how", ["no rule", "no norm in float32"])
-@pytest.mark.parametrize("kind", ["gpt2", "tokens"])
+@pytest.mark.parametrize("items", fast_then_slow([None, 0.5]))
+@pytest.mark.parametrize("how", fast_then_slow(["no rule", "no norm in float32"]))
+@pytest.mark.parametrize("kind", fast_then_slow(["tokens", "gpt2"]))
 def test_what_is_computed_again_sees_the_masks_of_the_first_time(kind, how, items, monkeypatch):
     model, units = build_model(kind, rate=0.5), Units.from_rows(build_rows((2, 1, 3, 1, 2)))
 
@@ -193,7 +198,7 @@ def clip_that_bites(model: torch.nn.Module, rows: list) -> float:
     return float(found.norms.min()) * 0.9
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", fast_then_slow(ENGINES))
 def test_twin_a_public_seed_is_caught(engine):
     """Who sits behind the user that leaves has other masks, and everybody can work out which."""
     model, rows = build_model("tokens", rate=0.5), build_rows((1,) * 33)
@@ -209,6 +214,7 @@ def test_twin_a_public_seed_is_caught(engine):
     assert distance(seeded(rows), seeded(rows[1:])) > 2 * clip
 
 
+@pytest.mark.slow
 def test_twin_a_second_pass_with_new_masks_is_caught():
     """The norm of one mask, the gradient of another: the clip bounds nothing."""
     model, rows = build_model("tokens", rate=0.5), build_rows((2, 1, 1, 2, 1, 1))

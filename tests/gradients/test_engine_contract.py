@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, trainable_parameters
 from userdp.gradients import clipped_sum as reference
@@ -125,8 +126,8 @@ def oracle(model: nn.Module, units: Units, item: float | None, aim: float) -> Cl
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("form", [None, *Form])
+@pytest.mark.parametrize("family", fast_then_slow(FAMILIES))
+@pytest.mark.parametrize("form", fast_then_slow([None, *Form]))
 def test_one_pass_agrees_with_the_reference_for_every_family(
     family: str, form: Form | None
 ) -> None:
@@ -149,8 +150,8 @@ def test_one_pass_agrees_with_the_reference_for_every_family(
             agree(model, found, oracle(model, units, item, aim), norms=close, values=close)
 
 
-@pytest.mark.parametrize("family", ["gpt2-tied", "gpt2-untied", "llama"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "gpt2-untied", "llama"]))
+@pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64]))
 @pytest.mark.parametrize("name", BATCHED)
 def test_norms_agree_with_the_float64_reference_to_1e_5(
     name: str, dtype: torch.dtype, family: str
@@ -176,9 +177,11 @@ def largest_move(engine: Callable[[Rows], ClippedSum], units: Rows) -> float:
     )
 
 
-@pytest.mark.parametrize(("micro_batch", "item"), [(2, None), (32, None), (32, 1.5)])
-@pytest.mark.parametrize("family", ["gpt2-tied", "gpt2-untied", "llama"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("micro_batch", "item"), fast_then_slow([(2, None), (32, None), (32, 1.5)])
+)
+@pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "gpt2-untied", "llama"]))
+@pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64, torch.bfloat16]))
 @pytest.mark.parametrize("name", BATCHED)
 def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_every_engine(
     name: str, dtype: torch.dtype, family: str, micro_batch: int, item: float | None
@@ -198,7 +201,7 @@ def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_every_engine(
     assert 0.9 * 0.7 < largest_move(engine, ragged([2, 1, 3])) <= 0.7
 
 
-@pytest.mark.parametrize("name", list(ENGINES))
+@pytest.mark.parametrize("name", fast_then_slow(list(ENGINES), fast=2))
 def test_an_empty_cohort_and_units_without_rows_add_nothing(name: str) -> None:
     model = tiny("gpt2-tied", torch.float32)
     for rows in ([], [[], [[]], [[3]]]):
@@ -207,8 +210,8 @@ def test_an_empty_cohort_and_units_without_rows_add_nothing(name: str) -> None:
         assert found.norms.tolist() == [0.0] * len(rows)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
-@pytest.mark.parametrize("item", [None, 0.5])
+@pytest.mark.parametrize("value", fast_then_slow([math.nan, math.inf, 3e38]))
+@pytest.mark.parametrize("item", fast_then_slow([None, 0.5]))
 @pytest.mark.parametrize("name", BATCHED)
 def test_invariant_6_a_non_finite_unit_adds_zero_and_hurts_nobody_else(
     name: str, item: float | None, value: float
@@ -232,7 +235,7 @@ def test_invariant_6_a_non_finite_unit_adds_zero_and_hurts_nobody_else(
     assert distance(without, mixed) < 1e-5
 
 
-@pytest.mark.parametrize("name", list(ENGINES))
+@pytest.mark.parametrize("name", fast_then_slow(list(ENGINES), fast=2))
 def test_frozen_parts_are_left_out_and_grad_is_left_alone(name: str) -> None:
     model = tiny("llama", torch.float32)
     for parameter_name, parameter in model.named_parameters():

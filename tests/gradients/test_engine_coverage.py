@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import Units, clipped_sum, get_engine
 from userdp.gradients.clipping import squared_norm
@@ -125,7 +126,7 @@ def largest_difference(model: nn.Module, units: Units, name: str) -> float:
     return math.sqrt(squared_norm(ours.value[n] - v for n, v in exact.value.items()))
 
 
-@pytest.mark.parametrize("name", ["auto", "bookkeeping", "lora", "vmap"])
+@pytest.mark.parametrize("name", fast_then_slow(["auto", "bookkeeping", "lora", "vmap"]))
 @pytest.mark.parametrize(
     "layer", [Functional, Both, Recurrent, Image, PositionsFirst, Twice, nn.Identity]
 )
@@ -228,7 +229,7 @@ def test_invariant_3_twin_a_loss_over_the_batch_is_refused(
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", fast_then_slow(Form))
 def test_activation_checkpointing_changes_nothing(
     form: Form, family: str, make_model: MakeModel, make_rows: MakeRows
 ) -> None:

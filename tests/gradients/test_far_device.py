@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.gradients.far_device import FAR, Accelerator, Far, MixedDevicesError, on_far
+from tests.speed import fast_then_slow
 from userdp.clip import LayerSplit
 from userdp.gradients import (
     ENGINES,
@@ -59,8 +60,8 @@ def apart(there, here) -> float:
     return max(float((there[name].near - value).abs().max()) for name, value in here.items())
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
-@pytest.mark.parametrize("family", ["gpt2-tied", "llama"])
+@pytest.mark.parametrize("engine", fast_then_slow(ENGINES))
+@pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "llama"]))
 def test_an_engine_gives_there_what_it_gives_here(both, engine, family):
     model, far, here, there = both(family)
     oracle = clipped_sum(model.double(), causal_lm_loss, here, l2_clip_norm=0.5)
@@ -72,6 +73,7 @@ def test_an_engine_gives_there_what_it_gives_here(both, engine, family):
     assert (found.norms.device.type, found.losses.device.type) == ("cpu", "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["bookkeeping", "lora", "reference"])
 @pytest.mark.parametrize("how", ["rows first", "by layer", "masked", "small passes"])
 def test_other_clips_and_masks_do_too(both, engine, how):
@@ -88,6 +90,7 @@ def test_other_clips_and_masks_do_too(both, engine, how):
     assert apart(found.value, oracle.value) < 2e-3
 
 
+@pytest.mark.slow
 def test_a_unit_that_is_not_finite_leaves_nothing_there_either(both):
     model, far, here, there = both("llama")
 
@@ -113,6 +116,7 @@ def test_noise_drawn_on_the_host_reaches_the_device():
     assert there["w"].near.tolist() == here["w"].tolist()
 
 
+@pytest.mark.slow
 def test_twin_a_tensor_left_on_the_host_is_noticed(both, monkeypatch):
     _, far, _, there = both("gpt2-tied")
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks.influence import losses, models
 from benchmarks.influence.cases import renew, without
+from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import one_pass, vmap
@@ -56,8 +57,8 @@ def influence(engine: str, loss: Loss, clip: float) -> float:
 SCALES = [10.0 ** (30 + e / 4) for e in range(0, 32, 2)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("clip", [1e-8, 1e-7, 1e-6])
+@pytest.mark.parametrize("engine", fast_then_slow(ENGINES))
+@pytest.mark.parametrize("clip", fast_then_slow([1e-8, 1e-7, 1e-6]))
 def test_invariant_3_a_unit_far_over_the_clip_norm_adds_no_more_than_it(
     engine: str, clip: float
 ) -> None:

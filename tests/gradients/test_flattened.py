@@ -13,6 +13,7 @@ from torch import nn
 from benchmarks.influence import cases, losses, models
 from benchmarks.influence.cases import without
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import agreement, choice, layer
@@ -60,7 +61,7 @@ def renewed(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_invariant_3_targets_that_the_rows_divide_reach_no_other_user(name: str) -> None:
     """Rows told by division: 1.03 C and 2.02 C."""
     model = renewed(models.HeadOnSelected())
@@ -69,19 +70,22 @@ def test_invariant_3_targets_that_the_rows_divide_reach_no_other_user(name: str)
     assert influence(name, model, losses.on_selected, divisible(17, 1)) <= 1
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 @pytest.mark.parametrize(
     "build",
-    [
-        lambda: models.Routed(2, 2),  # each expert sees every token, in an order of its own
-        lambda: models.Routed(2, 1),
-        models.ExpertsFirst,  # three experts, and three rows
-        models.PositionsFirst,
-        models.Sorted,
-        models.Pooled,
-        models.Flattened,
-        models.FlattenedIds,
-    ],
+    fast_then_slow(
+        [
+            lambda: models.Routed(2, 2),  # each expert sees every token, in an order of its own
+            models.ExpertsFirst,  # three experts, and three rows
+            models.Sorted,
+            models.Flattened,
+            lambda: models.Routed(2, 1),
+            models.PositionsFirst,
+            models.Pooled,
+            models.FlattenedIds,
+        ],
+        fast=4,
+    ),
 )
 def test_invariant_3_routed_sorted_and_turned_tokens_reach_no_other_user(
     build: Callable[[], nn.Module], name: str
@@ -99,7 +103,7 @@ def experts_train() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_invariant_3_as_many_tokens_as_the_pass_has_but_in_the_routers_order(name: str) -> None:
     """Flattened input that is taken wherever its length is rows x width: 1.84 C."""
     assert influence(name, experts_train(), losses.own_rows, divisible(9, 10)) <= 1

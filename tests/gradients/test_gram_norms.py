@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, coupling
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines import get_engine, uses
@@ -137,7 +138,7 @@ def head_loss(model: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
     return answer
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", fast_then_slow(WIDTHS))
 def test_invariant_3_a_unit_of_the_worst_rows_moves_the_sum_by_at_most_the_clip_norm(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.gpu.reads import counted, per_layer
 from benchmarks.gpu.setting import Setting
+from tests.speed import fast_then_slow
 from userdp.gradients.engines import norm_pass, reference, tape
 from userdp.gradients.engines.rules.linear import Ghost
 from userdp.gradients.engines.uses import Dense, Layout
@@ -14,13 +15,16 @@ from userdp.gradients.engines.uses import Dense, Layout
 CPU = Setting(device="cpu", tiny=True, memory_gib=1)
 
 
-@pytest.mark.parametrize("engine", ["auto", "bookkeeping", "lora", "reference", "vmap"])
+@pytest.mark.parametrize(
+    "engine", fast_then_slow(["auto", "bookkeeping", "lora", "reference", "vmap"])
+)
 def test_a_layer_adds_no_read(engine):
     found = per_layer(engine, CPU)
     assert found["per_layer"] == 0
     assert found["waits"]["2"] > 0  # a pass has some: the count is alive
 
 
+@pytest.mark.slow
 def test_twin_a_read_per_layer_is_noticed(monkeypatch):
     honest = tape.Tape.keep
 

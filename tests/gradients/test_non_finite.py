@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import squared_norm
 
@@ -33,8 +34,8 @@ def units_with_poison(make_rows: MakeRows) -> tuple[list[list[list[int]]], list[
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 3e38])
-@pytest.mark.parametrize("item_clip_norm", [None, 0.5])
-@pytest.mark.parametrize("micro_batch", [1, 32])
+@pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 0.5]))
+@pytest.mark.parametrize("micro_batch", fast_then_slow([1, 32]))
 def test_invariant_6_a_non_finite_unit_counts_as_zero_and_is_counted(
     value: float,
     item_clip_norm: float | None,

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units
 from userdp.gradients import clipped_sum as reference
 from userdp.gradients.clipping import squared_norm
@@ -128,7 +129,7 @@ def length(found: ClippedSum) -> float:
 KINDS = ["a submodule", "a cast by hand", "attention", "the loss"]
 
 
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("name", fast_then_slow(BATCHED))
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("kind", KINDS)
 def test_narrow_types_are_seen_wherever_they_are_entered(
@@ -183,7 +184,7 @@ def test_the_look_is_at_made_up_rows_so_that_nobodys_decide_the_aim() -> None:
 
 
 @pytest.mark.parametrize("name", BATCHED)
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("dtype", fast_then_slow(NARROW))
 def test_a_pass_that_turns_narrow_is_computed_one_unit_at_a_time_at_the_same_aim(
     dtype: torch.dtype, name: str
 ) -> None:
@@ -230,7 +231,7 @@ def alike(count: int) -> Units:
     return Units.from_rows([[[1, 4, 1, 4]] if u % 2 else [[2, 5, 2, 5]] for u in range(count)])
 
 
-@pytest.mark.parametrize("count", [2, 3, 40])
+@pytest.mark.parametrize("count", fast_then_slow([2, 3, 40]))
 @pytest.mark.parametrize("name", BATCHED)
 def test_invariant_3_units_in_fewer_bits_are_computed_alone_however_many_there_are(
     name: str, count: int
@@ -244,7 +245,7 @@ def test_invariant_3_units_in_fewer_bits_are_computed_alone_however_many_there_a
     assert "fewer bits" in choice.reason
 
 
-@pytest.mark.parametrize("name", ["bookkeeping", "lora", "vmap"])
+@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "lora", "vmap"]))
 def test_invariant_3_twin_a_batch_in_fewer_bits_moves_everybody_by_more_than_the_margin(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

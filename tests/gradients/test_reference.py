@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MixtralConfig, MixtralForCausalLM
 
+from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import (
     CLIP_MARGIN,
@@ -56,8 +57,8 @@ def added(gradients: list[dict[str, Tensor]], weight: float) -> dict[str, Tensor
     }
 
 
-@pytest.mark.parametrize("item_clip_norm", [None, 1.5])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 1.5]))
+@pytest.mark.parametrize("family", fast_then_slow(FAMILIES, fast=2))
 def test_the_sum_is_algorithm_2_of_charles_et_al_row_by_row(
     family: str, item_clip_norm: float | None, make_model: MakeModel, make_rows: MakeRows
 ) -> None:

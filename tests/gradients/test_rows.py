@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tests.speed import fast_then_slow
 from userdp.gradients.engines import rows
 from userdp.gradients.engines.places import numbers
 from userdp.gradients.engines.places.place import FIRST, PLACES, Place, Rule
@@ -197,6 +198,7 @@ def fuzz(count: int, *, until_caught: bool = False) -> tuple[int, int]:
     return placed, escaped
 
 
+@pytest.mark.slow
 def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> None:
     placed, escaped = fuzz(2000)
     assert placed > 200
@@ -205,15 +207,18 @@ def test_no_number_of_a_row_lies_outside_of_the_place_that_a_rule_gives_it() -> 
 
 @pytest.mark.parametrize(
     ("functions", "rule"),
-    [
-        (["cumsum", "softmax"], numbers._like_first),
-        (["sort", "topk"], lambda call: call.first),
-        (["flip", "roll"], numbers._like_first),
-        (["view", "reshape", "flatten"], lambda call: FIRST),
-        (["transpose"], lambda call: call.first),
-        (["__getitem__"], lambda call: FIRST),
-        (["matmul", "__matmul__"], lambda call: call.first),
-    ],
+    fast_then_slow(
+        [
+            (["cumsum", "softmax"], numbers._like_first),
+            (["flip", "roll"], numbers._like_first),
+            (["__getitem__"], lambda call: FIRST),
+            (["matmul", "__matmul__"], lambda call: call.first),
+            (["sort", "topk"], lambda call: call.first),
+            (["view", "reshape", "flatten"], lambda call: FIRST),
+            (["transpose"], lambda call: call.first),
+        ],
+        fast=4,
+    ),
 )
 def test_twin_a_rule_that_looks_at_shapes_or_forgets_a_dimension_is_caught(
     functions: list[str], rule: Rule, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.speed import fast_then_slow
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import squared_norm
 
@@ -59,10 +60,10 @@ def reference(
 
 
 @pytest.mark.parametrize(
-    ("item_clip_norm", "micro_batch"), [(None, 1), (None, 2), (None, 32), (1.5, 1)]
+    ("item_clip_norm", "micro_batch"), fast_then_slow([(None, 1), (None, 2), (None, 32), (1.5, 1)])
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("family", ["gpt2-tied", "gpt2-untied", "llama"])
+@pytest.mark.parametrize("family", fast_then_slow(["gpt2-tied", "gpt2-untied", "llama"]))
 def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_real_models(
     family: str,
     dtype: torch.dtype,
@@ -118,9 +119,9 @@ def chosen_gradients(dtype: torch.dtype) -> Tensor:
     return torch.stack(rows).to(dtype)
 
 
-@pytest.mark.parametrize("clip", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("item_clip_norm", [None, 0.1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("clip", fast_then_slow([1.0, 1e-6, 1e6]))
+@pytest.mark.parametrize("item_clip_norm", fast_then_slow([None, 0.1]))
+@pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.float64, torch.bfloat16]))
 def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_adversarial_gradients(
     dtype: torch.dtype, item_clip_norm: float | None, clip: float
 ) -> None:
@@ -143,6 +144,7 @@ def test_invariant_3_sensitivity_is_at_most_the_clip_norm_for_adversarial_gradie
         assert largest_move(engine, units) <= clip
 
 
+@pytest.mark.slow
 def test_invariant_3_sensitivity_covers_the_rounding_of_a_long_sum() -> None:
     """Equal directions and equal rounding errors: in float32 the summation alone breaks C."""
     model = Table(torch.full((1, 7), 0.3))

@@ -9,6 +9,7 @@ from tests.training import distributed_jobs as jobs
 from tests.training.worlds import run_world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "checkpointing", "family"),
     [
@@ -31,6 +32,7 @@ def test_norms_and_sum_are_the_references(tmp_path, size, checkpointing, family)
         assert one["grads"] == []
 
 
+@pytest.mark.slow
 def test_invariant_6_a_unit_that_is_not_finite_adds_zero_and_is_counted(tmp_path):
     results = run_world(2, jobs.compares, tmp_path, False)
     assert [one["non_finite"] for one in results] == [int(one["bad"]) for one in results]
@@ -38,6 +40,7 @@ def test_invariant_6_a_unit_that_is_not_finite_adds_zero_and_is_counted(tmp_path
     assert all(one["apart"] < 1e-6 for one in results)
 
 
+@pytest.mark.slow
 def test_invariant_14_both_passes_see_the_same_masks(tmp_path):
     """Under dropout, with a unit that is not finite beside the others: the most is C."""
     for moves, size in run_world(2, jobs.dropout_moves, tmp_path, False):
@@ -46,11 +49,13 @@ def test_invariant_14_both_passes_see_the_same_masks(tmp_path):
         assert size > 0
 
 
+@pytest.mark.slow
 def test_twin_a_second_pass_with_new_masks_is_caught(tmp_path):
     for moves, _ in run_world(2, jobs.dropout_moves, tmp_path, True):
         assert max(moves) > 1.02
 
 
+@pytest.mark.slow
 def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caught(tmp_path):
     for found in run_world(2, jobs.refusals, tmp_path):
         assert "item_clip_norm" in found["items"]
@@ -62,11 +67,13 @@ def test_what_would_need_each_units_gradient_is_refused_and_wrong_norms_are_caug
         assert found["gathered"] == ""  # a refused model's layers would keep the weights of before
 
 
+@pytest.mark.slow
 def test_a_sharded_model_that_computes_in_fewer_bits_is_refused_before_its_data_is_read(tmp_path):
     for found in run_world(2, jobs.narrow, tmp_path, "always"):
         assert "fewer bits than float32" in found["refused"]
 
 
+@pytest.mark.slow
 def test_invariant_3_rows_that_turn_a_pass_narrow_are_taken_alone_and_nobody_else_moves(tmp_path):
     """Broken twin: unwatched, everybody in that pass is computed in bfloat16 with them."""
     watched = run_world(2, jobs.narrow, tmp_path / "watched", "sometimes")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
 from userdp.papers.charles import conjecture_1 as charles_conjecture_1
 from userdp.papers.charles import figure_1 as charles_figure_1
@@ -28,6 +29,7 @@ def poisson() -> list[Row]:
     return ganesh_figure_1.rows(noise_multipliers=(1.0,), group_sizes=(1, 4, 8, 9))
 
 
+@pytest.mark.slow
 def test_poisson_growth_is_near_linear_where_group_privacy_explodes(poisson: list[Row]) -> None:
     by_k = {row["group_size"]: row for row in poisson}
     assert by_k[1]["epsilon"] == pytest.approx(2.9552459, abs=1e-6)
@@ -37,12 +39,14 @@ def test_poisson_growth_is_near_linear_where_group_privacy_explodes(poisson: lis
     assert by_k[9]["epsilon_vadhan"] == by_k[9]["epsilon_best_from_curve"] == math.inf
 
 
+@pytest.mark.slow
 def test_group_privacy_is_never_below_the_tight_answer(poisson: list[Row]) -> None:
     for row in poisson:
         assert row["epsilon_lower"] <= row["epsilon"]
         assert row["epsilon_lower"] <= row["epsilon_best_from_curve"] <= row["epsilon_vadhan"]
 
 
+@pytest.mark.slow
 def test_fixed_batches_with_twice_the_noise_are_nearly_poisson(poisson: list[Row]) -> None:
     fixed = ganesh_figure_2.rows(noise_multipliers=(2.0,), group_sizes=(4,))
     assert fixed[0]["epsilon"] == pytest.approx(poisson[1]["epsilon"], rel=0.01)
@@ -61,11 +65,11 @@ def test_the_group_size_hardly_moves_the_variance_and_the_budget_does() -> None:
 
 
 SMALL: list[tuple[ModuleType, dict[str, object]]] = [
+    (charles_figure_9, {"epsilons": (4.0,), "cohort_sizes": (16,), "budgets": (8, 16, 64)}),
+    (charles_figure_2, {"epsilons": (4.0,), "group_sizes": (1, 32), "budgets": (16, 64)}),
     (ganesh_figure_1, {"noise_multipliers": (4.0,), "group_sizes": (1, 2)}),
     (ganesh_figure_2, {"noise_multipliers": (8.0,), "group_sizes": (1, 2)}),
     (charles_figure_1, {"noise_multipliers": (4.0,), "group_sizes": (1, 2)}),
-    (charles_figure_2, {"epsilons": (4.0,), "group_sizes": (1, 32), "budgets": (16, 64)}),
-    (charles_figure_9, {"epsilons": (4.0,), "cohort_sizes": (16,), "budgets": (8, 16, 64)}),
     (
         charles_figure_3,
         {
@@ -80,7 +84,11 @@ SMALL: list[tuple[ModuleType, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("figure", "settings"), SMALL, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(
+    ("figure", "settings"),
+    fast_then_slow(SMALL, fast=2),
+    ids=lambda x: getattr(x, "__name__", ""),
+)
 def test_each_figure_writes_its_csv_and_png(
     figure: ModuleType, settings: dict[str, object], tmp_path: Path
 ) -> None:
@@ -104,6 +112,7 @@ def test_an_empty_table_is_refused(tmp_path: Path) -> None:
         write_csv([], tmp_path / "figure.csv")
 
 
+@pytest.mark.slow
 def test_conjecture_1_holds_in_random_settings_and_a_broken_one_fails() -> None:
     """Half of the noise that the conjecture gives ELS is seen to be too little."""
     good = charles_conjecture_1.rows(settings=40)

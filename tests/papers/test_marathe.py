@@ -23,6 +23,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(figure_2, "FEMNIST_BATCH", 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_reproduce_writes_the_figure(tiny, tmp_path, capsys, monkeypatch, number):
     few = [("fedavg", "none"), ("higradavg-dp", "paper"), ("local-group-dp", "tight")]
@@ -52,6 +53,7 @@ def test_the_plan_of_a_figure_is_the_papers_or_the_tight_one(tiny):
     assert 3.99 < tight.guarantee().epsilon <= 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["local-item-dp", "local-group-dp", "user-ldp"])
 def test_published_steps_run(tiny, algorithm):
     rows = federations.train_cell(algorithm, "paper", federations.data(), alpha=None, every=True)

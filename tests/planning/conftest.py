@@ -41,20 +41,25 @@ def request(**changes) -> Request:
     return Request(**{**values, **changes})
 
 
+def share_noise_tables(patch: pytest.MonkeyPatch) -> None:
+    """While ``patch`` lasts, one table of σ per budget for all plans."""
+    tables: dict[tuple[float, float], NoiseTable] = {}
+
+    def shared(*, target_epsilon: float, target_delta: float) -> NoiseTable:
+        key = target_epsilon, target_delta
+        return tables.setdefault(
+            key, NoiseTable(target_epsilon=target_epsilon, target_delta=target_delta)
+        )
+
+    patch.setattr("userdp.planning.planner.NoiseTable", shared)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _less_to_calibrate():
     """T, half and twice of it alone, and one table of σ per budget for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("userdp.planning.planner._STEP_FACTORS", (1 / 2, 1, 2))
-        tables: dict[tuple[float, float], NoiseTable] = {}
-
-        def shared(*, target_epsilon: float, target_delta: float) -> NoiseTable:
-            key = target_epsilon, target_delta
-            return tables.setdefault(
-                key, NoiseTable(target_epsilon=target_epsilon, target_delta=target_delta)
-            )
-
-        patch.setattr("userdp.planning.planner.NoiseTable", shared)
+        share_noise_tables(patch)
         yield
 
 

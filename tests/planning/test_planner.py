@@ -87,6 +87,7 @@ def test_without_a_median_els_is_not_considered():
         request(median_examples=None, algorithm="els")
 
 
+@pytest.mark.slow
 def test_what_was_chosen_from_dp_answers_is_calibrated_to_the_rest():
     median = Release(name="median", query_id="query-1", epsilon=0.5, value=6)
     asked = request(
@@ -125,6 +126,7 @@ def test_a_plan_from_exact_norms_says_so(source, words, tmp_path):
     assert (tmp_path / "plan.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_steps_are_chosen_at_the_same_compute_if_asked():
     found = propose(request(choose_steps=True, steps=25))
     total = found.plan.steps * found.prediction["gradients_per_step"]
@@ -140,6 +142,7 @@ def refused(**changes) -> UseError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_a_bad_budget_gets_numbers_and_the_nearest_feasible_one():
     tight = PrivacyBudget(epsilon=0.1, delta=1e-6)
     norms = synthetic_norms(shared=0.05, most=4)
@@ -161,6 +164,7 @@ def test_a_bad_budget_gets_numbers_and_the_nearest_feasible_one():
     )
 
 
+@pytest.mark.slow
 def test_the_nearest_compute_budget_is_feasible():
     asked = request(privacy=PrivacyBudget(epsilon=0.5, delta=1e-6), budget=8.0)
     asked = replace(asked, population=declared("population", 2000), most_noise=0.05)

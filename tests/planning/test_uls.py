@@ -65,6 +65,7 @@ def brute_force(p: Problem, sigma) -> tuple[float, int, float]:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "population", "epsilon", "steps"),
     [(8, 200, 1.0, 50), (10, 20, 4.0, 200)],
@@ -81,6 +82,7 @@ def test_the_optimum_is_that_of_a_brute_force_over_all_cells(budget, population,
     assert table.calibrations <= budget  # and never M below B / G
 
 
+@pytest.mark.slow
 def test_another_accountant_agrees_on_the_optimum():
     """Rényi noise is a little more everywhere, and least at the same cell or as good as."""
     p = problem(budget=4, population=100)
@@ -122,6 +124,7 @@ def test_no_formula_for_sigma_hides_the_optimum(seed):
     assert found.cell.noise_std == pytest.approx(best[0], rel=1.1e-5)
 
 
+@pytest.mark.slow
 def test_an_optimiser_for_which_sigma_is_one_number_is_caught():
     """The broken twin: σ taken at M = 1 for all M makes G = 1 look best where it is not."""
     p = problem(budget=256, population=500, steps=1000)
@@ -166,6 +169,7 @@ def test_algorithm_3_by_hand():
     assert (found.cell.group_size, found.cell.cohort_size) == (1, 512)
 
 
+@pytest.mark.slow
 def test_algorithm_3_as_printed_would_always_double_the_group():
     """τ_M of noise multipliers is never below 1: more sampling costs more."""
     p = problem(budget=2048, population=10_000, steps=1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     return tuple(runs)
 
 
+@cache
 def small_plan(sampling: type[Sampling], epsilon: float, *, steps: int = 4) -> Plan:
     """Eight gradients a step in expectation, whoever is sampled."""
     constants = {"steps": steps, "l2_clip_norm": 1.0, "target_epsilon": epsilon}

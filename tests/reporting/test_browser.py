@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.reporting.conftest import run_maker
+from tests.speed import fast_then_slow
 from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import read_runs
@@ -103,21 +105,23 @@ def probed(page: str, folder: Path, *, width: int, dark: bool = False) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def pages(six_runs: tuple[Path, ...]) -> dict[str, str]:
-    operator = [read_operator(run) for run in six_runs]
-    return {
-        "six": render_report(read_runs(six_runs), operator=operator),
-        "one": render_report(read_runs(six_runs[:1])),
-    }
+def one(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The public page of one run."""
+    return render_report(read_runs([run_maker(tmp_path_factory.mktemp("one"))()]))
 
 
-@pytest.mark.parametrize(
-    ("name", "width"), [("six", 400), ("one", 400), ("six", 1600), ("one", 1600)]
-)
+@pytest.fixture(scope="module")
+def six(six_runs: tuple[Path, ...]) -> str:
+    """The operator's page of six trained runs."""
+    return render_report(read_runs(six_runs), operator=[read_operator(run) for run in six_runs])
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("name", fast_then_slow(["one", "six"]))
 def test_it_can_be_read_and_reached(
-    pages: dict[str, str], tmp_path: Path, name: str, width: int
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, width: int
 ) -> None:
-    found = probed(pages[name], tmp_path, width=width)
+    found = probed(request.getfixturevalue(name), tmp_path, width=width)
     assert found["width"] == width
     assert found["overflow"] <= 0
     assert found["least"] >= 4.5, found["worst"]
@@ -131,15 +135,16 @@ def test_it_can_be_read_and_reached(
         assert 0 < found["claim"] < found["rests"] <= 844
 
 
-def test_it_can_be_read_in_the_dark(pages: dict[str, str], tmp_path: Path) -> None:
-    found = probed(pages["six"], tmp_path, width=1600, dark=True)
+@pytest.mark.slow
+def test_it_can_be_read_in_the_dark(six: str, tmp_path: Path) -> None:
+    found = probed(six, tmp_path, width=1600, dark=True)
     assert found["least"] >= 4.5, found["worst"]
     assert found["paper"] < 0.05
 
 
-def test_pale_text_and_a_wide_page_are_caught(pages: dict[str, str], tmp_path: Path) -> None:
+def test_pale_text_and_a_wide_page_are_caught(one: str, tmp_path: Path) -> None:
     """The twin: what the probe must see."""
-    page = pages["one"].replace(
+    page = one.replace(
         "</main>",
         '<p style="color:#999;width:3000px">pale</p><a href="#x" style="outline:0">x</a></main>',
     )
@@ -149,9 +154,10 @@ def test_pale_text_and_a_wide_page_are_caught(pages: dict[str, str], tmp_path: P
     assert len(found["unmarked"]) == 1
 
 
-def test_it_prints_and_logs_nothing(pages: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_it_prints_and_logs_nothing(six: str, tmp_path: Path) -> None:
     path, printed = tmp_path / "report.html", tmp_path / "report.pdf"
-    path.write_text(pages["six"], encoding="utf-8")
+    path.write_text(six, encoding="utf-8")
     done = chromium(tmp_path, f"--print-to-pdf={printed}", path.as_uri())
     assert "CONSOLE" not in done.stderr
     assert printed.read_bytes().startswith(b"%PDF")

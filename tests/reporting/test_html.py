@@ -88,6 +88,7 @@ def test_the_claim_says_unit_adjacency_sampler_and_accountant(make_run: MakeRun)
         assert word.lower() in above.lower()
 
 
+@pytest.mark.slow
 def test_one_page_stands_alone(make_run: MakeRun) -> None:
     page = full_page(make_run("a"), make_run("b", examples_plan()))
     outline = Outline(page)
@@ -101,6 +102,7 @@ def test_one_page_stands_alone(make_run: MakeRun) -> None:
     assert len(page) < 3_000_000
 
 
+@pytest.mark.slow
 def test_ids_are_unique_and_links_lead_somewhere(make_run: MakeRun) -> None:
     page = full_page(make_run("a"), make_run("b", examples_plan(), attempts=2))
     outline = Outline(page)
@@ -145,6 +147,7 @@ def other_adjacency(run: RunFacts) -> RunFacts:
     return replace(run, claim=replace(run.claim, guarantee=guarantee))
 
 
+@pytest.mark.slow
 def test_different_adjacencies_are_not_compared_without_saying_so(make_run: MakeRun) -> None:
     runs = read_runs([make_run("a"), make_run("b", examples_plan())])
     operator = [read_operator(run.path) for run in runs]
@@ -173,6 +176,7 @@ def test_different_deltas_are_pointed_out(make_run: MakeRun) -> None:
     assert "δ differs between these runs (1e-06, 1e-05)" in page
 
 
+@pytest.mark.slow
 def test_the_command_on_the_page_gives_the_epsilon_on_the_page(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:

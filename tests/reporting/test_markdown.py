@@ -100,6 +100,7 @@ def test_broken_twin_an_unescaped_template_is_caught(make_run: MakeRun, monkeypa
     assert sum(one != expected for one in found) >= 8  # the others aim at pages, or at YAML
 
 
+@pytest.mark.slow
 def test_a_page_has_the_same_elements_whatever_is_written_in_files(make_run: MakeRun) -> None:
     expected = elements(hostile_run(make_run, 99, "plain"))
     for number, text in enumerate((*HOSTILE[:3], HOSTILE[7])):

@@ -141,6 +141,7 @@ def sampled_roc(p: float, sigma: float, steps: int) -> tuple[float, float]:
     return detection, float((1 + (took_part - did_not).max()) / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("p", "sigma", "steps"), [(0.064, 0.9, 200), (0.1, 1.0, 100)])
 def test_many_steps_are_bounded_by_the_roc_of_the_privacy_loss(p, sigma, steps) -> None:
     mechanism = binomial_steps(sampling_probability=p, noise_multiplier=sigma, steps=steps)

@@ -178,6 +178,7 @@ def test_losses_on_other_people_are_in_no_plot_together(make_run: MakeRun) -> No
     assert not any("different user stores" in warning for warning in compare(runs).warnings)
 
 
+@pytest.mark.slow
 def test_claims_of_two_kinds_are_told_apart_everywhere(make_run: MakeRun) -> None:
     graph = examples_plan(fixed_graph=True)
     runs = read_runs([make_run("a"), make_run("b", examples_plan()), make_run("g", graph)])
@@ -198,6 +199,7 @@ def test_claims_of_two_kinds_are_told_apart_everywhere(make_run: MakeRun) -> Non
     assert "g: " not in page[page.index("trade-off-0-words") :].split("</desc>")[0]
 
 
+@pytest.mark.slow
 def test_fixed_graph_claims_have_their_own_price_for_fewer_examples(make_run: MakeRun) -> None:
     graph = examples_plan(fixed_graph=True)
     table = fewer_examples([read_run(make_run("g", graph)), read_run(make_run("u"))])

@@ -10,6 +10,7 @@ import pytest
 
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, small_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, toy_store
 from userdp.accounting import Accountant
 from userdp.cli.app import run as userdp
@@ -33,22 +34,24 @@ def test_the_command_asks_leave_for_a_large_delta(make_run: MakeRun) -> None:
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        small_plan(PoissonUsers, 8.0, steps=2),
-        changed_plan(
+    fast_then_slow(
+        [
             small_plan(PoissonUsers, 8.0, steps=2),
-            item_clip_norm=0.3,
-            clip_form=ClipForm.NORMALIZED,
-            layer_split=LayerSplit.DIMENSION,
-            adaptive=AdaptiveClipping(quantile=0.4, learning_rate=0.3),
-        ),
-        changed_plan(
-            small_plan(PoissonExamples, 8.0, steps=2),
-            accountant=Accountant.GROUP_PRIVACY,
-            target_delta=1e-4,
-        ),
-        changed_plan(small_plan(PoissonUsers, 8.0, steps=2), unsafe_shuffle=True),
-    ],
+            changed_plan(
+                small_plan(PoissonUsers, 8.0, steps=2),
+                item_clip_norm=0.3,
+                clip_form=ClipForm.NORMALIZED,
+                layer_split=LayerSplit.DIMENSION,
+                adaptive=AdaptiveClipping(quantile=0.4, learning_rate=0.3),
+            ),
+            changed_plan(
+                small_plan(PoissonExamples, 8.0, steps=2),
+                accountant=Accountant.GROUP_PRIVACY,
+                target_delta=1e-4,
+            ),
+            changed_plan(small_plan(PoissonUsers, 8.0, steps=2), unsafe_shuffle=True),
+        ]
+    ),
     ids=["plain", "clipping", "group privacy", "shuffle"],
 )
 def test_the_command_runs_and_repeats_plan_and_settings(

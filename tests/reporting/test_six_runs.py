@@ -16,6 +16,8 @@ from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import read_runs
 
+pytestmark = pytest.mark.slow  # six runs are trained
+
 Runs = tuple[Path, ...]
 
 

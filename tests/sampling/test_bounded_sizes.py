@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from tests.plans import changed_plan, plan_of_size
+from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.plan import Plan, StepRecord
 from userdp.sampling import (
@@ -143,7 +144,7 @@ def pld_bounds(sigma, shifts, weights, steps, epsilon):
     ]
 
 
-@pytest.mark.parametrize("kind", FIXED)
+@pytest.mark.parametrize("kind", fast_then_slow(FIXED))
 def test_the_price_of_a_fixed_size_agrees_with_dp_accounting(kind):
     """The chance of j of the user's k among B of n + k, by counting; each moves the sum by 2."""
     priced = plan(kind)

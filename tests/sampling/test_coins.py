@@ -62,6 +62,7 @@ def test_distinct_indices_are_distinct_and_uniform(population, count):
     assert stats.chisquare(observed).pvalue > P_VALUE
 
 
+@pytest.mark.slow
 def test_every_pair_is_equally_likely_on_the_sparse_path():
     generator = secret_generator(unsafe_seed=4)
     pairs = [frozenset(distinct_indices(generator, 9, 2).tolist()) for _ in range(30_000)]

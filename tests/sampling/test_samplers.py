@@ -87,6 +87,7 @@ def test_invariant_2_an_empty_draw_is_a_cohort_without_units():
     assert all(cohort.rows == 0 for cohort in empty)
 
 
+@pytest.mark.slow
 def test_invariant_2_draws_do_not_depend_on_other_users_data():
     """Given who is drawn, a user's rows are its own affair: one more user moves no probability."""
     inclusion = {}

@@ -5,6 +5,7 @@ import stat
 import pytest
 
 from tests.modes import made_with, open_to_others
+from tests.speed import fast_then_slow
 from tests.sweeping.test_sweep import InProcess, request, sweep
 from userdp import files
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
@@ -22,7 +23,7 @@ def _two_trials(monkeypatch):
 
 @pytest.mark.parametrize(
     ("mode", "umask"),
-    [("non-private", 0o022), ("non-private", 0o000), ("private-selection", 0o000)],
+    fast_then_slow([("non-private", 0o022), ("non-private", 0o000), ("private-selection", 0o000)]),
 )
 def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
     store, tmp_path, monkeypatch, mode, umask
@@ -35,6 +36,7 @@ def test_a_sweep_is_closed_from_its_first_moment_but_for_its_winner(
     assert {name.split("/")[0] for name in open_to_others(out)} == {"winner"}
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_there_is_closed_when_a_sweep_begins_in_it_and_not_before(
     store, tmp_path
 ):

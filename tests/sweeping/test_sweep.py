@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.plans import changed_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
@@ -89,6 +90,7 @@ def kinds(store):
     return [line["kind"] for line in lines(store.path / "ledger.jsonl")]
 
 
+@pytest.mark.slow
 def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_path):
     out = tmp_path / "sweep"
     result = sweep(store, out, request(store, "non-private"))
@@ -174,6 +176,7 @@ def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     assert kinds(store) == ["store", "selection"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["composition", "private-selection"])
 def test_invariant_1_the_winners_report_tells_the_price_of_choosing(
     store, tmp_path, two_trials, mode
@@ -194,7 +197,7 @@ def test_invariant_1_the_winners_report_tells_the_price_of_choosing(
         assert "a trial of a private selection" in page.read_text("utf-8")
 
 
-@pytest.mark.parametrize("mode", ["non-private", "private-selection"])
+@pytest.mark.parametrize("mode", fast_then_slow(["non-private", "private-selection"]))
 def test_invariant_7_an_interrupted_sweep_keeps_what_was_drawn_trained_and_scored(
     store, tmp_path, two_trials, mode
 ):
@@ -218,6 +221,7 @@ def test_invariant_7_an_interrupted_sweep_keeps_what_was_drawn_trained_and_score
     assert len(lines(out / "operator.jsonl")) == 2
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_ends_the_sweep_in_an_error_and_is_resumed_with_its_settings(
     store, tmp_path
 ):
@@ -231,6 +235,7 @@ def test_a_trial_that_fails_ends_the_sweep_in_an_error_and_is_resumed_with_its_s
     assert again.calls == [launch.calls[0]]
 
 
+@pytest.mark.slow
 def test_a_score_lost_after_its_charge_is_not_drawn_again(store, tmp_path):
     asked = request(store, "composition", epsilon=6.0)
     out = tmp_path / "sweep"
@@ -274,26 +279,56 @@ def test_the_options_of_a_trial_are_its_configuration(tmp_path):
     assert "--resume" not in arguments
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the trial through /proc")
-def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(store, tmp_path):
-    steps, out = 400, tmp_path / "sweep"
+def trial_processes(out: Path) -> dict[str, int]:
+    """The processes of the trials of the sweep at ``out``, by the names of their folders."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        run = Path(words[words.index("--out") + 1]) if "--out" in words else None
+        if run is not None and run.parent == out:
+            found[run.name] = int(entry.name)
+    return found
+
+
+@pytest.fixture
+def nothing_left(tmp_path):
+    """A trial that was held still would wait for ever after a test that failed."""
+    yield
+    for number in trial_processes(tmp_path / "sweep").values():
+        os.kill(number, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds trials through /proc")
+def test_invariant_7_a_sweep_killed_in_the_middle_of_a_trial_goes_on_with_it(
+    store, tmp_path, nothing_left
+):
+    """Each trial is held still at its first checkpoint, so that few steps make a middle."""
+    steps, out = 60, tmp_path / "sweep"
     changed_plan(PLAN, steps=steps).save(tmp_path / "plan.json")
     command = ["sweep", str(store.path), "--out", str(out), "--json", "--no-tensorboard"]
     grid_options = ["--tuning", "non-private", "--plan", str(tmp_path / "plan.json")]
     grid_options += ["--learning-rate", "0.003", "0.03", "--jobs", "2", "--model", "new"]
     grid_options += ["--layers", "1", "--width", "16", "--heads", "2", "--checkpoint-every", "5"]
     process = start([*command, *grid_options])
-    runs = [out / "trial-001", out / "trial-002"]
-    while not all((run / "checkpoints").exists() for run in runs):
+    runs, held = [out / "trial-001", out / "trial-002"], {}
+    while len(held) < len(runs):
         assert process.exitcode is None
-        time.sleep(0.02)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(process.pid, signal.SIGKILL)
-    os.kill(int(children[0]), signal.SIGKILL)  # the other outlives its sweep, and is waited for
-    process.join()
+        for run in runs:
+            if run.name not in held and (run / "checkpoints").exists():
+                held[run.name] = trial_processes(out)[run.name]
+                os.kill(held[run.name], signal.SIGSTOP)
+        time.sleep(0.01)
     before = [attempts(run) for run in runs]
-    assert min(before) < steps
+    assert max(before) < steps
+    os.kill(process.pid, signal.SIGKILL)
+    os.kill(held["trial-001"], signal.SIGKILL)
+    process.join()
     again = start([*command, "--resume"])
+    os.kill(held["trial-002"], signal.SIGCONT)  # it outlives its sweep, and is waited for
     again.join()
     assert again.exitcode == 0
     plan = changed_plan(PLAN, steps=steps)

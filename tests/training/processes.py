@@ -6,9 +6,32 @@ import multiprocessing
 import os
 import resource
 import sys
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from userdp.cli.app import run as userdp
+
+
+def forking() -> ForkServerContext:
+    """Starts processes that have loaded what takes seconds.
+
+    One server forks them all, and loads what its first caller asked for: so everybody asks for the
+    same, what worlds of several processes need included.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        [
+            "userdp.cli.train",
+            "userdp.training.loop",
+            "transformers.models.gpt2.modeling_gpt2",
+            "peft",
+            "torch.distributed.fsdp",
+            "torch.distributed.tensor",
+            "pandas",  # pyarrow loads it when a column is first read
+            "tests.training.distributed_jobs",
+        ]
+    )
+    return context
 
 
 def start(
@@ -21,11 +44,7 @@ def start(
         most_bytes: no file may grow beyond (`RLIMIT_FSIZE`).
         stderr: where its errors go.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["userdp.cli.train", "userdp.training.loop", "transformers.models.gpt2.modeling_gpt2"]
-    )
-    process = context.Process(target=_main, args=(arguments, most_bytes, stderr), daemon=True)
+    process = forking().Process(target=_main, args=(arguments, most_bytes, stderr), daemon=True)
     process.start()
     return process
 

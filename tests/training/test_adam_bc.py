@@ -136,6 +136,7 @@ def test_a_private_run_tells_the_optimizer_the_noise_in_its_gradients(store, tmp
     assert len(set(told)) == plan.steps
 
 
+@pytest.mark.slow
 def test_its_state_survives_a_checkpoint(store, tmp_path, monkeypatch):
     config = changed(optimizer=OptimizerName.ADAM_BC, checkpoint_every=2, weight_decay=0.1)
     plan, seeds = uls_plan(), {"unsafe_seed": 1, "unsafe_noise_seed": 1, "tensorboard": False}

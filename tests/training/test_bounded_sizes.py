@@ -10,6 +10,7 @@ import pytest
 from benchmarks.broken_runs import BROKEN, Draws
 from tests.auditing.toy import CONFIG, audit_store
 from tests.plans import plan_of_size
+from tests.speed import fast_then_slow
 from userdp.auditing.audit_run import audit_run
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
@@ -50,7 +51,7 @@ def store(tmp_path_factory):
     return audit_store(tmp_path_factory.mktemp("bounded"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", fast_then_slow(KINDS))
 def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
     mine, out = plan(kind), tmp_path / "run"
     train(store, mine, CONFIG, out=out, tensorboard=False)
@@ -81,6 +82,7 @@ def test_from_the_plan_to_the_report(store, tmp_path, capsys, kind):
     assert said["epsilon"] == pytest.approx(found.guarantee.epsilon, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_command_line_plans_it(store, tmp_path, capsys, kind):
     mine = plan(kind)
@@ -147,6 +149,7 @@ def uncut(total, probability, generator):
         yield poisson_indices(generator, total, 0.99)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_audit_passes_a_right_run_and_catches_other_draws(store, tmp_path, kind):
     # so small a bound that the copy with canaries, from which users make room, is within it

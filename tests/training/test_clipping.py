@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.test_private import run_all
 from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit, joint_noise_multiplier
@@ -45,6 +46,7 @@ def test_an_adaptive_run_is_claimed_at_the_plans_epsilon(store, tmp_path, plan):
         assert together == pytest.approx(plan.noise.multiplier, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
     plan = adaptive(
         uls_plan(population=32, cohort_size=32, steps=25, l2_clip_norm=50.0),
@@ -60,13 +62,16 @@ def test_the_clip_norm_moves_towards_the_quantile_of_the_norms(store, tmp_path):
 
 @pytest.mark.parametrize(
     "tamper",
-    [
-        lambda run: setattr(run, "_noise_std", run.plan.noise.multiplier * run._l2_clip_norm),
-        lambda run: setattr(run, "_count_noise_std", 1.0),
-        lambda run: setattr(run, "_count_noise_std", None),
-        lambda run: setattr(run, "_l2_clip_norm", run._l2_clip_norm * 2),
-        lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2),
-    ],
+    fast_then_slow(
+        [
+            lambda run: setattr(run, "_noise_std", run.plan.noise.multiplier * run._l2_clip_norm),
+            lambda run: setattr(run, "_count_noise_std", 1.0),
+            lambda run: setattr(run, "_count_noise_std", None),
+            lambda run: setattr(run, "_l2_clip_norm", run._l2_clip_norm * 2),
+            lambda run: setattr(run, "_l2_clip_norm", run.plan.clip.l2_norm * FARTHEST * 2),
+        ],
+        fast=2,
+    ),
     ids=["count noise forgotten", "less count noise", "none", "clip without noise", "no bound"],
 )
 def test_invariant_1_a_tampered_noise_ratio_stops_the_run_before_its_update(
@@ -184,7 +189,9 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(map(str, rule.values())))
+@pytest.mark.parametrize(
+    "rule", fast_then_slow(RULES), ids=lambda rule: " ".join(map(str, rule.values()))
+)
 def test_invariant_3_one_user_moves_the_gradient_by_at_most_the_clip_norm_under_every_rule(
     tmp_path, rule
 ):

@@ -61,6 +61,7 @@ def require_charged(run: Path, plan_steps: int, *, at_least: int) -> int:
     return charged
 
 
+@pytest.mark.slow
 def test_invariant_7_twenty_kills_at_random_moments_and_the_run_ends_as_planned(store, tmp_path):
     run = tmp_path / "run"
     command = ["train", str(store.path), "--out", str(run), "--steps", str(STEPS), *TRAIN]

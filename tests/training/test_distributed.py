@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from scipy import stats
 
 from benchmarks.lattice import candidates, lattice_gain
+from tests.speed import fast_then_slow
 from tests.training import distributed_jobs as jobs
 from tests.training.test_crash import TRAIN
 from tests.training.toy import attempts, lines
@@ -62,7 +63,8 @@ def require_same_weights(copy, cases) -> None:
             assert float(alone.abs().max()) > 1e-3
 
 
-FIRST = [
+FIRST = (2, "uls", False, True)
+OTHERS = [
     (2, "uls", False, False),
     (2, "els", True, False),
     (2, "els", False, True),
@@ -71,8 +73,11 @@ FIRST = [
 ]
 
 
-def test_any_number_of_processes_gives_the_same_weights(copy):
-    require_same_weights(copy, FIRST)
+@pytest.mark.parametrize(
+    "cases", fast_then_slow([[FIRST], OTHERS]), ids=["two, sharded", "two and four"]
+)
+def test_any_number_of_processes_gives_the_same_weights(copy, cases):
+    require_same_weights(copy, cases)
 
 
 @pytest.mark.slow
@@ -81,6 +86,7 @@ def test_any_number_of_processes_gives_the_same_weights_in_every_case(copy):
     require_same_weights(copy, [(size, *case) for size in SIZES for case in CASES])
 
 
+@pytest.mark.slow
 def test_an_adaptive_clip_norm_is_everybodys_and_the_same(copy):
     store, run, _ = copy()
     alone = jobs.trained(store, run, "adaptive", False, False)
@@ -115,12 +121,7 @@ def require_standard_normal(noises: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "sharded"),
-    [
-        (2, False),
-        (4, True),
-        pytest.param(4, False, marks=pytest.mark.slow),
-        pytest.param(2, True, marks=pytest.mark.slow),
-    ],
+    fast_then_slow([(2, False), (4, True), (4, False), (2, True)]),
 )
 def test_invariant_5_noise_has_the_plans_variance_for_every_number_of_processes(
     copy, size, sharded
@@ -131,11 +132,13 @@ def test_invariant_5_noise_has_the_plans_variance_for_every_number_of_processes(
 
 @pytest.mark.parametrize(
     ("broken", "sharded", "seen"),
-    [
-        ("noise on every process", False, "variance"),
-        ("each its own", False, "different noise"),
-        ("one seed for all shards", True, "used twice"),
-    ],
+    fast_then_slow(
+        [
+            ("noise on every process", False, "variance"),
+            ("each its own", False, "different noise"),
+            ("one seed for all shards", True, "used twice"),
+        ]
+    ),
 )
 def test_invariant_5_twin_noise_that_is_not_drawn_once_is_caught(copy, broken, sharded, seen):
     store, run, world = copy()
@@ -169,18 +172,12 @@ def require_bounded(found: list[torch.Tensor], bound: float) -> None:
         assert float((whole - other).norm()) <= bound, "one user moves the sum too far"
 
 
+HOW = [("uls", False), ("els", True), ("els", False), ("uls", True)]
+
+
 @pytest.mark.parametrize(
     ("size", "kind", "sharded"),
-    [
-        (2, "uls", False),
-        (4, "els", True),
-        pytest.param(2, "els", False, marks=pytest.mark.slow),
-        pytest.param(2, "uls", True, marks=pytest.mark.slow),
-        pytest.param(2, "els", True, marks=pytest.mark.slow),
-        pytest.param(4, "uls", False, marks=pytest.mark.slow),
-        pytest.param(4, "els", False, marks=pytest.mark.slow),
-        pytest.param(4, "uls", True, marks=pytest.mark.slow),
-    ],
+    fast_then_slow((size, *how) for how in HOW for size in (2, 4)),
 )
 def test_invariant_3_a_user_moves_the_sum_of_all_processes_by_at_most_the_bound(
     copy, size, kind, sharded
@@ -200,7 +197,7 @@ def test_invariant_3_twin_a_user_that_every_process_counts_is_caught(copy):
         require_bounded(found, 0.05)
 
 
-@pytest.mark.parametrize("broken", ["left out", "own cohort"])
+@pytest.mark.parametrize("broken", fast_then_slow(["left out", "own cohort"]))
 def test_invariant_2_twin_processes_that_do_not_share_one_cohort_are_caught(copy, broken):
     store, run, world = copy()
     processes = start_world(2, jobs.sums, world, store, run, "uls", False, broken)
@@ -212,6 +209,7 @@ def test_invariant_2_twin_processes_that_do_not_share_one_cohort_are_caught(copy
 # Invariant 7: the ledger, whoever dies.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "size", "then"), [(1, 2, 4), (0, 2, 1)])
 def test_invariant_7_a_dying_process_leaves_a_right_ledger_and_any_number_goes_on(
     copy, rank, size, then
@@ -233,6 +231,7 @@ def test_invariant_7_a_dying_process_leaves_a_right_ledger_and_any_number_goes_o
     assert claim(run / "ledger.jsonl").guarantee == jobs.plan_of("uls").guarantee()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["plan", "threads"])
 def test_invariant_1_processes_that_differ_are_refused_and_nothing_is_charged(copy, what):
     store, run, world = copy()
@@ -251,6 +250,7 @@ def test_invariant_1_twin_a_process_that_clips_otherwise_is_caught_before_it_is_
     assert attempts(run) == 0
 
 
+@pytest.mark.slow
 def test_what_a_sharded_model_cannot_do_is_refused_before_it_is_charged(copy):
     store, run, world = copy()
     for result in results_of(start_world(2, jobs.cannot, world, store, run), world):
@@ -259,6 +259,7 @@ def test_what_a_sharded_model_cannot_do_is_refused_before_it_is_charged(copy):
     assert StoreLedger(store).charges() == []
 
 
+@pytest.mark.slow
 def test_what_the_leader_refuses_is_refused_everywhere(copy):
     store, run, world = copy()
     run.mkdir()
@@ -267,10 +268,8 @@ def test_what_the_leader_refuses_is_refused_everywhere(copy):
         assert isinstance(result, UseError)
 
 
-@pytest.mark.parametrize(
-    ("sharded", "lora"),
-    [(True, False), (True, True), pytest.param(False, False, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("sharded", "lora"), [(True, False), (True, True), (False, False)])
 def test_a_whole_run_of_two_processes_releases_what_one_releases(copy, sharded, lora):
     store, run, _ = copy()
     jobs.released(store, run, False, None, lora)
@@ -288,6 +287,7 @@ def test_a_whole_run_of_two_processes_releases_what_one_releases(copy, sharded, 
     assert len(losses[0]) == 4
 
 
+@pytest.mark.slow
 def test_a_sharded_run_goes_on_in_one_process_and_back(copy):
     store, run, world = copy()
     for result in results_of(start_world(2, jobs.released, world, store, run, True, 3), world):

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.plans import els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training import distributed_jobs as jobs
 from tests.training.toy import CONFIG, attempts, gradient, sgd, weights
 from tests.training.worlds import run_world
@@ -63,8 +64,8 @@ def as_bytes(masks):
     return [(mask > 0).numpy().tobytes() for mask in masks if mask.numel() > 64]
 
 
-@pytest.mark.parametrize("engine", ["reference", "bookkeeping", "auto"])
-@pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
+@pytest.mark.parametrize("engine", fast_then_slow(["reference", "bookkeeping", "auto"]))
+@pytest.mark.parametrize("make_plan", fast_then_slow([uls_plan, els_plan]))
 def test_after_a_public_seed_masks_are_not_what_the_seed_gives(
     store, tmp_path, masks, engine, make_plan
 ):
@@ -170,6 +171,7 @@ def test_a_generator_of_the_models_own_is_refused_before_anything_is_charged(sto
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_only_test_seeds_repeat_a_run_with_dropout(store, tmp_path):
     def run(name, **seeds):
         torch.manual_seed(7)
@@ -181,6 +183,7 @@ def test_only_test_seeds_repeat_a_run_with_dropout(store, tmp_path):
     assert not any(map(torch.equal, same[0], other))
 
 
+@pytest.mark.slow
 def test_processes_and_steps_draw_from_states_of_their_own(prepared, tmp_path):
     """Two processes, each after ``torch.manual_seed(0)``."""
     shutil.copytree(prepared, tmp_path / "store")

@@ -161,6 +161,7 @@ def test_a_text_that_becomes_unusable_moves_nobody_elses_record(tmp_path):
     assert not rows(gone) - rows(full)
 
 
+@pytest.mark.slow
 def test_the_claim_names_fixed_graph_in_plan_ledgers_and_guarantee(tmp_path):
     store, plan = greedy(tmp_path / "s"), graph_plan()
     model = Signed()

@@ -27,6 +27,7 @@ CPU = ["--device", "cpu", "--tiny"]
 APART = {"training", "compiled", "memory_batch", "memory_model"}  # with tests of their own below
 
 
+@pytest.mark.slow
 def test_every_part_runs(tmp_path):
     out = tmp_path / "gpu.json"
     names = [name for name in all_parts() if name not in APART]
@@ -133,6 +134,7 @@ def test_the_search_says_what_it_knows_when_time_is_up():
     assert largest(lambda size: True, most=100, deadline=0) == (1, None)
 
 
+@pytest.mark.slow
 def test_memory_is_searched_for_every_method_that_is_here(monkeypatch):
     monkeypatch.setattr(memory, "METHODS", ("plain", "auto"))  # Opacus takes seconds to import
     for what, most in (("batch", "sequences"), ("model", "layers")):
@@ -156,6 +158,7 @@ def test_opacus_that_is_not_installed_is_named(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_without_the_command_line_and_its_ledgers_checked(monkeypatch):
     monkeypatch.setattr(training.util, "find_spec", lambda name: None)
     found = training.trained(TINY, float("inf"))
@@ -163,6 +166,7 @@ def test_a_run_is_trained_without_the_command_line_and_its_ledgers_checked(monke
     assert "no cyclopts" in found["entry"]
 
 
+@pytest.mark.slow
 def test_twin_a_claim_that_is_not_the_plans_is_noticed(monkeypatch):
     monkeypatch.setattr(training.util, "find_spec", lambda name: None)
     honest = training.examine

@@ -20,6 +20,7 @@ def imports(what: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["userdp.training.loop", "benchmarks.gpu.__main__"])
 def test_training_imports_without_the_packages_that_only_other_parts_need(module):
     done = imports(f"import {module}")

@@ -8,6 +8,7 @@ import transformers
 from safetensors.torch import load_file
 
 from tests.plans import els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.errors import UseError
@@ -40,11 +41,13 @@ def changed(**values) -> TrainConfig:
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        uls_plan(**LEARNABLE, population=32, cohort_size=20),
-        els_plan(**LEARNABLE, population=120, batch_size=40),
-        PlainPlan(steps=25, batch_size=40),
-    ],
+    fast_then_slow(
+        [
+            uls_plan(**LEARNABLE, population=32, cohort_size=20),
+            els_plan(**LEARNABLE, population=120, batch_size=40),
+            PlainPlan(steps=25, batch_size=40),
+        ]
+    ),
     ids=["ULS", "ELS", "no privacy"],
 )
 def test_the_held_out_loss_falls_on_an_easy_problem(store, tmp_path, plan):
@@ -267,7 +270,7 @@ def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("engine", list(EngineName))
+@pytest.mark.parametrize("engine", fast_then_slow(EngineName, fast=2))
 def test_the_engine_asked_for_computes_every_step_and_stands_in_the_configuration(
     store, tmp_path, monkeypatch, engine
 ):

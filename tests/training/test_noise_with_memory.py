@@ -13,6 +13,7 @@ import torch
 
 from tests.noise_with_memory import AutoRegressive, AutoRegressiveSource
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import sgd, toy_model
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import decode, encode
@@ -73,7 +74,7 @@ def test_a_plan_with_another_noise_is_written_and_read():
     assert encode(Gaussian(multiplier=2.0)) == {"kind": "gaussian", "multiplier": 2.0}
 
 
-@pytest.mark.parametrize("stops", [(1,), (3,), (2, 5)])
+@pytest.mark.parametrize("stops", fast_then_slow(map(pytest.param, [(1,), (3,), (2, 5)])))
 def test_invariant_5_a_resumed_run_has_the_noise_of_one_that_was_not_interrupted(
     store, tmp_path, stops
 ):
@@ -94,7 +95,7 @@ def test_the_state_is_the_operators_alone_and_goes_with_the_end_of_the_run(store
     assert not state.exists()
 
 
-@pytest.mark.parametrize("where", ["sum_of_microbatches", "set_gradients"])
+@pytest.mark.parametrize("where", fast_then_slow(["sum_of_microbatches", "set_gradients"]))
 def test_invariant_5_a_step_that_ended_early_repeats_no_noise(store, tmp_path, monkeypatch, where):
     """Charged and ended: before its noise was drawn, or after that was written down."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
 from userdp.data.splits import Split
 from userdp.errors import UseError
@@ -68,7 +69,7 @@ def adapted(held_out, *, lora):
     return personalize(model, split, users, HOW), np.array(before), np.array(expected)
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["all weights", "adapters"])
+@pytest.mark.parametrize("lora", fast_then_slow([False, True]), ids=["all weights", "adapters"])
 def test_each_users_model_is_what_sgd_on_a_copy_of_the_weights_makes(held_out, lora):
     personalized, before, after = adapted(held_out, lora=lora)
     assert np.abs(personalized.before - before).max() < 1e-5

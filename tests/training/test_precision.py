@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.test_loop import changed
 from userdp.errors import UseError
 from userdp.gradients import Units, get_engine, trainable_parameters
@@ -72,8 +73,8 @@ def distance(one, two):
     return math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", ["reference", "bookkeeping", "lora", "auto"])
+@pytest.mark.parametrize("setting", fast_then_slow(SETTINGS, fast=2))
+@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "lora", "auto"]))
 def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setting):
     config, units = SETTINGS[setting], rows([2, 1, 3, 2])
     model = build(config)
@@ -86,8 +87,8 @@ def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setti
     assert 0.9 * CLIP < max(moves) <= CLIP
 
 
-@pytest.mark.parametrize("name", ["bookkeeping", "lora", "vmap", "auto"])
-@pytest.mark.parametrize("setting", ["bfloat16 base", "autocast"])
+@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "lora", "vmap", "auto"], fast=2))
+@pytest.mark.parametrize("setting", fast_then_slow(["bfloat16 base", "autocast"]))
 def test_where_anything_is_bfloat16_no_batch_is_computed(setting, name):
     """Frozen weights too: their rounding reaches everybody's gradient."""
     config, units = SETTINGS[setting], rows([2, 1, 3])
@@ -96,7 +97,7 @@ def test_where_anything_is_bfloat16_no_batch_is_computed(setting, name):
     assert distance(found, exact) < 1e-12 * CLIP
 
 
-@pytest.mark.parametrize("name", ["reference", "bookkeeping", "lora", "vmap"])
+@pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "lora", "vmap"]))
 def test_checkpointing_changes_no_gradient(name):
     units = rows([2, 1])
     plain, config = TrainConfig(), SETTINGS["checkpointing"]

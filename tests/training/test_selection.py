@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.plans import els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, sgd, toy_model
 from userdp.cli.app import run as userdp
 from userdp.data.scores import read_scores
@@ -148,7 +149,7 @@ def test_example_sampling_refuses_what_draws_at_each_step(store, tmp_path, strat
     assert StoreLedger(store.path).charges() == []
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
+@pytest.mark.parametrize("strategy", fast_then_slow(list(Strategy), fast=2))
 def test_invariant_3_no_selection_moves_the_sum_by_more_than_the_clip(scored, strategy):
     """Leave one user's unit out: what everybody else selected stays, whatever the strategy."""
     store, model, path, _ = scored

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, clipped_sum
 from userdp.training.selftest import SelftestConfig, run_selftest
@@ -16,7 +17,7 @@ from userdp.training.selftest import SelftestConfig, run_selftest
 CONFIG = SelftestConfig(group_size=2, units=2, length=6, rounds=1, device="cpu")
 
 
-@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("rank", fast_then_slow([None, 2]))
 def test_every_engine_passes_on_the_bundled_model(rank: int | None) -> None:
     if rank is not None:
         pytest.importorskip("peft")
@@ -51,6 +52,7 @@ def test_one_unit_is_too_few() -> None:
         SelftestConfig(units=1)
 
 
+@pytest.mark.slow
 def test_tokens_are_random_and_no_data_is_read() -> None:
     before = torch.random.get_rng_state()
     run_selftest(CONFIG)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.training.processes import forking
+
 SECONDS = 240
 
 
@@ -17,17 +19,7 @@ def start_world(
     size: int, job: Callable[..., Any], folder: Path, *arguments: Any
 ) -> list[multiprocessing.Process]:
     """``size`` processes that each join the others and call ``job(*arguments)``."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [
-            "userdp.cli.train",
-            "userdp.training.loop",
-            "transformers.models.gpt2.modeling_gpt2",
-            "peft",
-            "torch.distributed.fsdp",
-            "torch.distributed.tensor",
-        ]
-    )
+    context = forking()
     folder.mkdir(parents=True, exist_ok=True)
     processes = [
         context.Process(target=_main, args=(rank, size, job, folder, arguments), daemon=True)

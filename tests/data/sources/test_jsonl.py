@@ -168,10 +168,25 @@ LINES = st.one_of(
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(LINES, max_size=10))
 def test_any_line_is_a_record_or_a_counted_drop(tmp_path, lines):
+    require_every_line_is_counted(tmp_path, lines)
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.lists(LINES, max_size=10))
+def test_any_of_many_lines_is_a_record_or_a_counted_drop(tmp_path, lines):
+    require_every_line_is_counted(tmp_path, lines)
+
+
+def require_every_line_is_counted(tmp_path, lines):
     path = write_jsonl(tmp_path / "a.jsonl", [{"user": "u", "text": "t"}, *lines])
     records, tally = read(path)
     assert tally.records_read == len(lines) + 1 == len(records) + tally.drops.total()

@@ -345,6 +345,7 @@ def column(draw: random.Random, size: int) -> pa.Array:
     ])()  # fmt: skip
 
 
+@pytest.mark.slow
 def test_parquet_columns_of_any_type(tmp_path):
     read = 0
     for seed in range(200):

@@ -91,7 +91,10 @@ def agrees_with_reference(
 def _sizes(parameters: Iterable[Tensor]) -> Tensor:
     """The norm of each, on the CPU; the device is read once."""
     with torch.no_grad():
-        norms = [torch.linalg.vector_norm(p, dtype=torch.float32) for p in parameters]
+        norms = [
+            torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32)).float()
+            for p in parameters
+        ]
         return torch.stack([norm.to(norms[0].device) for norm in norms]).cpu()
 
 
