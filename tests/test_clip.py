@@ -17,7 +17,6 @@ from userdp.clip import (
     FARTHEST,
     AdaptiveClipping,
     ClipForm,
-    joint_noise_multiplier,
     sum_noise_multiplier,
 )
 from userdp.errors import UseError
@@ -108,7 +107,7 @@ def test_invariant_8_twin_a_count_that_moves_by_a_half_under_els_is_caught(plan)
 def test_the_sums_noise_never_leaves_the_pair_below_the_plan(noise_multiplier, ratio):
     count_noise = ratio * noise_multiplier
     alone = sum_noise_multiplier(noise_multiplier=noise_multiplier, count_noise_std=count_noise)
-    together = joint_noise_multiplier(alone, count_noise_std=count_noise)
+    together = 1 / math.hypot(1 / alone, 1 / (2 * count_noise))
     assert noise_multiplier <= together <= noise_multiplier * (1 + 1e-9)
 
 

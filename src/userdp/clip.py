@@ -173,7 +173,7 @@ def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> 
             cost (nearly) all of the budget, or more.
 
     >>> sigma = sum_noise_multiplier(noise_multiplier=1.0, count_noise_std=2.5)
-    >>> round(sigma, 4), joint_noise_multiplier(sigma, count_noise_std=2.5) >= 1.0
+    >>> round(sigma, 4), 1 / math.hypot(1 / sigma, 1 / (2 * 2.5)) >= 1.0
     (1.0206, True)
     """
     if not _LEAST_RATIO * noise_multiplier < count_noise_std < math.inf:
@@ -185,8 +185,3 @@ def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> 
         )
     share = noise_multiplier / (2 * count_noise_std)
     return noise_multiplier / math.sqrt((1 - share) * (1 + share)) * _ROUNDING
-
-
-def joint_noise_multiplier(sum_multiplier: float, *, count_noise_std: float) -> float:
-    """σ, the noise multiplier at which releasing sum and count together is accounted."""
-    return 1 / math.hypot(1 / sum_multiplier, 1 / (2 * count_noise_std))

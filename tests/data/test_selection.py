@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from userdp.data.hashing import hash_words, user_hash
+from userdp.data.hashing import user_hash
 from userdp.data.selection import fixed_selection, permute
 
 
@@ -23,7 +23,8 @@ class Users:
 
 def users(counts: list[int], first: int = 0) -> Users:
     ids = [f"user {first + number}".encode() for number in range(len(counts))]
-    return Users(np.array(counts, dtype=np.int64), hash_words([user_hash(i) for i in ids]))
+    words = np.frombuffer(b"".join(map(user_hash, ids)), dtype="<u8").reshape(-1, 2)
+    return Users(np.array(counts, dtype=np.int64), words)
 
 
 def chosen(split: Users, group_size: int) -> list[list[int]]:

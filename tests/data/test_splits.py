@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binomtest
 
-from userdp.data.hashing import user_hash
-from userdp.data.splits import Split, held_out_records, is_held_out_user, record_split
+from userdp.data.hashing import uniform, user_hash
+from userdp.data.splits import held_out_records, is_held_out_user
 
 USERS = [user_hash(f"user {number}".encode()) for number in range(10_000)]
 
@@ -15,12 +15,10 @@ USERS = [user_hash(f"user {number}".encode()) for number in range(10_000)]
 def test_users_and_records_are_held_out_as_often_as_asked(fraction):
     held = sum(is_held_out_user(user, fraction) for user in USERS)
     assert binomtest(held, len(USERS), fraction).pvalue > 1e-4
-    splits = [
-        record_split(user, record, held_out_user=False, fraction=fraction)
-        for user in USERS[:2000]
-        for record in range(1, 6)
-    ]
-    assert binomtest(splits.count(Split.HELD_OUT_EXAMPLES), len(splits), fraction).pvalue > 1e-4
+    records = sum(
+        int(held_out_records(user, 1, 5, fraction=fraction).sum()) for user in USERS[:2000]
+    )
+    assert binomtest(records, 10_000, fraction).pvalue > 1e-4
 
 
 def test_the_binomial_test_rejects_half_the_fraction():
@@ -35,8 +33,7 @@ def test_fractions_of_zero_and_one_are_exact():
 
 def test_the_first_record_of_a_training_user_always_trains():
     for user in USERS[:100]:
-        assert record_split(user, 0, held_out_user=False, fraction=1.0) is Split.TRAIN
-        assert record_split(user, 0, held_out_user=True, fraction=1.0) is Split.HELD_OUT_USERS
+        assert held_out_records(user, 0, 3, fraction=1.0).tolist() == [False, True, True]
 
 
 def test_more_held_out_means_the_same_and_more():
@@ -60,8 +57,7 @@ def test_many_records_at_once_are_split_as_one_by_one(first, fraction):
     for number in range(20):
         user = user_hash(b"user %d" % number)
         one_by_one = [
-            record_split(user, first + n, held_out_user=False, fraction=fraction)
-            is Split.HELD_OUT_EXAMPLES
-            for n in range(40)
+            n > 0 and uniform(user, b"held-out record", n) < fraction
+            for n in range(first, first + 40)
         ]
         assert held_out_records(user, first, 40, fraction=fraction).tolist() == one_by_one

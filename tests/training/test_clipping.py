@@ -12,7 +12,7 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_private import run_all
 from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
-from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit, joint_noise_multiplier
+from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.gradients.counts import centred_count
@@ -42,7 +42,7 @@ def test_an_adaptive_run_is_claimed_at_the_plans_epsilon(store, tmp_path, plan):
     assert len({step["l2_clip_norm"] for step in steps}) > 4
     for step in steps:
         sum_multiplier = step["noise_std"] / step["l2_clip_norm"]
-        together = joint_noise_multiplier(sum_multiplier, count_noise_std=step["count_noise_std"])
+        together = 1 / math.hypot(1 / sum_multiplier, 1 / (2 * step["count_noise_std"]))
         assert together == pytest.approx(plan.noise.multiplier, rel=1e-9)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour import Phase
 from userdp.errors import FailureError
+from userdp.extras import library
 
 NAME = "dp-accounting"
 
@@ -60,12 +61,5 @@ def epsilon(event: Any, delta: float) -> Bracket:
 
 
 def _library() -> Any:
-    try:
-        import dp_accounting
-        import dp_accounting.pld
-    except ImportError as error:
-        raise FailureError(
-            "the library dp-accounting is not installed, so this accountant cannot answer",
-            hint="pip install 'userdp[dp-accounting]'",
-        ) from error
-    return dp_accounting
+    library("dp_accounting.pld", extra="dp-accounting", what="this accountant")
+    return library("dp_accounting", extra="dp-accounting", what="this accountant")

@@ -37,7 +37,7 @@ _Bound = Callable[["DeltaCurve", float], float]
 class DeltaCurve:
     """Points (ε, δ) at which a mechanism is (ε, δ)-DP, ε rising, for both orders of the data sets.
 
-    Guarantee: what `max_true_positive_rate` and `trade_off` return bounds every attack on every
+    Guarantee: what `max_true_positive_rate` returns bounds every attack on every
     pair of neighbouring data sets, provided each point is a valid guarantee. Rounding is within
     4e-16·(1 + ε) relative, added on the safe side.
 
@@ -121,13 +121,6 @@ class DeltaCurve:
             allowance = 1 + 4e-16 * (1 + epsilon)
             guesses.append((1 + delta * shrink) / (1 + shrink) * allowance)
         return max(0.5, min(guesses))
-
-    def trade_off(self, false_positive_rate: float) -> float:
-        """f(x): the least false-negative rate of any attack; a lower bound.
-
-        Source: Dong, Roth and Su 2022, Definition 2.1.
-        """
-        return max(math.nextafter(1 - self.max_true_positive_rate(false_positive_rate), 0.0), 0.0)
 
 
 def curve_at(

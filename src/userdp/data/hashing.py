@@ -7,7 +7,7 @@ a user's id can compute it. It protects nobody, and nothing in the privacy claim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -53,12 +53,6 @@ def uniforms(user: bytes, purpose: bytes, indices: Iterable[int]) -> NDArray[np.
 def content_hash(text: bytes) -> bytes:
     """The 16-byte hash of a record's text, for de-duplication of *public* text alone."""
     return blake2b(text, digest_size=HASH_BYTES, key=_SALT, person=b"userdp content").digest()
-
-
-def hash_words(hashes: Sequence[bytes]) -> NDArray[np.uint64]:
-    """User hashes as numbers: uint64 (users, 2)."""
-    flat = np.frombuffer(b"".join(hashes), dtype="<u8")
-    return flat.reshape(len(hashes), 2).astype(np.uint64, copy=False)
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
@@ -31,6 +30,7 @@ from typing import Any
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop
 from userdp.errors import UseError
+from userdp.extras import library
 from userdp.files import OPERATOR_FILE, whole_file, write_json
 from userdp.vocabulary import require_count
 
@@ -97,7 +97,7 @@ class PrivateTexts:
 
     def __init__(self, texts: Iterable[str], rules: OverlapRules) -> None:
         self.rules = rules
-        self._sketch = _datasketch()
+        self._sketch = library("datasketch", extra="dedup", what="finding near-duplicates")
         self._index = self._sketch.MinHashLSH(
             # Below the threshold, so that the verifying stage decides and few are missed.
             threshold=0.9 * rules.similarity,
@@ -274,13 +274,3 @@ def _domains() -> Callable[[str], bytes | Drop]:
     from userdp.data.sources.web import base_domain
 
     return base_domain()
-
-
-def _datasketch() -> Any:
-    try:
-        return importlib.import_module("datasketch")
-    except ImportError as error:
-        raise UseError(
-            "finding near-duplicates needs the library `datasketch`",
-            hint="pip install 'userdp[dedup]'",
-        ) from error

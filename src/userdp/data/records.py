@@ -23,7 +23,6 @@ class Drop(StrEnum):
     NOT_TEXT = "text is not a string"
     EMPTY_TEXT = "empty text"
     NO_DATE = "no date, or one that cannot be read"
-    WRONG_TYPE = "field of an unusable type"
     UNREADABLE = "unreadable record"
     FORWARDED = "forwarded mail"
     REPEATED_NGRAM = "a 20-gram repeats within the record"

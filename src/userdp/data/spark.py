@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from userdp.data.columns import BLOCK_BYTES, Columns, bounds_by_size, offsets_of
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
 from userdp.errors import FailureError, UseError
+from userdp.extras import library
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -226,12 +227,7 @@ def _sort(spark: SparkSession, read: Path, into: Path) -> None:
 
 
 def _require_spark() -> None:
-    try:
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise UseError(
-            "--engine spark needs the package pyspark", hint="pip install 'userdp[spark]'"
-        ) from error
+    library("pyspark", extra="spark", what="--engine spark")
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
         raise UseError(

@@ -76,27 +76,11 @@ def is_held_out_user(user: bytes, fraction: float) -> bool:
     return uniform(user, b"held-out users") < fraction
 
 
-def record_split(user: bytes, record: int, *, held_out_user: bool, fraction: float) -> Split:
-    """The split of one stored record, and so of all examples cut from it.
-
-    A training user's first record always trains, so that a user with a single one keeps it and
-    no training user is empty.
-
-    Args:
-        user: a `hashing.user_hash`.
-        record: the record's number among its user's stored records, from 0.
-        held_out_user: what `is_held_out_user` says of the user.
-        fraction: of records to hold out.
-    """
-    if held_out_user:
-        return Split.HELD_OUT_USERS
-    if record > 0 and uniform(user, b"held-out record", record) < fraction:
-        return Split.HELD_OUT_EXAMPLES
-    return Split.TRAIN
-
-
 def held_out_records(user: bytes, first: int, count: int, *, fraction: float) -> NDArray[np.bool_]:
-    """Which of a training user's records ``first``, ``first + 1``, ... `record_split` holds out.
+    """Which of a training user's records ``first``, ``first + 1``, ... are held out.
+
+    With a record go all examples that are cut from it. A training user's first record always
+    trains, so that a user with a single one keeps it and no training user is empty.
 
     Args:
         user: a `hashing.user_hash`.

@@ -10,14 +10,12 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
-from userdp.files import read_json, write_json
 from userdp.plan import Plan
+from userdp.plan.saved import Saved
 from userdp.vocabulary import (
     NONE,
     Adjacency,
@@ -106,7 +104,7 @@ class LanguageModel(ModelSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederationPlan:
+class FederationPlan(Saved):
     """What a federation will do, fixed before any private look and the same in every silo.
 
     Guarantee: silos that run the steps of this plan, and no others, satisfy `guarantee()`. Each
@@ -129,6 +127,7 @@ class FederationPlan:
     """
 
     schema: ClassVar[str] = "userdp.federation/2"
+    what: ClassVar[str] = "federation plan"
 
     algorithm: str
     local: Unprotected | Plan
@@ -234,17 +233,3 @@ class FederationPlan:
         if isinstance(self.local, Plan):
             further = algorithm_of(self.algorithm).further_claims(self, self.local)
         return (self.guarantee(), *further)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical JSON: equal for equal plans only."""
-        return digest(self)
-
-    def save(self, path: Path) -> None:
-        """Write the plan as JSON, whole or not at all."""
-        write_json(path, encode(self))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a plan; `UseError` if the file is not one."""
-        return decode(cls, read_json(path, what="a federation plan"), what="the federation plan")

@@ -14,6 +14,7 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import FailureError, UseError
+from userdp.extras import library
 from userdp.federated.claim import FederationClaim, federation_claim
 from userdp.federated.data import make_store, spread
 from userdp.federated.models import accuracy, build_model, put_weights, weights_of
@@ -117,18 +118,17 @@ def run_flower(
     """
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        from flwr.simulation import run_simulation
-    except ImportError as error:
-        raise UseError(
-            "the simulation engine is Flower's, which is not installed",
-            hint="pip install 'userdp[federated]', or use --runtime in-process",
-        ) from error
+    simulation = library(
+        "flwr.simulation",
+        extra="federated",
+        what="a simulation",
+        otherwise=", or use --runtime in-process",
+    )
     from userdp.federated.client import client_app
     from userdp.federated.server import server_app
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    run_simulation(
+    simulation.run_simulation(
         server_app=server_app(folder, round_timeout=round_timeout),
         client_app=client_app(folder),
         num_supernodes=plan.silos,

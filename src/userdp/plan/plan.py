@@ -6,19 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
 from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
 from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.clip import Clip, ClipForm, sum_noise_multiplier
-from userdp.codec import decode, digest, encode
 from userdp.errors import UseError
-from userdp.files import read_json, write_json
 from userdp.noise import NoiseLaw
 from userdp.plan.origin import Origin
+from userdp.plan.saved import Saved
 from userdp.sampling import Sampling
 from userdp.vocabulary import (
     Guarantee,
@@ -48,7 +46,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Saved):
     """What a private run will do, fixed before any private look.
 
     Guarantee: `steps` steps of ``sampling``, each with sensitivity ``clip.l2_norm`` per drawn unit
@@ -74,6 +72,7 @@ class Plan:
     """
 
     schema: ClassVar[str] = "userdp.plan/5"
+    what: ClassVar[str] = "plan"
 
     sampling: Sampling
     clip: Clip
@@ -222,18 +221,3 @@ class Plan:
             sampling=self.sampling.kind,
             accountant=accountant,
         )
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical JSON: equal for equal plans only."""
-        return digest(self)
-
-    def save(self, path: Path) -> None:
-        """Write the plan as JSON, whole or not at all."""
-        write_json(path, encode(self))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a plan; `UseError` if the file is not one."""
-        values: Any = read_json(path, what="a plan")
-        return decode(cls, values, what="the plan")

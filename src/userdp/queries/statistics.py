@@ -10,7 +10,6 @@ number, so OpenDP's symmetric distance between neighbours is 1.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import FailureError, UseError
+from userdp.extras import library
 from userdp.vocabulary import require_count, require_positive
 
 _ROUNDING = 1 + 1e-9
@@ -152,11 +152,6 @@ def _within(build: Any, epsilon: float) -> Any:
 
 def _opendp() -> tuple[Any, Any]:
     """The library, and its space of lists of whole numbers, one of each user."""
-    try:
-        dp = importlib.import_module("opendp.prelude")
-    except ImportError as error:
-        raise UseError(
-            "private statistics need the library `opendp`", hint="pip install 'userdp[queries]'"
-        ) from error
+    dp = library("opendp.prelude", extra="queries", what="a private statistic")
     dp.enable_features("contrib")
     return dp, (dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.symmetric_distance())

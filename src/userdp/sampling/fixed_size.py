@@ -109,6 +109,20 @@ class FixedSize(Sampling):
         )
 
 
+def _words(units: str, *, title: str, scope: str, beside: str) -> Words:
+    return Words(
+        title=title,
+        draw=f"each step draws exactly B {units} without replacement",
+        options={
+            "group_size": f"most examples of a user in {scope}",
+            "batch_size": f"{units} in every step",
+            "least_population": f"public lower bound on the {units} of the store without {beside}",
+        },
+        symbols={"batch_size": "B", "least_population": "n"},
+        assumes=(_ASSUMES,),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeUsers(FixedSize):
     """Exactly B of at least n users per step, each with at most G of its examples.
@@ -121,16 +135,8 @@ class FixedSizeUsers(FixedSize):
     kind: ClassVar[str] = "fixed-cohort"
     algorithm: ClassVar[str] = "ULS"
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.USER
-    words: ClassVar[Words] = Words(
-        title="cohorts of a fixed size",
-        draw="each step draws exactly B users without replacement",
-        options={
-            "group_size": "most examples of a user in a step",
-            "batch_size": "users in every step",
-            "least_population": "public lower bound on the users of the store without any one",
-        },
-        symbols={"batch_size": "B", "least_population": "n"},
-        assumes=(_ASSUMES,),
+    words: ClassVar[Words] = _words(
+        "users", title="cohorts of a fixed size", scope="a step", beside="any one"
     )
 
 
@@ -149,14 +155,9 @@ class FixedSizeExamples(FixedSize):
     kind: ClassVar[str] = "fixed-batch"
     algorithm: ClassVar[str] = "ELS"
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.EXAMPLE
-    words: ClassVar[Words] = Words(
+    words: ClassVar[Words] = _words(
+        "examples",
         title="batches of a fixed size",
-        draw="each step draws exactly B examples without replacement",
-        options={
-            "group_size": "most examples of a user in all training",
-            "batch_size": "examples in every step",
-            "least_population": "public lower bound on the examples of the store without any user",
-        },
-        symbols={"batch_size": "B", "least_population": "n"},
-        assumes=(_ASSUMES,),
+        scope="all training",
+        beside="any user",
     )

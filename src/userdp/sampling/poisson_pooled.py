@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from userdp.sampling.base import Words
 from userdp.sampling.poisson_examples import OPTIONS
-from userdp.sampling.poisson_subjects import subject_probability
-from userdp.sampling.poisson_users import Poisson
-from userdp.vocabulary import PrivacyUnit
+from userdp.sampling.poisson_subjects import PoissonSubjects
 
 if TYPE_CHECKING:
     from userdp.accounting.mechanisms import Mixture
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonPooled(Poisson):
+class PoissonPooled(PoissonSubjects):
     """Each example joins each step with probability p; the one unit is all that was drawn.
 
     Guarantee: T steps are dominated, per subject of at most G examples under add-or-remove
@@ -28,7 +26,6 @@ class PoissonPooled(Poisson):
 
     kind: ClassVar[str] = "pooled-examples"
     algorithm: ClassVar[str] = "UserLDP"
-    unit: ClassVar[PrivacyUnit] = PrivacyUnit.EXAMPLE
     words: ClassVar[Words] = Words(
         title="Poisson sampling of pooled examples",
         draw="each example joins each step independently with probability p, and all that were "
@@ -46,11 +43,5 @@ class PoissonPooled(Poisson):
         return np.array([0, len(users)] if len(users) else [0], dtype=np.int64)
 
     def _mixture(self, noise_multiplier: float, steps: int) -> Mixture:
-        from userdp.accounting.mechanisms import binomial_steps
-
-        moved_by_one = binomial_steps(
-            sampling_probability=subject_probability(self.sampling_probability, self.group_size),
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-        )
+        moved_by_one = super()._mixture(noise_multiplier, steps)
         return replace(moved_by_one, scale=2.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,16 +43,20 @@ class Shuffle(Poisson):
         raise UseError(f"no epsilon covers sampling {self.kind}")
 
 
+def _words(units: str, options: Mapping[str, str]) -> Words:
+    return Words(
+        title=f"shuffled batches of {units}",
+        draw=f"each pass over the {units} is shuffled and cut into batches; no ε covers that",
+        options=options,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShuffleUsers(Shuffle, PoissonUsers):
     """Shuffled passes over users."""
 
     kind: ClassVar[str] = "unsafe-shuffle-users"
-    words: ClassVar[Words] = Words(
-        title="shuffled batches of users",
-        draw="each pass over the users is shuffled and cut into batches; no ε covers that",
-        options=PoissonUsers.words.options,
-    )
+    words: ClassVar[Words] = _words("users", PoissonUsers.words.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +64,4 @@ class ShuffleExamples(Shuffle, PoissonExamples):
     """Shuffled passes over examples."""
 
     kind: ClassVar[str] = "unsafe-shuffle-examples"
-    words: ClassVar[Words] = Words(
-        title="shuffled batches of examples",
-        draw="each pass over the examples is shuffled and cut into batches; no ε covers that",
-        options=PoissonExamples.words.options,
-    )
+    words: ClassVar[Words] = _words("examples", PoissonExamples.words.options)

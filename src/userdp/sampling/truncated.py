@@ -99,18 +99,22 @@ class Truncated(Poisson):
         )
 
 
+def _words(units: str, whole: Words) -> Words:
+    return Words(
+        title=f"Poisson sampling of {units}, cut to a cap",
+        draw=whole.draw + "; of more than the cap so many stay, by chance",
+        options={**whole.options, **_OPTIONS},
+        symbols=whole.symbols,
+        assumes=(_ASSUMES,),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class TruncatedUsers(Truncated, PoissonUsers):
     """ULS with at most ``cap`` users in a step."""
 
     kind: ClassVar[str] = "truncated-users"
-    words: ClassVar[Words] = Words(
-        title="Poisson sampling of users, cut to a cap",
-        draw=PoissonUsers.words.draw + "; of more than the cap so many stay, by chance",
-        options={**PoissonUsers.words.options, **_OPTIONS},
-        symbols=PoissonUsers.words.symbols,
-        assumes=(_ASSUMES,),
-    )
+    words: ClassVar[Words] = _words("users", PoissonUsers.words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +122,4 @@ class TruncatedExamples(Truncated, PoissonExamples):
     """ELS with at most ``cap`` examples in a step."""
 
     kind: ClassVar[str] = "truncated-examples"
-    words: ClassVar[Words] = Words(
-        title="Poisson sampling of examples, cut to a cap",
-        draw=PoissonExamples.words.draw + "; of more than the cap so many stay, by chance",
-        options={**PoissonExamples.words.options, **_OPTIONS},
-        symbols=PoissonExamples.words.symbols,
-        assumes=(_ASSUMES,),
-    )
+    words: ClassVar[Words] = _words("examples", PoissonExamples.words)

@@ -10,6 +10,7 @@ from torch import nn
 
 from userdp import files
 from userdp.errors import UseError
+from userdp.extras import library
 from userdp.training.config import TrainConfig
 
 
@@ -23,12 +24,7 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
     """
     if config.lora_rank is None:
         return model
-    try:
-        import peft
-    except ImportError as error:
-        raise UseError(
-            "--lora-rank needs the package peft", hint="pip install 'userdp[lora]'"
-        ) from error
+    peft = library("peft", extra="lora", what="--lora-rank")
     alpha = config.lora_alpha if config.lora_alpha is not None else 2 * config.lora_rank
     settings = peft.LoraConfig(
         r=config.lora_rank,

@@ -11,7 +11,7 @@ import math
 from types import ModuleType
 from typing import Any
 
-from userdp.errors import UseError
+from userdp.extras import library
 
 Ball = Any  # flint.arb or flint.acb: the library ships no types
 
@@ -22,14 +22,7 @@ def flint_library() -> ModuleType:
     Raises:
         UseError: python-flint is not installed.
     """
-    try:
-        import flint
-    except ImportError:
-        raise UseError(
-            "a proof needs the library python-flint (Arb), which is not installed",
-            hint="pip install 'userdp[proof]'",
-        ) from None
-    module: ModuleType = flint
+    module: ModuleType = library("flint", extra="proof", what="a proof (ball arithmetic by Arb)")
     return module
 
 

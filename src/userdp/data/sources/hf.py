@@ -12,7 +12,6 @@ memory; no code of a data set is run.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
+from userdp.extras import library
 
 _BATCH = 1024
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
@@ -76,13 +76,7 @@ class _HubTable(TableSource):
                 progress.at(done)
 
     def _open(self, name: str) -> Any:
-        try:
-            datasets = importlib.import_module("datasets")
-        except ImportError as error:
-            raise UseError(
-                "reading Hugging Face data sets needs the library `datasets`",
-                hint="pip install 'userdp[hf]'",
-            ) from error
+        datasets = library("datasets", extra="hf", what="reading Hugging Face data sets")
         dataset, _, config = name.partition(":")
         try:
             if Path(name).exists():

@@ -6,7 +6,6 @@ carries; no network is used.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -17,7 +16,7 @@ from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.parquet import build_table
 from userdp.data.sources.rows import plain_parser
 from userdp.data.sources.table import FileTable
-from userdp.errors import UseError
+from userdp.extras import library
 
 
 def build_web(kind: str, paths: list[str], options: SourceOptions) -> FileTable:
@@ -36,13 +35,7 @@ def base_domain() -> Callable[[str], bytes | Drop]:
     >>> of("https://news.bbc.co.uk:443/world?x=1"), of("http://192.168.0.1/")
     (b'bbc.co.uk', <Drop.NO_DOMAIN: 'URL without a registered domain'>)
     """
-    try:
-        tldextract = importlib.import_module("tldextract")
-    except ImportError as error:
-        raise UseError(
-            "telling the domain of a URL needs the library `tldextract`",
-            hint="pip install 'userdp[web]'",
-        ) from error
+    tldextract = library("tldextract", extra="web", what="telling the domain of a URL")
     extract = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 
     @lru_cache(maxsize=2**16)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from userdp.data.records import Record
-from userdp.errors import UseError
+from userdp.extras import library
 from userdp.vocabulary import require_count, require_positive
 
 
@@ -31,16 +31,10 @@ def digits(
     """
     require_count("subjects", subjects)
     require_positive("items_per_subject", items_per_subject)
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise UseError(
-            "the digits are those of scikit-learn, which is not installed",
-            hint="pip install 'userdp[federated]'",
-        ) from error
+    data_sets = library("sklearn.datasets", extra="federated", what="a federation of digits")
     from scipy.ndimage import affine_transform
 
-    source = load_digits()
+    source = data_sets.load_digits()
     images, labels = source.images.astype(np.float64) / 16.0, source.target.astype(np.int64)
     draw = np.random.default_rng(seed)
     drift = -0.5 * spread_of_sizes**2
