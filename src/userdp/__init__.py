@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from userdp.lazily import attribute
 from userdp.version import __version__
 
 if TYPE_CHECKING:
@@ -14,8 +15,4 @@ __all__ = ["__version__", "make_private"]
 
 def __getattr__(name: str) -> Any:
     """`make_private` is imported when it is asked for: it needs torch, and most commands do not."""
-    if name == "make_private":
-        from userdp.training.private import make_private
-
-        return make_private
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return attribute("userdp", {"training.private": ("make_private",)}, name)

@@ -16,24 +16,11 @@ stored or counted as dropped, with its reason.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from userdp.data.grouping import GroupingEngine
-    from userdp.data.ownership import Owners
-    from userdp.data.prepare import append_records, prepare_store
-    from userdp.data.records import Drop, Record, Tally
-    from userdp.data.sources import Source, SourceOptions, open_source
-    from userdp.data.splits import Split, SplitRule
-    from userdp.data.statistics import describe
-    from userdp.data.store import StoreSplit, TokenRows, UserStore
-    from userdp.data.strategy import Strategy
-    from userdp.data.tokenize import StoreTokenizer
-    from userdp.data.verify import verify_store
-    from userdp.data.writer import StoreWriter
+from userdp.lazily import attribute
 
-_MODULES = {
+_PUBLIC = {
     "grouping": ("GroupingEngine",),
     "ownership": ("Owners",),
     "prepare": ("append_records", "prepare_store"),
@@ -47,17 +34,8 @@ _MODULES = {
     "verify": ("verify_store",),
     "writer": ("StoreWriter",),
 }
-
-__all__ = [
-    "Drop", "GroupingEngine", "Owners", "Record", "Source", "SourceOptions", "Split", "SplitRule",
-    "StoreSplit", "StoreTokenizer", "StoreWriter", "Strategy", "Tally", "TokenRows", "UserStore",
-    "append_records", "describe", "open_source", "prepare_store", "verify_store",
-]  # fmt: skip
+__all__ = [name for names in _PUBLIC.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the file that defines it."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"userdp.data.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return attribute(__name__, _PUBLIC, name)

@@ -4,3 +4,20 @@ The public part is rendered only from `run_facts.RunFacts`, which are read from 
 and the allowed constants of its configuration; what the operator may know comes apart, as
 `operator_facts.OperatorFacts`, and the public page is rendered without it.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from userdp.lazily import attribute
+
+_PUBLIC = {
+    "html": ("render_report",),
+    "meaning": ("meaning_of_claim",),
+    "model_card": ("render_model_card",),
+}
+__all__ = [name for names in _PUBLIC.values() for name in names]
+
+
+def __getattr__(name: str) -> Any:
+    return attribute(__name__, _PUBLIC, name)

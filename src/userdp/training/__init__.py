@@ -7,8 +7,9 @@ when it is asked for: importing this package imports no torch.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from userdp.lazily import attribute
 
 _PUBLIC = {
     "averaging": ("build_average",),
@@ -35,7 +36,4 @@ __all__ = [name for names in _PUBLIC.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _PUBLIC.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return attribute(__name__, _PUBLIC, name)
