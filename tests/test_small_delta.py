@@ -135,6 +135,7 @@ def test_a_plan_file_with_a_number_of_users_is_judged_by_it(store, tmp_path, cap
     assert "not below 1/n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_account_and_calibrate_judge_a_stated_population(tmp_path, capsys) -> None:
     batch = [
         "--sampling",

@@ -28,6 +28,7 @@ def test_a_fixed_grid_is_the_sum_of_its_runs_and_scores():
     assert grid.guarantee(delta=1e-6).epsilon > found.epsilon
 
 
+@pytest.mark.slow
 def test_a_budget_is_divided_before_the_first_run():
     plans = (uls_plan(), uls_plan(l2_clip_norm=1.0), els_plan())
     grid = divided(plans, epsilon=3.0, delta=1e-5, score_epsilon=0.1)

@@ -39,6 +39,7 @@ def worst_ratio(*, claimed: float, used: float) -> float:
     return float(np.abs(np.log(base[seen] / more[seen])).max()) - claimed
 
 
+@pytest.mark.slow
 def test_one_user_moves_each_frequency_by_at_most_its_price():
     assert worst_ratio(claimed=1.0, used=1.0) < 0.25
 

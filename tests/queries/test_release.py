@@ -54,6 +54,7 @@ def test_half_the_noise_is_caught():
     assert not 0.85 < found.std() / discrete_laplace_deviation(1 / 0.5) < 1.15
 
 
+@pytest.mark.slow
 def test_the_probability_of_any_answer_changes_by_at_most_e_to_the_epsilon():
     """Over neighbours that differ by the largest user; frequencies with five deviations of room."""
     epsilon = 0.8

@@ -160,6 +160,7 @@ def test_different_adjacencies_are_not_compared_without_saying_so(make_run: Make
     assert "run on the same people" not in unlike
 
 
+@pytest.mark.slow
 def test_runs_on_one_store_are_added_up(make_run: MakeRun) -> None:
     runs = read_runs([make_run("a"), make_run("b", examples_plan())])
     page = render_report(runs)

@@ -213,6 +213,7 @@ def test_a_claim_of_several_parts_keeps_epsilon_and_delta_and_says_so(make_run: 
     assert meaning_of_claim(claim(make_run("plain", private=False) / "ledger.jsonl")) is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_judged_by_the_steps_that_were_charged(make_run: MakeRun) -> None:
     whole = claim(make_run("whole", users_plan(steps=40)) / "ledger.jsonl")
     part = claim(make_run("part", users_plan(steps=40), attempts=7) / "ledger.jsonl")

@@ -48,6 +48,7 @@ def test_an_audits_lower_bound_stands_beside_the_claim(make_run: MakeRun) -> Non
     assert ">0.0237<" not in page[: page.index('id="operator"')]
 
 
+@pytest.mark.slow
 def test_an_audit_above_the_claim_is_an_alarm(make_run: MakeRun) -> None:
     run = make_run()
     audit_file(run, extra_run=bound(epsilon_lower=40.0))
@@ -79,6 +80,7 @@ def audit_file(run: Path, **changes: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_file_of_an_audit_is_read_and_its_flags_are_alarms(make_run: MakeRun) -> None:
     run = make_run()
     audit_file(run)

@@ -52,6 +52,7 @@ def test_a_folder_that_was_there_is_closed_when_a_sweep_begins_in_it_and_not_bef
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_broken_twin_a_sweep_that_closes_its_folders_afterwards_is_caught(
     store, tmp_path, monkeypatch
 ):

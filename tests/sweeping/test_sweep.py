@@ -114,6 +114,7 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
     assert sweep(store, out, None, resume=True) == result, "a finished sweep only tells again"
 
 
+@pytest.mark.slow
 def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_path):
     asked = request(store, "composition", epsilon=6.0)
     result = sweep(store, tmp_path / "sweep", asked)
@@ -129,6 +130,7 @@ def test_composition_charges_every_run_and_score_and_claims_them_all(store, tmp_
     assert "2 candidates" in read_run(tmp_path / "sweep" / "winner").settings["plan_basis"]
 
 
+@pytest.mark.slow
 def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp_path, two_trials):
     asked = request(store, "private-selection")
     result = sweep(store, tmp_path / "sweep", asked)
@@ -250,6 +252,7 @@ def test_a_score_lost_after_its_charge_is_not_drawn_again(store, tmp_path):
     assert "crash" in result.trials[-1]["note"]
 
 
+@pytest.mark.slow
 def test_a_noisy_total_is_half_the_bound_less_the_loss_of_each_user():
     pytest.importorskip("opendp", reason="the extra queries is not installed")
     import numpy as np

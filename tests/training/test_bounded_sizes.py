@@ -166,6 +166,7 @@ def test_the_audit_passes_a_right_run_and_catches_other_draws(store, tmp_path, k
         assert "steps: participation" in found["flagged"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_fresh_draws_of_the_same_size(store, tmp_path):
     mine = plan(FixedSizeUsers, steps=4)
 

@@ -31,7 +31,9 @@ def steps_of(run):
     return [line for line in lines(run / "ledger.jsonl") if line["kind"] == "attempt"]
 
 
-@pytest.mark.parametrize("plan", [uls_plan(steps=8), els_plan(steps=8)], ids=["ULS", "ELS"])
+@pytest.mark.parametrize(
+    "plan", fast_then_slow([uls_plan(steps=8), els_plan(steps=8)]), ids=["ULS", "ELS"]
+)
 def test_an_adaptive_run_is_claimed_at_the_plans_epsilon(store, tmp_path, plan):
     plan = adaptive(plan)
     run_all(toy_model(store), store, plan, tmp_path / "run")
@@ -120,10 +122,12 @@ def moves_of_the_clip_norm(store, out):
     return -np.diff(np.log(clips)) * plan.denominator / plan.count_noise_std
 
 
+@pytest.mark.slow
 def test_invariant_5_the_clip_norm_moves_by_gaussian_noise_where_nobody_is_drawn(store, tmp_path):
     assert stats.kstest(moves_of_the_clip_norm(store, tmp_path / "run"), "norm").pvalue > 1e-9
 
 
+@pytest.mark.slow
 def test_invariant_5_twin_a_clip_norm_updated_from_the_exact_fraction_is_caught(
     store, tmp_path, monkeypatch
 ):
@@ -149,6 +153,7 @@ def test_invariant_4_the_count_is_divided_by_the_plans_denominator(store, tmp_pa
     assert math.log(first / second) == pytest.approx(0.2 * (0.75 - 0.5))
 
 
+@pytest.mark.slow
 def test_invariant_7_a_resumed_run_goes_on_at_the_clip_norm_of_its_ledger(store, tmp_path):
     plan = adaptive(uls_plan())
     model = toy_model(store)
@@ -173,6 +178,7 @@ def seeded_gradient(store, out, plan):
     return grad
 
 
+@pytest.mark.slow
 def test_a_normalized_gradient_is_the_clipped_one_divided_by_the_clip_norm(store, tmp_path):
     plan = uls_plan(steps=1, l2_clip_norm=0.125)
     normalized = changed_plan(plan, clip_form=ClipForm.NORMALIZED)

@@ -39,6 +39,7 @@ def changed(**values) -> TrainConfig:
     return dataclasses.replace(CONFIG, **values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     fast_then_slow(
@@ -295,6 +296,7 @@ def test_the_engine_asked_for_computes_every_step_and_stands_in_the_configuratio
     assert train_config(kept) == config
 
 
+@pytest.mark.slow
 def test_engines_make_different_digests_and_the_same_claim(store, tmp_path):
     assert len({changed(engine=engine).digest for engine in EngineName}) == len(EngineName)
     assert train_config({}).engine is EngineName.AUTO

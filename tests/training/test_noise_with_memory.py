@@ -86,6 +86,7 @@ def test_invariant_5_a_resumed_run_has_the_noise_of_one_that_was_not_interrupted
     assert all(torch.equal(a, b) for a, b in zip(resumed, straight, strict=True))
 
 
+@pytest.mark.slow
 def test_the_state_is_the_operators_alone_and_goes_with_the_end_of_the_run(store, tmp_path):
     noise_of_steps(store, tmp_path / "run", until=3)
     state = tmp_path / "run" / "checkpoints" / "noise.safetensors"

@@ -280,6 +280,7 @@ def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(
     assert attempts(tmp_path / "run") == plan.steps
 
 
+@pytest.mark.slow
 def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
     def final(name, **seeds):
         model = toy_model(store)
@@ -407,6 +408,7 @@ def test_a_loop_that_never_updates_is_stopped_after_one_step(store, tmp_path):
     assert attempts(tmp_path / "run") == 1
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_begins_at_zero_is_not_taken_for_a_stuck_model(store, tmp_path):
     model = toy_model(store)
     optimizer = sgd(model, rate=0.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.plans import els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, lines
 from userdp.data.store import UserStore
 from userdp.training import loop
@@ -70,7 +71,7 @@ def finished(store, tmp_path, plan, config: TrainConfig = CONFIG) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("plan", [uls_plan(), els_plan()], ids=["ULS", "ELS"])
+@pytest.mark.parametrize("plan", fast_then_slow([uls_plan(), els_plan()]), ids=["ULS", "ELS"])
 def test_invariant_9_shareable_files_hold_nothing_of_the_operators(store, tmp_path, plan):
     run = finished(store, tmp_path, plan)
     assert len(secrets_of(run, store)) > 40
@@ -95,6 +96,7 @@ def test_invariant_9_twin_an_operator_file_that_all_may_read_is_caught(store, tm
     assert "operator.jsonl: mode" in leaks(run, store)
 
 
+@pytest.mark.slow
 def test_a_wide_umask_opens_nothing(store, tmp_path):
     import os
 

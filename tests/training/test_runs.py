@@ -4,6 +4,7 @@
 import pytest
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import attempts, sgd, toy_model
 from userdp import files
 from userdp.errors import UseError
@@ -20,7 +21,7 @@ def begin(store, out, *, resume=False):
     return make_private(model, sgd(model), store, uls_plan(), out=out, resume=resume)
 
 
-@pytest.mark.parametrize("place", ["reserve", "create"])
+@pytest.mark.parametrize("place", fast_then_slow(["reserve", "create"]))
 def test_a_kill_while_a_run_begins_is_resumed_and_charged_once(store, tmp_path, monkeypatch, place):
     owner = StoreLedger if place == "reserve" else RunLedger
 
@@ -38,7 +39,9 @@ def test_a_kill_while_a_run_begins_is_resumed_and_charged_once(store, tmp_path, 
     assert len(StoreLedger(store.path).charges()) == 1
 
 
-@pytest.mark.parametrize("left", ["", '{"kind":"run",'], ids=["nothing", "half a line"])
+@pytest.mark.parametrize(
+    "left", fast_then_slow(["", '{"kind":"run",']), ids=["nothing", "half a line"]
+)
 def test_a_kill_within_the_ledgers_first_line_is_resumed(store, tmp_path, monkeypatch, left):
     def killed(path, **options):
         path.write_text(left)

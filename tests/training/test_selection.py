@@ -149,7 +149,7 @@ def test_example_sampling_refuses_what_draws_at_each_step(store, tmp_path, strat
     assert StoreLedger(store.path).charges() == []
 
 
-@pytest.mark.parametrize("strategy", fast_then_slow(list(Strategy), fast=2))
+@pytest.mark.parametrize("strategy", fast_then_slow(list(Strategy)))
 def test_invariant_3_no_selection_moves_the_sum_by_more_than_the_clip(scored, strategy):
     """Leave one user's unit out: what everybody else selected stays, whatever the strategy."""
     store, model, path, _ = scored
@@ -169,6 +169,7 @@ def test_invariant_3_no_selection_moves_the_sum_by_more_than_the_clip(scored, st
         assert moved**0.5 <= clip
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_selection_and_its_scores(scored, store, tmp_path):
     _, _, path, _ = scored
     plan = uls_plan()
@@ -296,6 +297,7 @@ def test_an_error_while_gathering_stops_the_step_and_no_thread_stays(prepared):
     assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_invariant_7_nothing_is_drawn_or_gathered_before_its_step_is_in_the_ledger(
     store, tmp_path, monkeypatch
 ):

@@ -27,6 +27,7 @@ def test_every_engine_passes_on_the_bundled_model(rank: int | None) -> None:
     assert result["auto"] == ("bookkeeping" if rank is None else "lora")
 
 
+@pytest.mark.slow
 def test_twin_an_engine_that_adds_two_percent_too_much_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
