@@ -40,6 +40,7 @@ def test_a_budget_is_divided_before_the_first_run():
         divided(plans, epsilon=0.3, delta=1e-5, score_epsilon=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "plans"),
     fast_then_slow([(PoissonNumber(mu=2.0), (uls_plan(),)), (LAW, (uls_plan(), els_plan()))]),

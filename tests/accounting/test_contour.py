@@ -171,6 +171,7 @@ def test_few_large_steps_agree_with_a_transform_free_oracle(
     assert found.width <= 1e-6 * found.upper
 
 
+@pytest.mark.slow
 def test_few_small_chances_of_taking_part_cost_exactly_nothing() -> None:
     phase = examples(7, 1.145e-6, 0.4455)
     found = epsilon_bracket([phase], 2.85e-5)

@@ -84,6 +84,7 @@ def test_every_golden_delta_lies_in_the_bracket(case: dict[str, Any], direction:
     assert found.note == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     fast_then_slow(sorted(CASES[::2], key=lambda c: c["seconds"]), fast=6),
@@ -344,6 +345,7 @@ def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
                 mechanism.delta(bad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-9, 1e3, 1e6, 1e300])
 @pytest.mark.parametrize("sigma", fast_then_slow([1e6, 1.0, 1e-3], fast=2))
 def test_extreme_settings_end_in_finite_brackets(sigma: float, epsilon: float) -> None:

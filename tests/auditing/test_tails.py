@@ -108,6 +108,7 @@ def test_tails_of_a_small_spread_are_those_of_enumeration(count, trials, q):
     assert law.squares(law.mean) == pytest.approx(mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "trials", "q"),
     [

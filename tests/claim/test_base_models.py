@@ -53,6 +53,7 @@ def moved(life: Path, run: str, how: str, tmp_path: Path) -> tuple[Path, Path]:
     return store, model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", fast_then_slow(HOW))
 @seam("a base model that an earlier run over the same people released costs nothing")
 def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_path, how):

@@ -242,6 +242,7 @@ def test_a_drawing_of_a_plan_is_as_private_as_the_plan_file(store, norms, tmp_pa
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fast_then_slow(["plan.png", "plan.html"]))
 def test_the_candidates_are_printed_and_drawn(store, norms, tmp_path, capsys, name):
     assert plan(store, plot=str(tmp_path / name), median_examples="3") == 0

@@ -109,6 +109,7 @@ def test_what_was_chosen_from_dp_answers_is_calibrated_to_the_rest():
     assert spent.guarantee().epsilon > 3.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "words"),
     [

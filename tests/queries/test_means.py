@@ -40,6 +40,7 @@ def draws(least: int, most: int, epsilon: float, held: list[int]) -> np.ndarray:
     return np.array([asked(held) for _ in range(DRAWS)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("least", "most", "truth"), [(-3, 5, 4), (-7, 2, -3), (2, 9, 13)])
 def test_a_sum_has_the_noise_of_its_largest_term(least, most, truth):
     held = [least - 5, 2, most + 3] if least < 0 else [0, 2, 50]

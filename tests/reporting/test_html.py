@@ -117,11 +117,13 @@ def test_a_name_is_text_not_markup(make_run: MakeRun) -> None:
     assert "&lt;script&gt;" in page
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_page(make_run: MakeRun) -> None:
     run = make_run()
     assert full_page(run) == full_page(run)
 
 
+@pytest.mark.slow
 def test_no_epsilon_is_shown_for_runs_that_claim_none(make_run: MakeRun) -> None:
     shuffled = changed_plan(users_plan(), unsafe_shuffle=True)
     pages = {

@@ -106,6 +106,7 @@ def best_tests(p: float, group_size: int, sigma: float) -> tuple[float, float, f
     return presence, absence, guess
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "group_size", "sigma"),
     [(1.0, 1, 1.0), (0.1, 1, 0.4), (0.3, 4, 0.8), (0.01, 8, 0.3), (1.0, 1, 0.15), (0.5, 2, 20.0)],

@@ -59,6 +59,7 @@ def test_an_audit_above_the_claim_is_an_alarm(make_run: MakeRun) -> None:
     assert 'role="alert"' not in page_of(run)
 
 
+@pytest.mark.slow
 def test_an_audit_that_could_not_have_seen_it_says_so(make_run: MakeRun) -> None:
     run = make_run()
     audit_file(run, extra_run=bound(most_detectable=0.05))

@@ -21,6 +21,7 @@ def _two_trials(monkeypatch):
     monkeypatch.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "umask"),
     fast_then_slow([("non-private", 0o022), ("non-private", 0o000), ("private-selection", 0o000)]),

@@ -169,6 +169,7 @@ def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_n
     assert (store.path / "ledger.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     monkeypatch.setattr(PoissonNumber, "draw", lambda self: 0)
     asked = request(store, "private-selection", repetitions=PoissonNumber(mu=2.0), epsilon=20.0)

@@ -72,6 +72,7 @@ def rate_of_learning(noise_told):
     return (before - float(weight.detach().mean())) / 500
 
 
+@pytest.mark.slow
 def test_the_noise_no_longer_sets_the_step_size():
     """Uncorrected, a step is g / √(g² + s²), a tenth; corrected, about g / |g|."""
     assert rate_of_learning(0.0) == pytest.approx(0.1, rel=0.1)

@@ -234,6 +234,7 @@ def test_plans_without_a_bound_are_refused(accountant):
     assert not FixedGraph(sampling_probability=0.1, group_size=1).by_user  # no such ULS
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_evaluates_and_reports_fixed_graph(tmp_path, capsys):
     store = greedy(tmp_path / "s")
     plan = "--sampling examples --population 10 --batch-size 2 --steps 2 --l2-clip-norm 1 "

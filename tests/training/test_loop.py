@@ -192,6 +192,7 @@ def test_unsafe_shuffle_trains_and_claims_nothing(store, tmp_path):
     assert attempts(tmp_path / "run") == plan.steps
 
 
+@pytest.mark.slow
 def test_the_average_is_what_is_released_and_measured(store, tmp_path):
     config = changed(averaging=Averaging.EMA, evaluate_every=5)
     train(store, uls_plan(), config, out=tmp_path / "run", tensorboard=False)
@@ -263,6 +264,7 @@ def test_user_loss_weighs_users_alike_and_loss_weighs_tokens_alike(tmp_path):
     assert found.tokens == sum(targets)
 
 
+@pytest.mark.slow
 def test_tensorboard_curves_are_the_operators_alone(store, tmp_path):
     pytest.importorskip("tensorboard")
     train(store, uls_plan(steps=1), CONFIG, out=tmp_path / "run")

@@ -97,6 +97,7 @@ def test_where_anything_is_bfloat16_no_batch_is_computed(setting, name):
     assert distance(found, exact) < 1e-12 * CLIP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "lora", "vmap"]))
 def test_checkpointing_changes_no_gradient(name):
     units = rows([2, 1])
@@ -134,6 +135,7 @@ def test_weights_that_train_do_not_go_to_low_precision():
         TrainConfig(base_precision=BF16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -21,6 +21,7 @@ def begin(store, out, *, resume=False):
     return make_private(model, sgd(model), store, uls_plan(), out=out, resume=resume)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", fast_then_slow(["reserve", "create"]))
 def test_a_kill_while_a_run_begins_is_resumed_and_charged_once(store, tmp_path, monkeypatch, place):
     owner = StoreLedger if place == "reserve" else RunLedger

@@ -65,6 +65,7 @@ def drawn(store, plan, **options) -> list[list[tuple[int, ...]]]:
     return rows_in(collator(plan.sampling.sampler(collator.counts, secret_generator(1)).draw()))
 
 
+@pytest.mark.slow
 def test_scores_are_the_perplexities_of_the_examples_in_their_order(scored):
     store, model, path, done = scored
     scores = read_scores(path, store)
