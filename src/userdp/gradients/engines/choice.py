@@ -90,7 +90,7 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
     """Why each unit needs passes of its own; None where several units may share a pass.
 
     This is the one place where it is asked whether the batched engines agree with the reference:
-    once for each model, loss and class of shapes, always on made-up rows.
+    for each model and loss, anew when the weights have grown, always on made-up rows.
 
     Args:
         task: what is to be computed.
