@@ -26,6 +26,8 @@ from userdp.planning.proposal import load_plan
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.run_facts import read_runs
 
+pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
+
 BUNDLED = Path(sys.modules["userdp"].__file__).parent / "assets/base-model/tokenizer.json"
 
 
@@ -256,25 +258,30 @@ def test_the_candidates_are_printed_and_drawn(store, norms, tmp_path, capsys, na
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"norms": None}, "exactly one of --norms"),
-        ({"norms": "nowhere.json"}, "nowhere.json"),
-        ({"model": "bundled"}, "exactly one of --norms"),
-        ({"epsilon": "nan"}, "epsilon"),
-        pytest.param(
-            {"epsilon": "0.01", "budget": "8"}, "the nearest that would do", marks=pytest.mark.slow
-        ),
-        ({"delta": "1"}, "delta"),
-        ({"budget": "0.5"}, "budget"),
-        ({"budget": "nan"}, "budget"),
-        ({"steps": "0"}, "steps"),
-        ({"population": "0"}, "population"),
-        ({"budget": "1e7"}, "more than all 1000 users"),
-        ({"median_examples": "0"}, "median"),
-        ({"query_share": "1"}, "query_share"),
-        ({"out": "nowhere/plan.json"}, "no folder"),
-        ({"plot": "plan.gif"}, "cannot draw"),
-    ],
+    fast_then_slow(
+        [
+            ({"norms": None}, "exactly one of --norms"),
+            ({"norms": "nowhere.json"}, "nowhere.json"),
+            ({"model": "bundled"}, "exactly one of --norms"),
+            ({"epsilon": "nan"}, "epsilon"),
+            pytest.param(
+                {"epsilon": "0.01", "budget": "8"},
+                "the nearest that would do",
+                marks=pytest.mark.slow,
+            ),
+            ({"delta": "1"}, "delta"),
+            ({"budget": "0.5"}, "budget"),
+            ({"budget": "nan"}, "budget"),
+            ({"steps": "0"}, "steps"),
+            ({"population": "0"}, "population"),
+            ({"budget": "1e7"}, "more than all 1000 users"),
+            ({"median_examples": "0"}, "median"),
+            ({"query_share": "1"}, "query_share"),
+            ({"out": "nowhere/plan.json"}, "no folder"),
+            ({"plot": "plan.gif"}, "cannot draw"),
+        ],
+        fast=4,
+    ),
 )
 def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
     store, norms, tmp_path, capsys, changes, message

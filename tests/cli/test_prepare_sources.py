@@ -14,6 +14,7 @@ from tests.data.sources.fixtures import (
     write_parquet,
     write_stackoverflow,
 )
+from tests.speed import fast_then_slow
 from userdp.cli.app import run
 from userdp.cli.verify import verify
 from userdp.data.store import UserStore
@@ -82,7 +83,9 @@ def shakespeare(folder):
 DATA_SETS = [stack_overflow, stack_overflow_parquet, ccnews, c4, enron, booksum, shakespeare]
 
 
-@pytest.mark.parametrize("data_set", DATA_SETS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "data_set", fast_then_slow(DATA_SETS, fast=4), ids=lambda function: function.__name__
+)
 def test_the_documented_command_line_makes_a_store(tmp_path, capsys, data_set):
     line = ["prepare", *map(str, data_set(tmp_path)), "--out", str(tmp_path / "store"), "--json"]
     assert run(line) == 0

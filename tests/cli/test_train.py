@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, sgd, toy_model, toy_store
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger, claim
 from userdp.training.private import make_private
+
+pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
 
 PLAN = [
     "--sampling",
@@ -57,7 +60,7 @@ def train(store, out, *options: str) -> int:
     return userdp(["train", str(store.path), "--out", str(out), *options])
 
 
-@pytest.mark.parametrize("sampling", ["users", "examples"])
+@pytest.mark.parametrize("sampling", fast_then_slow(["users", "examples"]))
 def test_the_printed_epsilon_is_that_of_the_ledger(store, tmp_path, capsys, sampling):
     size = {"cohort_size": "8"} if sampling == "users" else {"cohort_size": None, "batch_size": "8"}
     plan = changed(sampling=sampling, **size)
@@ -99,30 +102,33 @@ def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        (changed(noise_multiplier="nan"), "noise_multiplier"),
-        (changed(noise_multiplier="-1"), "noise_multiplier"),
-        (changed(l2_clip_norm="nan"), "l2_clip_norm"),
-        (changed(delta="1"), "delta"),
-        (changed(delta="nan"), "delta"),
-        (changed(steps="0"), "steps"),
-        (changed(cohort_size="101"), "cohort_size"),
-        (changed(cohort_size="nan"), "cohort_size"),
-        (changed(population=None), "--population"),
-        (changed(cohort_size=None, batch_size="8"), "--cohort-size"),
-        (changed(batch_size="8"), "--batch-size"),
-        (changed(target_epsilon="4"), "exactly one"),
-        ([], "needs a plan"),
-        ([*PLAN, "--learning-rate", "nan"], "learning_rate"),
-        ([*PLAN, "--learning-rate", "-1"], "learning_rate"),
-        ([*PLAN, "--lora-targets", "c_attn"], "lora"),
-        ([*PLAN, "--width", "15", "--heads", "2"], "width"),
-        ([*PLAN, "--optimizer", "adam"], "optimizer"),
-        ([*PLAN, "--engine", "opacus"], "engine"),
-        ([*PLAN, "--privacy", "none"], "--privacy none"),
-        ([*PLAN, "--resume"], "to resume"),
-        (["--plan", "nowhere.json"], "nowhere.json"),
-    ],
+    fast_then_slow(
+        [
+            (changed(noise_multiplier="nan"), "noise_multiplier"),
+            (changed(noise_multiplier="-1"), "noise_multiplier"),
+            (changed(l2_clip_norm="nan"), "l2_clip_norm"),
+            (changed(delta="1"), "delta"),
+            (changed(delta="nan"), "delta"),
+            (changed(steps="0"), "steps"),
+            (changed(cohort_size="101"), "cohort_size"),
+            (changed(cohort_size="nan"), "cohort_size"),
+            (changed(population=None), "--population"),
+            (changed(cohort_size=None, batch_size="8"), "--cohort-size"),
+            (changed(batch_size="8"), "--batch-size"),
+            (changed(target_epsilon="4"), "exactly one"),
+            ([], "needs a plan"),
+            ([*PLAN, "--learning-rate", "nan"], "learning_rate"),
+            ([*PLAN, "--learning-rate", "-1"], "learning_rate"),
+            ([*PLAN, "--lora-targets", "c_attn"], "lora"),
+            ([*PLAN, "--width", "15", "--heads", "2"], "width"),
+            ([*PLAN, "--optimizer", "adam"], "optimizer"),
+            ([*PLAN, "--engine", "opacus"], "engine"),
+            ([*PLAN, "--privacy", "none"], "--privacy none"),
+            ([*PLAN, "--resume"], "to resume"),
+            (["--plan", "nowhere.json"], "nowhere.json"),
+        ],
+        fast=10,
+    ),
 )
 def test_bad_use_is_one_error_status_2_and_nothing_on_the_disk(
     store, tmp_path, capsys, options, message

@@ -102,17 +102,20 @@ def test_a_deployment_is_folders_and_an_app(play, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (["nowhere.jsonl"], "no input at nowhere.jsonl"),
-        (["digits", "--model", "bundled"], "cannot be trained"),
-        (["PLAY", "--model", "nowhere"], "no tokenizer at nowhere"),
-        (["PLAY"], "--items-per-silo"),
-        (["PLAY", *DECLARED, "--batch-size", "50"], "batch_size must be"),
-        (["PLAY", *DECLARED, "--silos", "60", "--batch-size", "5"], "has no subjects"),
-        (["PLAY", *DECLARED, "--silos-per-round", "9", "--batch-size", "5"], "silos_per_round"),
-        (["PLAY", *DECLARED, "--epsilon", "nan", "--batch-size", "5"], "target_epsilon"),
-        (["PLAY", *DECLARED, "--algorithm", "sgd"], "sgd"),
-    ],
+    fast_then_slow(
+        [
+            (["nowhere.jsonl"], "no input at nowhere.jsonl"),
+            (["digits", "--model", "bundled"], "cannot be trained"),
+            (["PLAY", "--model", "nowhere"], "no tokenizer at nowhere"),
+            (["PLAY"], "--items-per-silo"),
+            (["PLAY", *DECLARED, "--batch-size", "50"], "batch_size must be"),
+            (["PLAY", *DECLARED, "--silos", "60", "--batch-size", "5"], "has no subjects"),
+            (["PLAY", *DECLARED, "--silos-per-round", "9", "--batch-size", "5"], "silos_per_round"),
+            (["PLAY", *DECLARED, "--epsilon", "nan", "--batch-size", "5"], "target_epsilon"),
+            (["PLAY", *DECLARED, "--algorithm", "sgd"], "sgd"),
+        ],
+        fast=4,
+    ),
 )
 def test_bad_use_is_told_at_the_start_and_leaves_nothing(play, tmp_path, capsys, arguments, words):
     out = tmp_path / "f"

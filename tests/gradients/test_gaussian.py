@@ -15,6 +15,7 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.speed import fast_then_slow
 from userdp.gradients import gaussian
 from userdp.gradients.gaussian import draw_on_device, draw_on_host, redraw_far
 from userdp.noise.gaussian import TAIL_BITS
@@ -123,7 +124,7 @@ def test_the_device_samplers_tail_goes_on_word_after_word(
     assert len(np.unique(radius)) > 0.99 * len(radius)
 
 
-@pytest.mark.parametrize("beyond", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("beyond", fast_then_slow([0.5, 1.0, 2.5]))
 def test_redrawing_far_values_leaves_their_law(beyond: float) -> None:
     values = np.random.default_rng(5).standard_normal(50_000)
     before = values.copy()

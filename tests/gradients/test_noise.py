@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
+from tests.speed import fast_then_slow
 from userdp.errors import UseError
 from userdp.gradients import NoiseSource, Units, causal_lm_loss, clipped_sum
 from userdp.gradients import noise as noise_module
@@ -75,7 +76,7 @@ def noise_of_a_step(model: nn.Module, units: Units, *, micro_batch: int, calls: 
     return torch.cat([(noisy.value[n] - clean.value[n]).flatten() for n in clean.value])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", fast_then_slow([torch.float32, torch.bfloat16]))
 @pytest.mark.parametrize("micro_batch", [1, 2, 32])
 def test_invariant_5_the_variance_of_a_step_does_not_depend_on_the_micro_batches(
     micro_batch: int, dtype: torch.dtype, make_model: MakeModel, make_rows: MakeRows

@@ -86,7 +86,7 @@ SMALL: list[tuple[ModuleType, dict[str, object]]] = [
 
 @pytest.mark.parametrize(
     ("figure", "settings"),
-    fast_then_slow(SMALL, fast=2),
+    fast_then_slow(SMALL),
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_each_figure_writes_its_csv_and_png(

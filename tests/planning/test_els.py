@@ -5,6 +5,7 @@ import math
 import pytest
 
 from tests.planning.conftest import synthetic_norms
+from tests.speed import fast_then_slow
 from userdp.accounting import binomial_steps
 from userdp.errors import UseError
 from userdp.planning.choice import choose
@@ -68,7 +69,7 @@ def test_a_median_that_is_no_group_size_is_refused(median):
         median_group_size(median)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", fast_then_slow(range(8), fast=2))
 def test_the_choice_is_that_of_the_variances(seed):
     """Oracle: Equations 5 and 6, with the variances computed here."""
     import random

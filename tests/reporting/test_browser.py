@@ -116,7 +116,7 @@ def six(six_runs: tuple[Path, ...]) -> str:
     return render_report(read_runs(six_runs), operator=[read_operator(run) for run in six_runs])
 
 
-@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("width", fast_then_slow([400, 1600]))
 @pytest.mark.parametrize("name", fast_then_slow(["one", "six"]))
 def test_it_can_be_read_and_reached(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, width: int

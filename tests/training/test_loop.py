@@ -71,7 +71,7 @@ def test_the_released_model_is_one_that_transformers_loads(store, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", list(OptimizerName))
-@pytest.mark.parametrize("averaging", list(Averaging))
+@pytest.mark.parametrize("averaging", fast_then_slow(Averaging))
 def test_a_plain_run_resumed_from_its_checkpoint_ends_where_the_unbroken_one_does(
     store, tmp_path, optimizer, averaging, monkeypatch
 ):

@@ -73,7 +73,7 @@ def distance(one, two):
     return math.sqrt(squared_norm(one.value[name] - two.value[name] for name in one.value))
 
 
-@pytest.mark.parametrize("setting", fast_then_slow(SETTINGS, fast=2))
+@pytest.mark.parametrize("setting", fast_then_slow(SETTINGS))
 @pytest.mark.parametrize("name", fast_then_slow(["bookkeeping", "reference", "lora", "auto"]))
 def test_invariant_3_one_user_moves_the_sum_by_at_most_the_clip_norm(name, setting):
     config, units = SETTINGS[setting], rows([2, 1, 3, 2])

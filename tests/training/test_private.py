@@ -12,6 +12,7 @@ from benchmarks.influence import losses
 from benchmarks.influence.cases import renew
 from benchmarks.influence.models import HeadOnSelected
 from tests.plans import els_plan, uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import (
     attempts,
     cycles,
@@ -344,7 +345,7 @@ def test_a_folder_in_use_is_a_failure(store, tmp_path):
     assert len(StoreLedger(store.path).charges()) == 1
 
 
-@pytest.mark.parametrize("what", ["store", "plan", "model"])
+@pytest.mark.parametrize("what", fast_then_slow(["store", "plan", "model"]))
 def test_invariant_7_a_changed_store_plan_or_model_refuses_to_resume(store, tmp_path, what):
     model, plan = toy_model(store), uls_plan()
     with make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private:

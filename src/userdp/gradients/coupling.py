@@ -55,7 +55,7 @@ def require_rows_apart(
     *,
     masked: bool,
     gradients: bool = True,
-    largest: tuple[int, int] | None = None,
+    largest: Sequence[tuple[int, int]] = (),
 ) -> None:
     """Refuse a loss, or a model, that couples rows; asked once for each, on made-up rows.
 
@@ -70,9 +70,10 @@ def require_rows_apart(
         loss: per-row loss.
         masked: whether it will be given targets.
         gradients: whether to compare gradients too; a sharded model's are not formed here.
-        largest: most rows of a pass, and most tokens of a row; asked unless it was of as many and
-            as long ones. `make_private` asks of the most that its plan allows, so that no step
-            asks again, let alone because of who is in it. None where units are computed alone.
+        largest: rows of a pass and tokens of a row, such that every pass fits into one of them;
+            asked unless it was of as many and as long ones (`engines.passes.largest_passes`).
+            `make_private` asks of the most that its plan allows, so that no step asks again, let
+            alone because of who is in it. Empty where units are computed alone.
 
     Raises:
         UseError: says which number moved.
@@ -80,11 +81,7 @@ def require_rows_apart(
     parameters = trainable_parameters(model)
     dtypes = tuple((name, p.dtype) for name, p in parameters.items())
     apart = _apart.of(model, loss).setdefault((masked, model.training, dtypes), set())
-    sizes = [(0, 0)]
-    if largest is not None:
-        rows, width = (1 << (number - 1).bit_length() for number in largest)
-        sizes.append((rows, width))
-    for rows, width in sizes:
+    for rows, width in ((0, 0), *largest):
         if any(rows <= most and width <= longest for most, longest in apart):
             continue
         require_uncoupled(model)

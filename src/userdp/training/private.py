@@ -47,6 +47,7 @@ from userdp.gradients.counts import noisy_count
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import largest_passes
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, like, reshard, sharded_parts
@@ -211,8 +212,18 @@ def make_private(
             )
         )
     else:
-        largest = None if engine == "reference" else (micro_batch, opened.meta.seq_len)
-        require_rows_apart(model, loss, masked=opened.meta.loss_mask, largest=largest)
+        largest = largest_passes(
+            micro_batch,
+            opened.meta.seq_len,
+            unit_rows=plan.sampling.group_size if plan.sampling.by_user else 1,
+            cut=engine != "vmap" and _device(model).type == "cpu",
+        )
+        require_rows_apart(
+            model,
+            loss,
+            masked=opened.meta.loss_mask,
+            largest=() if engine == "reference" else largest,
+        )
 
     def begin() -> OpenRun:
         return open_run(

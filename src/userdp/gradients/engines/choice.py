@@ -15,6 +15,7 @@ from userdp.gradients.engines.agreement import agrees_with_reference
 from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import LEAST_CLIP
+from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.held_state import HeldState
@@ -110,7 +111,7 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
         task.model,
         task.loss,
         masked=task.masked,
-        largest=(task.micro_batch, task.units.input_ids.shape[1]),
+        largest=[(_most_rows(task, traced=traced), task.units.input_ids.shape[1])],
     )
     if not agrees_with_reference(task.model, task.loss, masked=task.masked, traced=traced):
         return (
@@ -124,6 +125,14 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
             "layer, dropout of positions or weights), so each unit has passes of its own"
         )
     return None
+
+
+def _most_rows(task: Task, *, traced: bool) -> int:
+    """Of a pass with several units, or with one that is no longer than a pass may be."""
+    if traced or not len(task.units):
+        return task.micro_batch
+    rows = rows_per_pass(task.units, task.micro_batch)
+    return min(task.micro_batch, max(rows, int(task.units.offsets.diff().max())))
 
 
 def _clipped_sum(name: str, task: Task) -> ClippedSum:

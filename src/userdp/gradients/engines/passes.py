@@ -26,6 +26,32 @@ def rows_per_pass(units: Units, micro_batch: int) -> int:
     return min(micro_batch, max(1, _CPU_TOKENS // max(1, units.input_ids.shape[1])))
 
 
+def largest_passes(
+    micro_batch: int, width: int, *, unit_rows: int, cut: bool
+) -> list[tuple[int, int]]:
+    """Rows and width of passes such that every pass has at most as many and as long ones as one.
+
+    Widths are powers of two apart, so that the largest is about twice the largest pass.
+
+    Args:
+        micro_batch: most rows in one pass.
+        width: most tokens of a row.
+        unit_rows: most rows of a unit, which may be a pass of its own.
+        cut: whether passes have as many rows as are fastest on a CPU (`rows_per_pass`).
+
+    >>> largest_passes(64, 128, unit_rows=4, cut=True)
+    [(15, 128), (31, 64), (60, 32), (64, 16)]
+    >>> largest_passes(64, 128, unit_rows=4, cut=False)
+    [(64, 128)]
+    """
+    sizes: list[tuple[int, int]] = []
+    while width and (not sizes or sizes[-1][0] < micro_batch):
+        most = _CPU_TOKENS // (width // 2 + 1) if cut else micro_batch
+        sizes.append((min(micro_batch, max(most, unit_rows)), width))
+        width //= 2
+    return sizes
+
+
 def passes(units: Units, *, rows: int, most_units: int) -> list[tuple[int, int]]:
     """Consecutive ranges of units with at most ``rows`` rows and ``most_units`` units each.
 
