@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints-cpu.txt
 # Two workers with one thread each: faster than one with two, and steadier on a busy machine.
-PYTEST_FLAGS ?= -n 2 --dist loadgroup
+PYTEST_FLAGS ?= -n 2
 DEMO ?= runs/demo
 BIN := $(VENV)/bin
 # `make gpu` installs nothing: torch, transformers, peft, numpy, scipy and pyarrow are enough. What else

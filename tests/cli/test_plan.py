@@ -26,8 +26,6 @@ from userdp.planning.proposal import load_plan
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.run_facts import read_runs
 
-pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
-
 BUNDLED = Path(sys.modules["userdp"].__file__).parent / "assets/base-model/tokenizer.json"
 
 

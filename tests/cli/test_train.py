@@ -15,8 +15,6 @@ from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger, claim
 from userdp.training.private import make_private
 
-pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
-
 PLAN = [
     "--sampling",
     "users",

@@ -8,8 +8,6 @@ import torch
 from tests.training import distributed_jobs as jobs
 from tests.training.worlds import run_world
 
-pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -29,8 +29,6 @@ from userdp.sweeping.sweep import describe, run_sweep
 from userdp.sweeping.trials import train_arguments
 from userdp.vocabulary import round_up
 
-pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
-
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
 RATES = {"learning_rate": [0.003, 0.03]}
 LAW = TruncatedNegativeBinomial.of_mean(2, eta=0.0)

@@ -16,8 +16,6 @@ from userdp.ledger import RunLedger, claim
 from userdp.training import loop
 from userdp.training.loop import train
 
-pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
-
 KILLS = 20
 STEPS = 200
 TRAIN = [

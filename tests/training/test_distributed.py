@@ -27,8 +27,6 @@ from userdp.ledger import StoreLedger, claim
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed_run import deal, take
 
-pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
-
 SIZES = (1, 2, 4)
 OK = "done"
 CASES = [

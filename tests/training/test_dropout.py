@@ -22,8 +22,6 @@ from userdp.gradients import causal_lm_loss
 from userdp.training.models import new_model
 from userdp.training.private import make_private
 
-pytestmark = pytest.mark.xdist_group("processes")  # one fork server for all
-
 
 def model_with_dropout(store, rate=0.5):
     config = replace(CONFIG, dropout=rate)
