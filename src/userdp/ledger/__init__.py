@@ -1,12 +1,11 @@
-"""Append-only records of what ran; every claimed ε is recomputed from them.
+"""Append-only records of what ran; every claimed ε is recomputed from them (`userdp.claim`).
 
 `run` holds a line per attempted step of one run, `store` a reservation and a settlement per run
-for the people whose data it is, `claim` turns either into a `Guarantee`.
+for the people whose data it is, `opening` sees to it that one charge is gone on with once.
 """
 
-from userdp.ledger.claim import Claim, claim
 from userdp.ledger.folder import RunFolder
 from userdp.ledger.run import RunLedger
 from userdp.ledger.store import StoreLedger
 
-__all__ = ["Claim", "RunFolder", "RunLedger", "StoreLedger", "claim"]
+__all__ = ["RunFolder", "RunLedger", "StoreLedger"]

@@ -6,13 +6,14 @@
       ledger.jsonl     shareable: the plan, public facts, and a line per attempted step
       plan.json        shareable: the plan; none of a run without privacy
       train.toml       shareable: all else that is needed to train again, as options of userdp train
-      releases.jsonl   shareable: losses that were released under DP, at a price of their own
-      model/           shareable: the released weights (safetensors), config, tokenizer
+      model/           shareable: the released weights (safetensors), config, tokenizer, and
+                       userdp.json, which says what they descend from
       adapter/         shareable: the adapters of a run that trained such
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
-      resume.json      0600: digests of what must not change; the store's is an exact function of
-                       everybody's text, so that whoever holds it could test a guess
+      resume.json      0600: the nonce of the opening to come, and digests of what must not
+                       change; the store's is an exact function of everybody's text, so that
+                       whoever holds it could test a guess
       checkpoints/     0700
       tensorboard/     0700, if TensorBoard is installed
       .lock            held by the process that trains
@@ -43,7 +44,6 @@ class RunFolder:
         self.ledger = path / LEDGER
         self.plan = path / "plan.json"
         self.train = path / "train.toml"
-        self.releases = path / "releases.jsonl"
         self.model = path / "model"
         self.adapter = path / "adapter"
         self.operator = path / "operator.jsonl"
@@ -82,7 +82,7 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the ledger notes the run's end."""
         entries = read_entries(self.ledger) if self.ledger.exists() else []
-        return bool(entries) and entries[-1].get("kind") == "finish"
+        return any(entry.get("kind") == "finish" for entry in entries)
 
 
 def facts_of_model(model: str) -> dict[str, Any]:

@@ -2,22 +2,27 @@
 
 ``ledger.jsonl`` may be handed on. It therefore holds only public constants, and
 the clip norm where that adapts, a function of DP releases: no times (a step's
-duration tells its cohort's size), no losses, no hash of the data.
+duration tells its cohort's size), no losses, no hash of the data. Its first line says what the run
+descends from (`userdp.claim.lineage`), each opening is a line with a nonce that the store's ledger
+knows too, and the finishing line binds the weights, the plan and the options by their digests.
+Losses that were released under DP follow it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
+from userdp.ledger.opening import Counter
 from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plan import Plan, StepRecord, Tuning
 from userdp.plan.tuning import tuning_from
 
-SCHEMA = "userdp.ledger/3"
+SCHEMA = "userdp.ledger/4"
 
 
 class RunLedger:
@@ -42,7 +47,9 @@ class RunLedger:
         clips = [entry["l2_clip_norm"] for entry in entries if entry["kind"] == "attempt"]
         self.path = path
         self.plan = plan_of(path, entries)
-        self.attempts = len(clips)
+        self.attempts = count_attempts(entries)
+        self.lineage: dict[str, Any] = entries[0]["lineage"]
+        self._counter: Counter | None = None
         self.last_clip_norm: float | None = clips[-1] if clips else None
         self._writer = JournalWriter(path)
 
@@ -53,25 +60,47 @@ class RunLedger:
         *,
         plan: Plan | None,
         run_id: str,
-        facts: dict[str, Any] | None = None,
-        trial_of: str | None = None,
+        lineage: Mapping[str, Any],
+        facts: Mapping[str, Any] | None = None,
+        trial: bool = False,
     ) -> RunLedger:
-        """Begin a ledger; ``facts`` are public constants such as versions.
+        """Begin a ledger.
 
-        ``plan`` is None for a run without privacy: its ε is infinite. ``trial_of`` names the
-        private selection that pays for this run, of which only the winner claims anything.
+        Args:
+            path: a new file.
+            plan: None for a run without privacy: its ε is infinite.
+            run_id: random.
+            lineage: what the run descends from, itself left out, as plain values.
+            facts: public constants such as versions.
+            trial: a private selection pays for this run, of which only the winner claims anything.
         """
         header = {
             "kind": "run",
             "schema": SCHEMA,
             "run_id": run_id,
             "plan": encode(plan),
-            "facts": facts or {},
+            "facts": dict(facts or {}),
+            "lineage": dict(lineage),
         }
-        if trial_of is not None:
-            header["trial_of"] = trial_of
+        if trial:
+            header["trial"] = True
         _begin(path, [header])
         return cls(path)
+
+    def open(self, nonce: str, counter: Counter, *, charge: str) -> None:
+        """Record an opening, and charge what other folders of this run took.
+
+        Args:
+            nonce: of this opening, known to the store's ledger already.
+            counter: of the charge, held by this process.
+            charge: its id in the store's ledger: the run's own, or that of a further charge.
+        """
+        lost = counter.attempts - self.attempts if self.plan is not None else 0
+        if lost > 0:  # a crash before the line was written, or a folder that was put back
+            self._writer.append({"kind": "lost", "attempts": lost})
+            self.attempts += lost
+        self._writer.append({"kind": "open", "nonce": nonce, "charge": charge})
+        self._counter = counter
 
     @property
     def remaining(self) -> int:
@@ -104,41 +133,95 @@ class RunLedger:
                 hint="plan a new run with its own budget",
             )
         number = self.attempts + 1
+        if self._counter is not None:
+            self._counter.count()
         self._writer.append({"kind": "attempt", "attempt": number, **encode(step)})
         self.attempts = number
         self.last_clip_norm = step.l2_clip_norm
         return number
 
-    def finish(self) -> None:
-        """Note that the run ended as planned."""
-        self._writer.append({"kind": "finish", "attempts": self.attempts})
+    def finish(self, digests: Mapping[str, str | None]) -> None:
+        """Note that the run ended as planned, and bind what it released.
+
+        Args:
+            digests: of the released weights, of plan.json and of train.toml; None for what is
+                not there.
+        """
+        self._writer.append({"kind": "finish", "attempts": self.attempts, "digests": dict(digests)})
 
     def close(self) -> None:
         """Close the file; every line is on the disk already."""
         self._writer.close()
+        if self._counter is not None:
+            self._counter.close()
+            self._counter = None
 
 
-def write_winner(source: Path, target: Path, tuning: Tuning | None, *, basis: str) -> None:
+def write_winner(
+    source: Path,
+    target: Path,
+    tuning: Tuning | None,
+    *,
+    tuning_id: str,
+    basis: str,
+    lineage: Mapping[str, Any],
+) -> None:
     """Write the ledger of a tuning's winner: that of its run, with what choosing it cost.
 
     Args:
         source: the ledger of the winner's run, finished.
         target: a new file.
         tuning: whose claim the winner has from now on; None where its choice is not private.
+        tuning_id: random; of the tuning, as the store's ledger knows it.
         basis: how it was chosen, in words, for the public facts.
+        lineage: what the tuning descends from, itself left out.
 
     Raises:
         UseError: the run is not one of ``tuning``'s, or ``target`` exists.
     """
     entries = read_entries(source)
     plan = plan_of(source, entries)
-    header = {key: value for key, value in entries[0].items() if key != "trial_of"}
+    header = {key: value for key, value in entries[0].items() if key != "trial"}
     header["facts"] = {**header["facts"], "plan_basis": basis}
+    header["lineage"] = dict(lineage)
     if tuning is not None:
         if plan not in tuning.plans:
             raise UseError(f"{source} is of a plan that this tuning did not try")
         header["tuning"] = encode(tuning)
-    _begin(target, [header, *entries[1:]])
+        header["run_id"] = tuning_id
+    # When it was opened, and how often, is a fact of the trial.
+    _begin(target, [header, *(entry for entry in entries[1:] if entry["kind"] != "open")])
+
+
+def append_release(path: Path, values: Mapping[str, Any]) -> None:
+    """Add a DP release to a finished run's ledger; `UseError` if the run is not finished."""
+
+    def compose(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if finish_of(entries) is None:
+            raise UseError(f"the run of {path} is not finished: it has released no model")
+        return [{"kind": "release", **values}]
+
+    append_entries(path, compose)
+
+
+def releases_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The DP releases in a run ledger's entries, oldest first."""
+    return [entry for entry in entries if entry["kind"] == "release"]
+
+
+def finish_of(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The line that notes a run's end, if it ended."""
+    return next((entry for entry in entries if entry["kind"] == "finish"), None)
+
+
+def nonces_of(entries: list[dict[str, Any]]) -> list[str]:
+    """Of a run's openings, oldest first."""
+    return [entry["nonce"] for entry in entries if entry["kind"] == "open"]
+
+
+def charges_in(entries: list[dict[str, Any]]) -> list[str]:
+    """The charges in the store's ledger that paid for a run, each once."""
+    return list(dict.fromkeys(e["charge"] for e in entries if e["kind"] == "open"))
 
 
 def is_begun(path: Path) -> bool:
@@ -196,5 +279,6 @@ def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | Non
 
 
 def count_attempts(entries: list[dict[str, Any]]) -> int:
-    """Attempted steps among a run ledger's entries."""
-    return sum(entry["kind"] == "attempt" for entry in entries)
+    """Attempted steps among a run ledger's entries, those of lost folders included."""
+    lost = sum(entry["attempts"] for entry in entries if entry["kind"] == "lost")
+    return sum(entry["kind"] == "attempt" for entry in entries) + int(lost)

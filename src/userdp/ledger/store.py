@@ -2,27 +2,33 @@
 
 A run *reserves* its whole plan when it starts and *settles* when it ends. A run that never
 settles stays charged in full. A private selection is one line for all of its trials, which
-reserve nothing of their own: their number is secret. A DP statistic (`userdp.queries`) is a line
-of its own, written before its answer is drawn; the answer follows on another. The file is
-``ledger.jsonl`` in the store's folder.
+reserve nothing of their own, and one line of slots, of which each is trained once: their number is
+secret. A DP statistic (`userdp.queries`) is a line of its own, written before its answer is drawn;
+the answer follows on another. Whatever shows its operator an exact number writes a line too: a
+constant that is recorded later may have been chosen by it. `declare` records constants beforehand.
+
+The file is ``ledger.jsonl`` in the store's folder, or one that several stores of the same people
+share (`userdp.ledger.place`). It is the operator's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode, encode
-from userdp.errors import UseError
-from userdp.ledger.folder import LEDGER
+from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import append_entries, read_entries
+from userdp.ledger.place import Place
 from userdp.plan import Plan, PrivateSelection
 from userdp.plan.tuning import tuning_from
+from userdp.vocabulary import require_delta, require_positive
 
-SCHEMA = "userdp.store-ledger/3"
+SCHEMA = "userdp.store-ledger/4"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +37,7 @@ class Charge:
 
     Args:
         run_id: of the run, the query or the selection.
+        at: the line that it was charged in.
         plan: None for a run without privacy, for a query and for a selection.
         steps: charged; 0 for a query and for a selection, which is charged as a whole.
         settled: what it costs is final.
@@ -38,9 +45,11 @@ class Charge:
         query_name: what was asked.
         answer: what was released; None if a crash came between the charge and its answer.
         selection: of a private selection, all of whose trials this pays for.
+        again: the run that this is a further charge of the whole plan of; None for a first one.
     """
 
     run_id: str
+    at: int
     plan: Plan | None = None
     steps: int = 0
     settled: bool = False
@@ -48,22 +57,116 @@ class Charge:
     query_name: str | None = None
     answer: int | None = None
     selection: PrivateSelection | None = None
+    again: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released:
+    """Weights that a run over these people released.
+
+    Args:
+        run_id: of the run.
+        weights: their digest (`userdp.claim.weights`).
+        lineage: what they descend from, as plain values.
+    """
+
+    run_id: str
+    weights: str
+    lineage: Mapping[str, Any]
+
+
+@dataclass(kw_only=True, slots=True)
+class History:
+    """A store ledger, read.
+
+    Args:
+        charges: by id, oldest first.
+        nonces: of each opened run, that of its last opening.
+        settled: runs that ended.
+        slots: by private selection, the constants of each slot, by its id.
+        taken: by slot, the trial that took it.
+        looks: what showed its operator an exact number, and at which line.
+        declared: constants by their digest, and the first line that records them.
+        released: weights.
+        total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
+        copied: the ledger was found in another place than it was begun in.
+        lines: how many there are.
+    """
+
+    charges: dict[str, Charge] = field(default_factory=dict)
+    nonces: dict[str, str] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+    slots: dict[str, dict[str, str]] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
+    looks: list[tuple[int, str]] = field(default_factory=list)
+    declared: dict[str, int] = field(default_factory=dict)
+    released: list[Released] = field(default_factory=list)
+    total: tuple[float, float] | None = None
+    copied: bool = False
+    lines: int = 0
 
 
 class StoreLedger:
-    """The privacy ledger of one user store."""
+    """The privacy ledger of one user store, or of several that share it.
+
+    Raises:
+        UseError: the store had a ledger, and it is gone.
+    """
 
     def __init__(self, store: Path) -> None:
-        self.path = store / LEDGER
+        self.place = Place(store)
+        self.path = self.place.ledger
 
-    def reserve(self, run_id: str, plan: Plan | None) -> None:
+    def reserve(self, run_id: str, plan: Plan | None, *, again: str | None = None) -> None:
         """Charge a run's whole plan, on the disk before this returns.
+
+        Args:
+            run_id: new in this ledger.
+            plan: None for a run without privacy.
+            again: the run of which this is a further charge.
 
         Raises:
             UseError: the run has a reservation already.
         """
-        entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan)}
+        entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan), "again": again}
         self._charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
+
+    def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:
+        """Record an opening of a run: from here on only who holds ``nonce`` may go on with it.
+
+        Guarantee (invariant 12): of all folders of a run, the copies included, at most one is
+        accepted after this, and it is the one that ``nonce`` is written in.
+
+        Args:
+            run_id: reserved, or a trial's that took its slot.
+            known: the nonces that the run's folder holds; none if it was never opened.
+            nonce: of this opening, new and random, and written in the run's folder already.
+            attempts: steps charged so far.
+
+        Raises:
+            UseError: the run was settled; or it was opened from another folder since, or this one
+                is a copy, or either was restored from a backup.
+        """
+
+        def compose(history: History) -> list[dict[str, Any]]:
+            if run_id in history.settled:
+                raise UseError(
+                    f"run {run_id} was finished, as {self.path} says: its steps are spent, and this "
+                    "folder is a copy of before its end",
+                    hint="train again in another --out, with a plan and a budget of its own",
+                )
+            last = history.nonces.get(run_id)
+            if last not in known if last is not None else bool(known):
+                raise UseError(
+                    f"the folder of run {run_id} is not the one that was opened last, as "
+                    f"{self.path} says: it is a copy, or it or the store was put back to an earlier "
+                    "state. Going on would release more noisy steps than were charged",
+                    hint="go on in the folder that was opened last; or pay for the whole plan once "
+                    "more: --resume --charge-again",
+                )
+            return [{"kind": "open", "run_id": run_id, "attempts": attempts, "nonce": nonce}]
+
+        self._amend(compose)
 
     def reserve_selection(self, selection_id: str, selection: PrivateSelection) -> None:
         """Charge a private selection, on the disk before this returns and so before any trial.
@@ -74,20 +177,54 @@ class StoreLedger:
         entry = {"kind": "selection", "run_id": selection_id, "selection": encode(selection)}
         self._charge(entry, taken=f"selection {selection_id} is already reserved in {self.path}")
 
-    def require_selection(self, selection_id: str, plan: Plan) -> None:
-        """Whether a selection pays for trials of ``plan``.
+    def slots(self, selection_id: str, draw: Callable[[], Mapping[str, str]]) -> dict[str, str]:
+        """The slots of a private selection, drawn once: a second call gives what the first drew.
+
+        Args:
+            selection_id: reserved here.
+            draw: for each slot a new random id, and the digest of its trial's constants.
+        """
+        drawn: dict[str, str] = {}
+
+        def compose(history: History) -> list[dict[str, Any]]:
+            if selection_id in history.slots:
+                drawn.update(history.slots[selection_id])
+                return []
+            if history.charges.get(selection_id) is None:
+                raise UseError(f"no selection {selection_id} is reserved in {self.path}")
+            drawn.update(draw())
+            return [{"kind": "slots", "run_id": selection_id, "slots": dict(drawn)}]
+
+        self._amend(compose)
+        return drawn
+
+    def take_slot(self, slot: str, run_id: str, plan: Plan, *, constants: str) -> None:
+        """Give a slot of a private selection to a trial, once.
 
         Raises:
-            UseError: it was never reserved here, or ``plan`` is not one of its plans.
+            UseError: no selection reserved it, another trial took it, or it is of other constants.
         """
-        selections = {charge.run_id: charge.selection for charge in self.charges()}
-        selection = selections.get(selection_id)
-        if selection is None or plan not in selection.plans:
-            raise UseError(
-                f"no private selection {selection_id} in {self.path} pays for this plan, so a "
-                "trial of it would be charged nowhere",
-                hint="go on with the sweep: userdp sweep STORE --out DIR --resume",
-            )
+
+        def compose(history: History) -> list[dict[str, Any]]:
+            for selection_id, slots in history.slots.items():
+                selection = history.charges[selection_id].selection
+                if slots.get(slot) == constants and selection and plan in selection.plans:
+                    break
+            else:
+                raise UseError(
+                    f"no private selection in {self.path} pays for this trial: it has drawn no such "
+                    "slot, or one of other settings",
+                    hint="go on with the sweep: userdp sweep STORE --out DIR --resume",
+                )
+            if history.taken.get(slot, run_id) != run_id:
+                raise UseError(
+                    "the slot of this trial was taken before: a second training in it would be a "
+                    "candidate that nobody paid for",
+                    hint="put the trial's folder back, or begin a new sweep",
+                )
+            return [] if slot in history.taken else [{"kind": "trial", "run_id": run_id, "slot": slot}]
+
+        self._amend(compose)
 
     def query(self, query_id: str, *, name: str, pure_epsilon: float) -> None:
         """Charge a statistic, on the disk before this returns and so before it is drawn.
@@ -111,95 +248,247 @@ class StoreLedger:
             UseError: the query was never charged, or has its answer.
         """
 
-        def compose(charged: dict[str, Charge]) -> list[dict[str, Any]]:
-            if query_id not in charged or charged[query_id].query_epsilon is None:
+        def compose(history: History) -> list[dict[str, Any]]:
+            charge = history.charges.get(query_id)
+            if charge is None or charge.query_epsilon is None:
                 raise UseError(f"{query_id} is no query charged in {self.path}")
-            if charged[query_id].answer is not None:
+            if charge.answer is not None:
                 raise UseError(f"query {query_id} has its answer in {self.path} already")
             return [{"kind": "answer", "run_id": query_id, "value": int(value)}]
 
         self._amend(compose)
 
-    def settle(self, run_id: str, *, steps: int) -> None:
-        """Note what a reserved run was charged in the end; at most what it reserved."""
+    def settle(
+        self,
+        run_id: str,
+        *,
+        steps: int,
+        weights: str | None = None,
+        lineage: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Note that a run ended, what it was charged, and what it released.
 
-        def compose(reserved: dict[str, Charge]) -> list[dict[str, Any]]:
-            if run_id not in reserved:
+        Args:
+            run_id: reserved, or a trial's.
+            steps: at most what it reserved.
+            weights: the digest of the released weights, if there are such.
+            lineage: what they descend from.
+        """
+
+        def compose(history: History) -> list[dict[str, Any]]:
+            known = run_id in history.charges or run_id in history.taken.values()
+            if not known:
                 raise UseError(f"run {run_id} has no reservation in {self.path}, so none to settle")
-            if reserved[run_id].settled:
+            if run_id in history.settled:
                 return []
-            plan = reserved[run_id].plan
+            charge = history.charges.get(run_id)
+            plan = None if charge is None else charge.plan
             if plan is not None and not 0 <= steps <= plan.steps:
                 raise UseError(
                     f"run {run_id} reserved {plan.steps} steps and cannot settle {steps}"
                 )
-            return [{"kind": "settle", "run_id": run_id, "steps": steps}]
+            released = {"weights": weights, "lineage": dict(lineage or {})} if weights else {}
+            return [{"kind": "settle", "run_id": run_id, "steps": steps, **released}]
 
         self._amend(compose)
+
+    def look(self, what: str) -> None:
+        """Record that ``what`` shows an exact number of people's text; call it before it does.
+
+        A constant that is recorded later may have been chosen by that number, and no ε covers it.
+        """
+        self._append(lambda history: [{"kind": "look", "what": what}])
+
+    def declare(self, constants: str) -> None:
+        """Record constants of a run to come, by their digest: nothing later can have chosen them."""
+        self._append(
+            lambda history: (
+                [] if constants in history.declared else [{"kind": "declare", "constants": constants}]
+            )
+        )
+
+    def declare_total(self, epsilon: float, delta: float) -> None:
+        """Fix the total within which all charges here will stay; those beyond it are refused.
+
+        Prices that are chosen one after another add up to a guarantee only within a total that was
+        fixed before the first (a filter: Rogers et al. 2016).
+
+        Raises:
+            UseError: something was charged or looked at before.
+        """
+        require_positive("the total epsilon", epsilon)
+        require_delta(delta)
+
+        def compose(history: History) -> list[dict[str, Any]]:
+            if history.charges or history.looks:
+                raise UseError(
+                    f"something was charged or looked at in {self.path} before: a total that is "
+                    "fixed after a look bounds nothing",
+                    hint="fix it before anything else is done with the store",
+                )
+            return [{"kind": "total", "epsilon": epsilon, "delta": delta}]
+
+        self._append(compose)
+
+    def history(self) -> History:
+        """The ledger, read; empty if nothing was ever written in it."""
+        return history_of(self.path, read_entries(self.path)) if self.path.exists() else History()
+
+    def charges(self) -> list[Charge]:
+        """One charge per run, oldest first; none without a file, or with one just begun."""
+        return list(self.history().charges.values())
 
     def _charge(self, entry: dict[str, Any], *, taken: str) -> None:
         """Append the first line of a run, query or selection; `UseError` if its id is taken."""
 
-        def compose(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            if any(charge.run_id == entry["run_id"] for charge in charges_of(self.path, entries)):
+        def compose(history: History) -> list[dict[str, Any]]:
+            if entry["run_id"] in history.charges:
                 raise UseError(taken)
-            return [entry] if entries else [{"kind": "store", "schema": SCHEMA}, entry]
+            return [entry]
 
-        append_entries(self.path, compose)
+        self._append(compose)
 
-    def _amend(self, compose: Callable[[dict[str, Charge]], list[dict[str, Any]]]) -> None:
-        """Append what ``compose`` makes of the charges so far, by id; never begins a ledger."""
+    def _append(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
+        """Append what ``compose`` makes of the ledger so far; begins it where there is none."""
+
+        def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            added = compose(history_of(self.path, entries))
+            if not added:
+                return []
+            if not entries:
+                return [{"kind": "store", "schema": SCHEMA, "id": self.place.id}, *added]
+            moved = self.place.moved()
+            return ([{"kind": "place"}] if moved else []) + added
+
+        self.place.begin()
+        append_entries(self.path, lines)
+        self.place.settle()
+
+    def _amend(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
+        """As `_append`, but never begins a ledger."""
         if not self.charges():
-            compose({})
-            return
-        append_entries(
-            self.path,
-            lambda entries: compose(
-                {charge.run_id: charge for charge in charges_of(self.path, entries)}
-            ),
-        )
+            compose(History())
+            raise FailureError(f"nothing was ever charged in {self.path}")
+        self._append(compose)
 
-    def charges(self) -> list[Charge]:
-        """One charge per run, oldest first; none without a file, or with one just begun."""
-        return charges_of(self.path, read_entries(self.path)) if self.path.exists() else []
+
+def new_id() -> str:
+    """A random id of a run, a slot or an opening: 64 bits."""
+    return secrets.token_hex(8)
 
 
 def charges_of(path: Path, entries: list[dict[str, Any]]) -> list[Charge]:
-    """The charges in a store ledger's entries; `UseError` if they are no store ledger's.
+    """The charges in a store ledger's entries; `UseError` if they are no store ledger's."""
+    return list(history_of(path, entries).charges.values())
+
+
+def history_of(path: Path, entries: list[dict[str, Any]]) -> History:
+    """A store ledger's entries, read; `UseError` if they are no store ledger's.
 
     No entries are no charges: a line is on the disk before what it charges for begins.
     """
+    history = History(lines=len(entries))
     if not entries:
-        return []
+        return history
     if entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
         raise UseError(
             f"{path} is not a store ledger of schema {SCHEMA}, it says "
             f"{entries[0].get('schema')!r}: what it charged is not known to this version"
         )
-    charges: dict[str, Charge] = {}
-    for entry in entries[1:]:
-        run_id = entry["run_id"]
-        if entry["kind"] == "reserve":
-            what = f"the plan of {run_id}"
-            plan = decode(Plan, entry["plan"], what=what) if entry["plan"] else None
-            charges[run_id] = Charge(run_id=run_id, plan=plan, steps=plan.steps if plan else 0)
-        elif entry["kind"] == "settle":
-            charges[run_id] = replace(charges[run_id], steps=entry["steps"], settled=True)
-        elif entry["kind"] == "selection":
-            selection = tuning_from(entry["selection"])
-            if not isinstance(selection, PrivateSelection):
-                raise UseError(f"{path} holds a selection that is not private")
-            charges[run_id] = Charge(run_id=run_id, settled=True, selection=selection)
-        elif entry["kind"] == "query":
-            query = PureQuery(pure_epsilon=entry["pure_epsilon"])
-            charges[run_id] = Charge(
-                run_id=run_id,
-                settled=True,
-                query_epsilon=query.pure_epsilon,
-                query_name=entry["name"],
-            )
-        elif entry["kind"] == "answer":
-            charges[run_id] = replace(charges[run_id], answer=entry["value"])
-        else:
-            raise UseError(f"{path} holds a line of unknown kind {entry['kind']!r}")
-    return list(charges.values())
+    for at, entry in enumerate(entries[1:], start=1):
+        try:
+            _READ[entry["kind"]](history, entry, at)
+        except KeyError as error:
+            raise UseError(f"{path} holds a line of unknown kind or content: {entry}") from error
+    return history
+
+
+def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
+    run_id = entry["run_id"]
+    plan = decode(Plan, entry["plan"], what=f"the plan of {run_id}") if entry["plan"] else None
+    history.charges[run_id] = Charge(
+        run_id=run_id, at=at, plan=plan, steps=plan.steps if plan else 0, again=entry["again"]
+    )
+
+
+def _open(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+    history.nonces[entry["run_id"]] = entry["nonce"]
+
+
+def _settle(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+    run_id = entry["run_id"]
+    history.settled.add(run_id)
+    if run_id in history.charges:
+        history.charges[run_id] = replace(
+            history.charges[run_id], steps=entry["steps"], settled=True
+        )
+    if "weights" in entry:
+        history.released.append(
+            Released(run_id=run_id, weights=entry["weights"], lineage=entry["lineage"])
+        )
+
+
+def _selection(history: History, entry: dict[str, Any], at: int) -> None:
+    selection = tuning_from(entry["selection"])
+    if not isinstance(selection, PrivateSelection):
+        raise UseError(f"selection {entry['run_id']} is none that is private")
+    history.charges[entry["run_id"]] = Charge(
+        run_id=entry["run_id"], at=at, settled=True, selection=selection
+    )
+
+
+def _slots(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+    history.slots[entry["run_id"]] = dict(entry["slots"])
+
+
+def _trial(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+    history.taken[entry["slot"]] = entry["run_id"]
+
+
+def _query(history: History, entry: dict[str, Any], at: int) -> None:
+    query = PureQuery(pure_epsilon=entry["pure_epsilon"])
+    history.charges[entry["run_id"]] = Charge(
+        run_id=entry["run_id"],
+        at=at,
+        settled=True,
+        query_epsilon=query.pure_epsilon,
+        query_name=entry["name"],
+    )
+
+
+def _answer(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+    history.charges[entry["run_id"]] = replace(
+        history.charges[entry["run_id"]], answer=entry["value"]
+    )
+
+
+def _look(history: History, entry: dict[str, Any], at: int) -> None:
+    history.looks.append((at, entry["what"]))
+
+
+def _declare(history: History, entry: dict[str, Any], at: int) -> None:
+    history.declared.setdefault(entry["constants"], at)
+
+
+def _total(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+    history.total = (entry["epsilon"], entry["delta"])
+
+
+def _place(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+    history.copied = True
+
+
+_READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
+    "reserve": _reserve,
+    "open": _open,
+    "settle": _settle,
+    "selection": _selection,
+    "slots": _slots,
+    "trial": _trial,
+    "query": _query,
+    "answer": _answer,
+    "look": _look,
+    "declare": _declare,
+    "total": _total,
+    "place": _place,
+}

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from userdp import files
+from userdp.claim.claims import inherited, run_lineage
+from userdp.claim.lineage import Lineage
+from userdp.codec import digest, encode
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.folder import train_toml
-from userdp.ledger.run import is_begun
+from userdp.ledger.journal import read_entries
+from userdp.ledger.opening import Counter
+from userdp.ledger.run import charges_in, is_begun, nonces_of
+from userdp.ledger.store import History, new_id
 from userdp.plan import Plan
 from userdp.version import __version__
 
@@ -24,26 +30,46 @@ from userdp.version import __version__
 class OpenRun:
     """A run folder that this process holds, with its ledger, until `close`.
 
-    Guarantee: while it is open nobody else trains in this folder; the store has been charged with
-    the whole plan before this exists.
+    Guarantee: while it is open nobody else trains in this folder or in a copy of it; the store has
+    been charged with the whole plan before this exists.
 
     Args:
         run_id: random.
+        folder: of the run.
         ledger: the run's.
-        store: the store's ledger; None for a trial, where the private selection was charged.
+        store: the ledger of the store's people.
         lock: descriptor of the lock file; None once it is closed.
     """
 
     run_id: str
+    folder: RunFolder
     ledger: RunLedger
-    store: StoreLedger | None
+    store: StoreLedger
     lock: int | None
 
-    def finish(self) -> None:
-        """Note the end in the ledger and settle with the store."""
-        self.ledger.finish()
-        if self.store is not None:
-            self.store.settle(self.run_id, steps=self.ledger.attempts)
+    @property
+    def lineage(self) -> Lineage:
+        """What the model that this run releases descends from, the run itself included."""
+        return run_lineage(self.ledger.path, read_entries(self.ledger.path))
+
+    def finish(self, weights: str | None = None) -> None:
+        """Note the end in the ledger and settle with the store.
+
+        Args:
+            weights: the digest of the weights that were released, if they are known here.
+        """
+        folder = self.folder
+        plan, options = self.ledger.plan, folder.train
+        self.ledger.finish(
+            {
+                "weights": weights,
+                "plan": None if plan is None else plan.digest,
+                "train": _file_digest(options) if options.exists() else None,
+            }
+        )
+        self.store.settle(
+            self.run_id, steps=self.ledger.attempts, weights=weights, lineage=self.lineage.plain
+        )
 
     def close(self) -> None:
         """Let go of the folder; twice does no harm."""
@@ -58,12 +84,14 @@ def open_run(
     store: UserStore,
     plan: Plan | None,
     *,
+    base: Lineage,
     identity: Mapping[str, str],
     facts: Mapping[str, Any],
     train: Mapping[str, Any] | None = None,
     unsafe_seeds: bool = False,
     resume: bool = False,
-    trial_of: str | None = None,
+    charge_again: bool = False,
+    slot: str | None = None,
 ) -> OpenRun:
     """Begin a run in a new folder, or continue one.
 
@@ -71,24 +99,28 @@ def open_run(
         out: the folder.
         store: whose people are charged.
         plan: None for a run without privacy.
+        base: what the model that training begins from descends from.
         identity: digests of what must be the same when the run continues; kept operator-only.
         facts: for the ledger's first line; only public constants.
         train: options of ``userdp train`` for train.toml, if that was how it began.
         unsafe_seeds: sampling or noise has a known seed, so that the run may claim nothing.
         resume: continue an interrupted run.
-        trial_of: the private selection in the store's ledger that pays for this run.
+        charge_again: go on in a folder that is not the one opened last, and charge the whole plan
+            once more.
+        slot: of a private selection, which pays for this run.
 
     Raises:
-        FailureError: another process holds the folder, or the disk refused.
-        UseError: the folder is not a new one (or, to resume, not an interrupted run's); the
-            store, the plan, the model or the configuration is not what the run began with.
+        FailureError: another process holds the folder, or a copy of it; or the disk refused.
+        UseError: the folder is not a new one (or, to resume, not an interrupted run's, or a copy
+            of one); the store, the plan, the model or the configuration is not what the run began
+            with.
     """
     folder = RunFolder(out)
     expected = {
         **identity,
         "store": store.meta.content_sha256,
         "plan": plan.digest if plan else "none",
-        **({"selection that pays": trial_of} if trial_of else {}),
+        **({"slot that pays": slot} if slot else {}),
     }
     if resume and not out.is_dir():
         raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
@@ -98,56 +130,144 @@ def open_run(
     lock = _hold(folder)
     try:
         begun = folder.resume.exists() or folder.ledger.exists()
+        kept: dict[str, Any] = {}
         if resume:
-            run_id = _check_resume(folder, expected)
+            kept = _check_resume(folder, expected)
         else:
             _refuse_used(folder, begun=begun)
-            run_id = secrets.token_hex(8)
+            kept = {"run_id": new_id(), "nonce": None}
         files.sweep(out)
-        charges = StoreLedger(store.path)
-        if trial_of is not None:
-            if plan is None or unsafe_seeds:
-                raise UseError("a trial of a private selection needs a plan and secret seeds")
-            charges.require_selection(trial_of, plan)
+        if slot is not None and (plan is None or unsafe_seeds):
+            raise UseError("a trial of a private selection needs a plan and secret seeds")
         if not begun:
             if plan is not None:
                 plan.save(folder.plan)
             if train is not None:
                 files.write_file(folder.train, train_toml(train).encode())
-            # The last file of a beginning, so that a run that can be resumed has all of them.
-            files.write_json(
-                folder.resume,
-                {"run_id": run_id, "store_path": str(store.path.resolve()), "digests": expected},
-                mode=files.OPERATOR_FILE,
-            )
-        # From here on a kill between two lines does no harm: resuming does again only what is not
-        # done yet. The store is charged before the run's ledger exists, so that no step can be
-        # taken whose plan the store does not know.
-        if trial_of is None and all(charge.run_id != run_id for charge in charges.charges()):
-            # Whoever knows the seed can undo the noise, so that such a run counts as one without
-            # privacy.
-            charges.reserve(run_id, None if unsafe_seeds else plan)
-        if is_begun(folder.ledger):
-            ledger = RunLedger(folder.ledger)
-        else:
-            ledger = RunLedger.create(
-                folder.ledger,
-                plan=plan,
-                run_id=run_id,
-                facts={
-                    **facts,
-                    "userdp": __version__,
-                    "store": store.meta.store_id,
-                    **({"unsafe_seeds": True} if unsafe_seeds else {}),
-                },
-                trial_of=trial_of,
-            )
-        return OpenRun(run_id=run_id, ledger=ledger, store=None if trial_of else charges, lock=lock)
+        ledger = _Opening(
+            folder=folder,
+            charges=StoreLedger(store.path),
+            store_path=store.path,
+            run_id=kept["run_id"],
+            written=kept["nonce"],
+            expected=expected,
+            plan=plan,
+            priced=None if unsafe_seeds else plan,
+            constants=constants_digest(plan, train),
+            slot=slot,
+        ).open(
+            base,
+            {
+                **facts,
+                "userdp": __version__,
+                "store": store.meta.store_id,
+                **({"unsafe_seeds": True} if unsafe_seeds else {}),
+            },
+            again=charge_again,
+        )
+        return OpenRun(
+            run_id=kept["run_id"],
+            folder=folder,
+            ledger=ledger,
+            store=StoreLedger(store.path),
+            lock=lock,
+        )
     except BaseException:
         os.close(lock)
         if made and not folder.resume.exists():
             _remove_new(folder)
         raise
+
+
+def constants_digest(plan: Plan | None, train: Mapping[str, Any] | None) -> str:
+    """What `StoreLedger.declare` records beforehand of a run: its plan and its options."""
+    return digest({"plan": encode(plan), "train": dict(train or {})})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Opening:
+    """The order in which a run's folder and the store's ledger are written, so that a kill between
+    any two lines does no harm: resuming does again only what is not done yet.
+
+    The nonce of an opening is in the folder first, then in the store's ledger, then in the run's: a
+    folder that holds the store's last nonce, as one that is to be written or as one that was, is
+    the folder that was opened last. The store is charged before the run's ledger exists, so that no
+    step can be taken whose plan the store does not know.
+    """
+
+    folder: RunFolder
+    charges: StoreLedger
+    store_path: Path
+    run_id: str
+    written: str | None
+    expected: Mapping[str, str]
+    plan: Plan | None
+    priced: Plan | None
+    constants: str
+    slot: str | None
+
+    def open(self, base: Lineage, facts: Mapping[str, Any], *, again: bool) -> RunLedger:
+        history, nonce = self.charges.history(), new_id()
+        known = [self.written] if self.written else []
+        begun = is_begun(self.folder.ledger)
+        entries = read_entries(self.folder.ledger) if begun else []
+        known += nonces_of(entries)[-1:]
+        charge = (charges_in(entries) or [self.run_id])[-1]
+        opened = history.nonces.get(charge)
+        if again and begun:
+            charge, known, opened = new_id(), [], None
+        elif opened is not None and opened not in known or opened is None and nonces_of(entries):
+            # Nothing may be written in this folder: a copy's nonce must stay what it was.
+            self.charges.open(charge, known=known, nonce=nonce, attempts=0)
+        counter = Counter(self.charges.place.runs / charge, begun=opened is not None)
+        try:
+            self._write(nonce)
+            self._charge(history, charge)
+            self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
+            if begun:
+                ledger = RunLedger(self.folder.ledger)
+                if charge != self.run_id and charge not in charges_in(entries):
+                    counter.attempts = ledger.attempts
+            else:
+                whole = base + inherited(self.charges.history(), self.run_id, self.constants)
+                ledger = RunLedger.create(
+                    self.folder.ledger,
+                    plan=self.plan,
+                    run_id=self.run_id,
+                    lineage=whole.plain,
+                    facts=facts,
+                    trial=self.slot is not None,
+                )
+            ledger.open(nonce, counter, charge=charge)
+        except BaseException:
+            counter.close()
+            raise
+        return ledger
+
+    def _write(self, nonce: str) -> None:
+        files.write_json(
+            self.folder.resume,
+            {
+                "run_id": self.run_id,
+                "nonce": nonce,
+                "store_path": str(self.store_path.resolve()),
+                "digests": dict(self.expected),
+            },
+            mode=files.OPERATOR_FILE,
+        )
+
+    def _charge(self, history: History, charge: str) -> None:
+        if self.slot is not None and self.plan is not None:
+            self.charges.take_slot(self.slot, charge, self.plan, constants=self.constants)
+        elif charge not in history.charges:
+            # Whoever knows the seed can undo the noise, so that such a run counts as one without
+            # privacy.
+            further = self.run_id if charge != self.run_id else None
+            self.charges.reserve(charge, self.priced, again=further)
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _hold(folder: RunFolder) -> int:
@@ -187,7 +307,7 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
         )
 
 
-def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
+def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> dict[str, Any]:
     if not folder.resume.exists():
         raise UseError(f"there is no interrupted run at {folder.path}")
     kept = files.read_json(folder.resume, what="an interrupted run")
@@ -203,8 +323,7 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> str:
                 "would describe another run than the one that continues",
                 hint=f"resume with the {name} it began with, or begin a new run",
             )
-    run_id: str = kept["run_id"]
-    return run_id
+    return kept
 
 
 def _remove_new(folder: RunFolder) -> None:

@@ -1,0 +1,81 @@
+"""One charge, one continuation: who may go on with a run, and how many attempts it has left.
+
+Beside the ledger of the people lies a small file for each run that was opened. It is locked for as
+long as the run is open, so that a copy of the run's folder is not trained at the same time, and it
+holds the number of attempts that were begun by *any* folder of the run: each is counted there, on
+the disk, before it is charged in the run's own ledger. So whatever is copied, put back or killed,
+all folders together take at most as many noisy steps as were charged; what a folder that was put
+back has forgotten stays charged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from userdp import files
+from userdp.errors import FailureError, UseError
+
+
+class Counter:
+    """The attempts of one charge, over all folders; held by one process, until `close`.
+
+    Args:
+        path: of the file.
+        begun: whether the run was opened before, so that the file has to be there.
+
+    Raises:
+        FailureError: another process holds it, or the disk refused.
+        UseError: the run was opened before, and the file is gone or damaged.
+    """
+
+    def __init__(self, path: Path, *, begun: bool) -> None:
+        self._path = path
+        if begun and not path.exists():
+            raise UseError(
+                f"{path} is gone: how many steps this run has taken is not known to the store",
+                hint="pay for the whole plan once more: --resume --charge-again",
+            )
+        try:
+            files.operator_folder(path.parent)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
+        except OSError as error:
+            raise FailureError(f"cannot write {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.attempts = int(os.pread(self._descriptor, 32, 0) or b"0")
+        except OSError as error:
+            os.close(self._descriptor)
+            raise FailureError(
+                f"the run of {path} is in use by another process: a copy of its folder would spend "
+                "steps that only one of them charges",
+                hint="wait for it, or choose another --out",
+            ) from error
+        except ValueError as error:
+            os.close(self._descriptor)
+            raise UseError(f"{path} is damaged: {error}") from error
+
+    def count(self) -> None:
+        """Count one attempt more, on the disk when this returns."""
+        text = b"%020d" % (self.attempts + 1)
+        try:
+            os.pwrite(self._descriptor, text, 0)
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise FailureError(
+                f"cannot write {self._path}: {error.strerror}; the step was not taken",
+                hint="free some disk space and resume the run",
+            ) from error
+        self.attempts += 1
+
+    def close(self) -> None:
+        """Let another process go on; twice does harm."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

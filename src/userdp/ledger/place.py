@@ -1,0 +1,92 @@
+"""Where a store's ledger lies, and whether it is the one that was begun there.
+
+``ledger.json`` in the store's folder (0600) names the ledger, so that one that is missing is
+noticed, and remembers the file itself (its inode): a copy of a store is another file. Nothing can
+tell a copy from a store that was moved to another disk, so that neither is refused; but claims say
+that they count on no other copy having been charged.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from userdp import files
+from userdp.errors import UseError
+from userdp.ledger.folder import LEDGER
+
+PLACE = "ledger.json"
+
+
+class Place:
+    """The place of one store's ledger.
+
+    Args:
+        store: the store's folder.
+
+    Attributes:
+        ledger: the file of the ledger.
+        runs: the folder of what is kept of open runs beside it.
+        id: random, of the ledger.
+
+    Raises:
+        UseError: the ledger was begun, and is gone.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._path = store / PLACE
+        self._kept: dict[str, Any] = (
+            files.read_json(self._path, what="where the ledger is") if self._path.exists() else {}
+        )
+        shared = self._kept.get("shared")
+        self.ledger = Path(shared) if shared else store / LEDGER
+        self.runs = self.ledger.parent / "runs"
+        self.id: str = self._kept.get("id") or secrets.token_hex(16)
+        if self._kept.get("inode") is not None and not self.ledger.exists():
+            raise UseError(
+                f"the privacy ledger {self.ledger} is gone: what these people were charged is not "
+                "known, so that nothing may be charged and nothing claimed",
+                hint="prepare the store again; what was trained before is then not in its claims",
+            )
+
+    @staticmethod
+    def share(store: Path, ledger: Path) -> None:
+        """Let ``store`` be charged in ``ledger``, which other stores of the same people name too.
+
+        Raises:
+            UseError: the store has a ledger already.
+        """
+        if (store / PLACE).exists() or (store / LEDGER).exists():
+            raise UseError(
+                f"the store at {store} has a ledger already: what it holds would be lost",
+                hint="name the shared ledger when the store is prepared",
+            )
+        ledger.resolve().parent.mkdir(parents=True, exist_ok=True)
+        values = {"id": None, "inode": None, "shared": str(ledger.resolve())}
+        files.write_json(store / PLACE, values, mode=files.OPERATOR_FILE)
+
+    def moved(self) -> bool:
+        """Whether the ledger is another file than when it was last written to."""
+        return self._kept.get("inode") != self._inode() and not self._shared
+
+    def begin(self) -> None:
+        """Remember the id before the ledger's first line is written."""
+        if not self._kept.get("id"):
+            self._keep(inode=self._kept.get("inode"))
+
+    def settle(self) -> None:
+        """Remember the file, now that it is there."""
+        if self._kept.get("inode") != self._inode():
+            self._keep(inode=self._inode())
+
+    @property
+    def _shared(self) -> bool:
+        return bool(self._kept.get("shared"))
+
+    def _inode(self) -> int:
+        return self.ledger.stat().st_ino
+
+    def _keep(self, *, inode: int | None) -> None:
+        self._kept = {"id": self.id, "inode": inode, "shared": self._kept.get("shared")}
+        files.write_json(self._path, self._kept, mode=files.OPERATOR_FILE)
