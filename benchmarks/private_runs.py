@@ -123,9 +123,9 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
 
 def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
     """Train, evaluate on held-out users, and read ε from the ledger."""
+    from userdp.claim import claim
     from userdp.data.splits import Split
     from userdp.data.store import UserStore
-    from userdp.ledger import claim
     from userdp.training.loop import train
     from userdp.training.models import read_model
 

@@ -20,9 +20,10 @@ from userdp.accounting.implemented import (
     implemented_epsilon,
 )
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.claim import claim
 from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
-from userdp.ledger import RunLedger, StoreLedger, claim
+from userdp.ledger import RunLedger, StoreLedger
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
 from userdp.plan import FixedGrid, PrivateSelection, StepRecord
 from userdp.plan.tuning import divided, selected

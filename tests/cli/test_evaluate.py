@@ -11,9 +11,9 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, lines, toy_store
+from userdp.claim import claim
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
-from userdp.ledger import claim
 from userdp.training.loop import train
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train  # noqa: F401
 from tests.speed import fast_then_slow
+from userdp.claim import claim
 from userdp.cli.app import run as userdp
-from userdp.ledger import claim
 from userdp.training.generation import GenerateConfig, TextGenerator
 
 

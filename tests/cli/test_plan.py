@@ -17,10 +17,11 @@ from tests.plans import as_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, cycles
+from userdp.claim import claim
 from userdp.cli.app import run as userdp
 from userdp.data.prepare import prepare_store
 from userdp.data.tokenize import StoreTokenizer
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import StoreLedger
 from userdp.planning.norms import NormSource
 from userdp.planning.proposal import load_plan
 from userdp.reporting.assumptions import assumptions_of

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train
+from userdp.claim import claim
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
-from userdp.ledger import claim
 from userdp.plan import Plan
 
 __all__ = ["prepared", "store"]  # fixtures

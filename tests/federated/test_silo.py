@@ -14,6 +14,7 @@ from tests.federated.plans import FACTS, PRIVATE
 from tests.federated.plans import plan as any_plan
 from tests.federated.toys import TOY, WIDTH, ZERO, items, silo, store_of
 from tests.speed import fast_then_slow
+from userdp.claim import claim
 from userdp.data.records import Record
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
@@ -25,7 +26,7 @@ from userdp.federated.plan import STORE, LanguageModel
 from userdp.federated.silo import Silo
 from userdp.gradients import coupling, draws
 from userdp.gradients.engines import agreement, choice
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.sampling.coins import secret_generator
 

@@ -6,9 +6,10 @@ import pytest
 
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.claim import claim
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
-from userdp.ledger import RunLedger, StoreLedger, claim
+from userdp.ledger import RunLedger, StoreLedger
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.run import samplers_of, write_winner
 from userdp.noise.gaussian import NoiseSampler

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import corpus, prepared
+from userdp.claim import claim
 from userdp.errors import UseError
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import StoreLedger
 from userdp.queries import charge_medians, draw_medians
 from userdp.queries.medians import to_steps
 from userdp.queries.statistics import quantile

@@ -10,8 +10,9 @@ import pytest
 
 from tests.data.corpora import corpus, prepared
 from tests.plans import uls_plan
+from userdp.claim import claim
 from userdp.errors import UseError
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import StoreLedger
 from userdp.queries import parse_statistic, release
 from userdp.queries import release as release_function
 from userdp.queries import statistics as module

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.data.corpora import corpus, prepared
+from userdp.claim import claim
 from userdp.cli.app import run
-from userdp.ledger import claim
 
 pytest.importorskip("opendp", reason="the extra queries is not installed")
 

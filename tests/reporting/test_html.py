@@ -13,8 +13,8 @@ import pytest
 
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
+from userdp.claim import claim
 from userdp.errors import UseError
-from userdp.ledger import claim
 from userdp.plan import Plan
 from userdp.reporting.html import claim_sentence, render_report
 from userdp.reporting.operator_facts import read_operator

@@ -19,9 +19,10 @@ from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
+from userdp.claim import claim
 from userdp.cli.app import run as userdp
 from userdp.errors import FailureError, UseError
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import StoreLedger
 from userdp.reporting.run_facts import read_run
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.scores import selection_score

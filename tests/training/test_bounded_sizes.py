@@ -12,9 +12,10 @@ from tests.auditing.toy import CONFIG, audit_store
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
 from userdp.auditing.audit_run import audit_run
+from userdp.claim import claim
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
-from userdp.ledger import RunFolder, StoreLedger, claim
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import read_entries
 from userdp.plan import Plan
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedExamples, TruncatedUsers

@@ -12,11 +12,11 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_private import run_all
 from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
+from userdp.claim import claim
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.gradients.counts import centred_count
-from userdp.ledger import claim
 from userdp.ledger.journal import append_entries
 from userdp.plan import StepRecord
 from userdp.training import private as private_module

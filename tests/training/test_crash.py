@@ -12,7 +12,8 @@ import pytest
 from tests.plans import uls_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
-from userdp.ledger import RunLedger, claim
+from userdp.claim import claim
+from userdp.ledger import RunLedger
 from userdp.training import loop
 from userdp.training.loop import train
 

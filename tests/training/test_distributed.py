@@ -22,8 +22,9 @@ from tests.training import distributed_jobs as jobs
 from tests.training.test_crash import TRAIN
 from tests.training.toy import attempts, lines
 from tests.training.worlds import results_of, run_world, start_world
+from userdp.claim import claim
 from userdp.errors import FailureError, UseError
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import StoreLedger
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed_run import deal, take
 

@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
+from userdp.claim import claim
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.gradients import ENGINES
-from userdp.ledger import RunFolder, claim
+from userdp.ledger import RunFolder
 from userdp.training import loop
 from userdp.training.config import (
     Averaging,

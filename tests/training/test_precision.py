@@ -12,10 +12,10 @@ import transformers
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_loop import changed
+from userdp.claim import claim
 from userdp.errors import UseError
 from userdp.gradients import Units, get_engine, trainable_parameters
 from userdp.gradients.clipping import squared_norm
-from userdp.ledger import claim
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters

@@ -23,11 +23,12 @@ from tests.training.toy import (
     toy_store,
     weights,
 )
+from userdp.claim import claim
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
 from userdp.gradients import NoiseSource, get_engine
-from userdp.ledger import RunLedger, StoreLedger, claim
+from userdp.ledger import RunLedger, StoreLedger
 from userdp.sampling.coins import secret_generator
 from userdp.training import private as private_module
 from userdp.training.collate import Collator

@@ -16,11 +16,12 @@ from userdp.auditing.references import (
     reference_scores,
     require_references,
 )
+from userdp.claim import claim
 from userdp.codec import encode
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.ledger import RunFolder, claim
+from userdp.ledger import RunFolder
 from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of

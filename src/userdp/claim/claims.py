@@ -36,6 +36,9 @@ ALONE = "one mechanism"
 SPENT, BOUND = "spent so far", "guarantee"
 
 
+_COPIED = Condition(kind=ConditionKind.COPY, told="it is not in the place where it was begun")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
     """A guarantee, what it was computed from, and what it rests on.
@@ -184,9 +187,7 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
     header = entries[0]
     plan = run_ledger.plan_of(path, entries)
     inherited = lineage_from(header["lineage"], what=f"the lineage in {path}")
-    return inherited + Lineage(
-        parts=(_own_part(path, entries, plan),), conditions=_of_plan(plan)
-    )
+    return inherited + Lineage(parts=(_own_part(path, entries, plan),), conditions=_of_plan(plan))
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
@@ -202,9 +203,9 @@ def inherited(history: History, run_id: str, constants: str) -> Lineage:
     earlier = [charge for charge in history.charges.values() if charge.at < at]
     looks = {what for place, what in history.looks if place < at}
     looks |= {"train" for charge in earlier if charge.query_epsilon is None}
-    conditions = [Condition(kind=ConditionKind.LOOKS, told=", ".join(sorted(looks)))] if looks else []
-    if history.copied:
-        conditions.append(Condition(kind=ConditionKind.COPY, told="this is not where it was begun"))
+    conditions = [_COPIED] if history.copied else []
+    if looks:
+        conditions.append(Condition(kind=ConditionKind.LOOKS, told=", ".join(sorted(looks))))
     parts = [part for part in parts_of(earlier) if not isinstance(part, Unclaimed)]
     return of_parts(parts, *conditions, fixed=history.total is not None)
 
@@ -289,10 +290,9 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
 def _store_claim(history: History, delta: float | None) -> Claim:
     charges = list(history.charges.values())
     single = charges[0] if len(charges) == 1 else None
-    conditions = [Condition(kind=ConditionKind.COPY, told="this is not where it was begun")]
     lineage = of_parts(
         parts_of(charges),
-        *(conditions if history.copied else ()),
+        *([_COPIED] if history.copied else ()),
         fixed=history.total is not None,
     )
     return Claim(

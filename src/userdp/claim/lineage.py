@@ -121,7 +121,7 @@ class Query(Part):
     def in_words(self) -> str:
         return f"DP answer: {self.name}"
 
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:  # noqa: ARG002 (it has none)
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
         return Guarantee(
             epsilon=self.pure_epsilon,
             delta=0.0,

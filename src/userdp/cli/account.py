@@ -23,7 +23,7 @@ from userdp.sampling import Sampling
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
-    from userdp.ledger import Claim
+    from userdp.claim import Claim
 
 
 def account(
@@ -132,7 +132,7 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     A sum over several charges, or the price of a choice, has no mechanism whose curve could be
     drawn, or that another accountant could price.
     """
-    from userdp.ledger import claim
+    from userdp.claim import claim
 
     claimed = claim(path, delta=delta)
     if delta is not None and claimed.guarantee.delta == 0:

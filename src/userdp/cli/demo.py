@@ -151,7 +151,7 @@ def _result(
     recipe: Recipe, out: Path, store: UserStore, losses: dict[str, Any], *, seconds: float
 ) -> dict[str, Any]:
     """The closing table's numbers; each ε from the run's ledger, as `userdp account` has it."""
-    from userdp.ledger import claim
+    from userdp.claim import claim
 
     sizes = store.meta.totals["splits"]["train"]
     runs = [

@@ -44,7 +44,7 @@ def generate(
         check_tokens: tokens of the shortest stretch that counts.
         overwrite: replace the file at --out.
     """
-    from userdp.ledger import claim
+    from userdp.claim import claim
 
     if out is not None:
         require_place(out, name="synthetic.jsonl")

@@ -100,7 +100,8 @@ def plan(
 
 def _charged(store: Path) -> float:
     """What the people of the store have been charged so far."""
-    from userdp.ledger import StoreLedger, claim
+    from userdp.claim import claim
+    from userdp.ledger import StoreLedger
 
     return claim(store).guarantee.epsilon if StoreLedger(store).charges() else 0.0
 

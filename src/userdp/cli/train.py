@@ -37,7 +37,9 @@ def train(
     allow_large_delta: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
-    trial_of: Annotated[str | None, Parameter(show=False)] = None,
+    charge_again: bool = False,
+    declare: bool = False,
+    slot: Annotated[str | None, Parameter(show=False)] = None,
 ) -> Answer | None:
     """Fine-tune a model with user-level differential privacy.
 
@@ -60,7 +62,11 @@ def train(
             users; of examples where no number of users is declared): a claim that says little.
         options: see PlanOptions.
         config: see TrainConfig.
-        trial_of: given only by userdp sweep: the private selection that pays for this run.
+        charge_again: with --resume, in a copy of the run's folder, or one that was put back: charge
+            the whole plan once more, and go on.
+        declare: train nothing: record this plan and these options in the store's ledger, so that a
+            run that is trained by them later is known to have been fixed before whatever follows.
+        slot: given only by userdp sweep: the trial of a private selection, which pays for it.
     """
     chosen = _choose_plan(plan, privacy, options, out, resume=resume)
     settings = _choose_config(config, out, resume=resume)
@@ -77,6 +83,9 @@ def train(
     elif not resume:
         warn_of_delta(chosen, plan, allow_large_delta=allow_large_delta)
     from userdp.data.store import UserStore
+
+    if declare:
+        return _declare(store, chosen, settings)
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
 
@@ -92,13 +101,31 @@ def train(
             device=device,
             progress=bar if world.rank == 0 else None,
             tensorboard=not no_tensorboard,
-            trial_of=trial_of,
+            charge_again=charge_again,
+            slot=slot,
             allow_large_delta=True,  # judged above, by the number of users if there is one
         )
     if world.rank != 0:
         return None
     result = _described(out, chosen, seconds=done.seconds)
     return Answer(values=result, parts=_parts(result))
+
+
+def _declare(store: Path, plan: Plan | PlainPlan, config: TrainConfig) -> Answer:
+    """Record the constants of a run to come."""
+    from userdp.codec import encode
+    from userdp.data.meta import read_meta
+    from userdp.ledger import StoreLedger
+    from userdp.training.runs import constants_digest
+
+    if isinstance(plan, PlainPlan):
+        raise UseError("a run without privacy claims nothing: there is nothing to declare")
+    read_meta(store)
+    StoreLedger(store).declare(constants_digest(plan, encode(config)))
+    return Answer(
+        values={"store": str(store), "declared": True},
+        parts=["Recorded in the store's ledger: nothing that is asked of it later chose this run."],
+    )
 
 
 def warn_of_delta(plan: Plan, path: Path | None, *, allow_large_delta: bool) -> None:
@@ -112,7 +139,7 @@ def warn_of_delta(plan: Plan, path: Path | None, *, allow_large_delta: bool) -> 
 
 def _described(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, Any]:
     """The claim of a finished run, recomputed from its ledger, and where its parts lie."""
-    from userdp.ledger import claim
+    from userdp.claim import claim
 
     claimed = claim(out)
     plain = isinstance(plan, PlainPlan)

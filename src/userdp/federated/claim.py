@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from userdp.claim import claim
 from userdp.errors import UseError
 from userdp.federated.plan import STORE, FederationPlan
-from userdp.ledger import RunFolder, StoreLedger, claim
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.plan import Plan
 from userdp.vocabulary import Guarantee
 

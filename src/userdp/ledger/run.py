@@ -280,5 +280,5 @@ def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | Non
 
 def count_attempts(entries: list[dict[str, Any]]) -> int:
     """Attempted steps among a run ledger's entries, those of lost folders included."""
-    lost = sum(entry["attempts"] for entry in entries if entry["kind"] == "lost")
-    return sum(entry["kind"] == "attempt" for entry in entries) + int(lost)
+    lost: int = sum(entry["attempts"] for entry in entries if entry["kind"] == "lost")
+    return lost + sum(entry["kind"] == "attempt" for entry in entries)

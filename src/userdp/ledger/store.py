@@ -151,18 +151,18 @@ class StoreLedger:
         def compose(history: History) -> list[dict[str, Any]]:
             if run_id in history.settled:
                 raise UseError(
-                    f"run {run_id} was finished, as {self.path} says: its steps are spent, and this "
-                    "folder is a copy of before its end",
+                    f"run {run_id} was finished, as {self.path} says: its steps are spent, and "
+                    "this folder is a copy of before its end",
                     hint="train again in another --out, with a plan and a budget of its own",
                 )
             last = history.nonces.get(run_id)
             if last not in known if last is not None else bool(known):
                 raise UseError(
                     f"the folder of run {run_id} is not the one that was opened last, as "
-                    f"{self.path} says: it is a copy, or it or the store was put back to an earlier "
-                    "state. Going on would release more noisy steps than were charged",
-                    hint="go on in the folder that was opened last; or pay for the whole plan once "
-                    "more: --resume --charge-again",
+                    f"{self.path} says: it is a copy, or it or the store was put back to an "
+                    "earlier state. Going on would release more noisy steps than were charged",
+                    hint="go on in the folder that was opened last; or pay for the whole plan "
+                    "once more: --resume --charge-again",
                 )
             return [{"kind": "open", "run_id": run_id, "attempts": attempts, "nonce": nonce}]
 
@@ -212,8 +212,8 @@ class StoreLedger:
                     break
             else:
                 raise UseError(
-                    f"no private selection in {self.path} pays for this trial: it has drawn no such "
-                    "slot, or one of other settings",
+                    f"no private selection in {self.path} pays for this trial: it has drawn no "
+                    "such slot, or one of other settings",
                     hint="go on with the sweep: userdp sweep STORE --out DIR --resume",
                 )
             if history.taken.get(slot, run_id) != run_id:
@@ -222,7 +222,9 @@ class StoreLedger:
                     "candidate that nobody paid for",
                     hint="put the trial's folder back, or begin a new sweep",
                 )
-            return [] if slot in history.taken else [{"kind": "trial", "run_id": run_id, "slot": slot}]
+            if slot in history.taken:
+                return []
+            return [{"kind": "trial", "run_id": run_id, "slot": slot}]
 
         self._amend(compose)
 
@@ -292,6 +294,17 @@ class StoreLedger:
 
         self._amend(compose)
 
+    def release(self, run_id: str, *, weights: str, lineage: Mapping[str, Any]) -> None:
+        """Note that weights were released anew, with another lineage: those of a tuning's winner.
+
+        Args:
+            run_id: of the tuning.
+            weights: their digest.
+            lineage: what they descend from, now that they were chosen.
+        """
+        entry = {"kind": "release", "run_id": run_id, "weights": weights, "lineage": dict(lineage)}
+        self._amend(lambda history: [entry])
+
     def look(self, what: str) -> None:
         """Record that ``what`` shows an exact number of people's text; call it before it does.
 
@@ -300,12 +313,12 @@ class StoreLedger:
         self._append(lambda history: [{"kind": "look", "what": what}])
 
     def declare(self, constants: str) -> None:
-        """Record constants of a run to come, by their digest: nothing later can have chosen them."""
-        self._append(
-            lambda history: (
-                [] if constants in history.declared else [{"kind": "declare", "constants": constants}]
-            )
-        )
+        """Record constants of a run to come, by their digest: nothing later can have chosen them.
+
+        What is recorded already stays as old as it is.
+        """
+        line = {"kind": "declare", "constants": constants}
+        self._append(lambda history: [] if constants in history.declared else [line])
 
     def declare_total(self, epsilon: float, delta: float) -> None:
         """Fix the total within which all charges here will stay; those beyond it are refused.
@@ -411,11 +424,11 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
     )
 
 
-def _open(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+def _open(history: History, entry: dict[str, Any], at: int) -> None:
     history.nonces[entry["run_id"]] = entry["nonce"]
 
 
-def _settle(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+def _settle(history: History, entry: dict[str, Any], at: int) -> None:
     run_id = entry["run_id"]
     history.settled.add(run_id)
     if run_id in history.charges:
@@ -423,9 +436,14 @@ def _settle(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: 
             history.charges[run_id], steps=entry["steps"], settled=True
         )
     if "weights" in entry:
-        history.released.append(
-            Released(run_id=run_id, weights=entry["weights"], lineage=entry["lineage"])
-        )
+        _release(history, entry, at)
+
+
+def _release(history: History, entry: dict[str, Any], at: int) -> None:
+    released = Released(run_id=entry["run_id"], weights=entry["weights"], lineage=entry["lineage"])
+    # The last word on these weights: a trial that won claims what choosing it cost.
+    others = [one for one in history.released if one.weights != released.weights]
+    history.released = [*others, released]
 
 
 def _selection(history: History, entry: dict[str, Any], at: int) -> None:
@@ -437,11 +455,11 @@ def _selection(history: History, entry: dict[str, Any], at: int) -> None:
     )
 
 
-def _slots(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+def _slots(history: History, entry: dict[str, Any], at: int) -> None:
     history.slots[entry["run_id"]] = dict(entry["slots"])
 
 
-def _trial(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+def _trial(history: History, entry: dict[str, Any], at: int) -> None:
     history.taken[entry["slot"]] = entry["run_id"]
 
 
@@ -456,7 +474,7 @@ def _query(history: History, entry: dict[str, Any], at: int) -> None:
     )
 
 
-def _answer(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+def _answer(history: History, entry: dict[str, Any], at: int) -> None:
     history.charges[entry["run_id"]] = replace(
         history.charges[entry["run_id"]], answer=entry["value"]
     )
@@ -470,11 +488,11 @@ def _declare(history: History, entry: dict[str, Any], at: int) -> None:
     history.declared.setdefault(entry["constants"], at)
 
 
-def _total(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+def _total(history: History, entry: dict[str, Any], at: int) -> None:
     history.total = (entry["epsilon"], entry["delta"])
 
 
-def _place(history: History, entry: dict[str, Any], at: int) -> None:  # noqa: ARG001
+def _place(history: History, entry: dict[str, Any], at: int) -> None:
     history.copied = True
 
 
@@ -482,6 +500,7 @@ _READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
     "reserve": _reserve,
     "open": _open,
     "settle": _settle,
+    "release": _release,
     "selection": _selection,
     "slots": _slots,
     "trial": _trial,

@@ -106,7 +106,7 @@ def why_no_claim(run: RunFacts) -> str:
         return "its ledger does not say what drew its noise, which may have been float32"
     if not run.plan.sampling.covered:
         return "it drew shuffled batches, which no accountant here covers"
-    if run.claim.is_of_trial:
+    if run.claim.trial:
         return "it is a trial of a private selection, of which only the winner claims anything"
     return "its accountant gave no finite bound"
 

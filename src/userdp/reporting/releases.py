@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.ledger.folder import RunFolder, read_lines
+from userdp.errors import UseError
+from userdp.ledger.folder import RunFolder
+from userdp.ledger.journal import read_entries
+from userdp.ledger.run import releases_of
 from userdp.reporting.table import Table, table_of
 
 
@@ -41,12 +44,16 @@ class ReleasedLoss:
 
 
 def read_releases(run: Path) -> tuple[ReleasedLoss, ...]:
-    """All of a run's releases, oldest first; none if there is no such file.
+    """All of a run's releases, oldest first: lines of its ledger.
 
     Raises:
-        UseError: the file cannot be read or is damaged.
+        UseError: the ledger cannot be read, or a release in it is none.
     """
-    return tuple(itertools.chain(*read_lines(RunFolder(run).releases, _of_line)))
+    entries = read_entries(RunFolder(run).ledger)
+    try:
+        return tuple(itertools.chain.from_iterable(map(_of_line, releases_of(entries))))
+    except (KeyError, TypeError) as error:
+        raise UseError(f"the ledger of {run} holds a release that is none: {error!r}") from error
 
 
 def _of_line(entry: dict[str, Any]) -> list[ReleasedLoss]:

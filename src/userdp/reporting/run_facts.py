@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from userdp.claim import Claim
+from userdp.claim.claims import claim_of
 from userdp.errors import UseError
-from userdp.ledger import Claim, RunFolder
-from userdp.ledger.claim import claim_of
+from userdp.ledger import RunFolder
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import samplers_of
 from userdp.noise.gaussian import NoiseSampler

@@ -4,7 +4,6 @@
 
     DIR/               0700: how many trials there are is the operator's
       sweep.json       0600: the request, its id; fixed before the first run
-      trials.json      0600: the candidate of each trial; drawn once, never again
       operator.jsonl   0600: a line per score
       plans/           0700: a plan file and a file of other options per trial
       logs/            0700: what each trial said
@@ -25,13 +24,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from userdp import files
-from userdp.accounting.repetitions import Repetitions
+from userdp.claim.claims import run_lineage
+from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claim.weights import describe, digest_of
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.folder import train_toml
+from userdp.ledger.journal import read_entries
 from userdp.ledger.run import write_winner
-from userdp.sweeping.request import Candidate, SweepRequest
+from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
 from userdp.sweeping.scores import Score
 
 
@@ -57,13 +59,16 @@ class _Scored:
     score: Score
 
 
+_NO_TIME = 315_532_800
+"""1 January 1980, which no file system refuses: when a trial ended tells which one it was."""
+
+
 class SweepFolder:
     """The places in a sweep's folder, and what is kept there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sweep = path / "sweep.json"
-        self.drawn = path / "trials.json"
         self.operator = path / "operator.jsonl"
         self.lock = path / ".lock"
         self.winner = path / "winner"
@@ -111,21 +116,6 @@ class SweepFolder:
             )
         return begun.sweep_id, begun.request
 
-    def trials(self, count: int, repetitions: Repetitions | None) -> list[int]:
-        """The candidate of each trial, by its place in the grid.
-
-        A private selection draws their number and each of them from the operating system's
-        randomness, once: what is on the disk is never drawn again.
-        """
-        if not self.drawn.exists():
-            chosen = (
-                list(range(count))
-                if repetitions is None
-                else [secrets.randbelow(count) for _ in range(repetitions.draw())]
-            )
-            files.write_json(self.drawn, {"candidates": chosen}, mode=files.OPERATOR_FILE)
-        return [int(place) for place in files.read_json(self.drawn, what="trials")["candidates"]]
-
     def run(self, number: int) -> RunFolder:
         """The run of a trial, from 1."""
         return RunFolder(self.path / f"trial-{number:03d}")
@@ -166,17 +156,55 @@ class SweepFolder:
         ]
         return {line.trial: line.score for line in lines}
 
-    def release(self, number: int, request: SweepRequest) -> None:
-        """Make ``winner/``, whole or not at all; twice does no harm."""
-        if self.winner.exists():
-            return
-        run = self.run(number)
-        with files.whole_folder(self.winner) as folder:
-            for part in (run.model, run.adapter):
-                if part.is_dir():
-                    shutil.copytree(part, folder / part.name)
-            for path in (run.plan, run.train):
-                shutil.copyfile(path, folder / path.name)
-            write_winner(
-                run.ledger, folder / run.ledger.name, request.tuning, basis=request.in_words
-            )
+    def release(self, number: int, request: SweepRequest, sweep_id: str) -> tuple[str, Lineage]:
+        """Make ``winner/``, whole or not at all; twice does no harm.
+
+        Guarantee: nothing in it tells how many trials there were: no time, mode, name or id of the
+        trial that won.
+
+        Returns:
+            The digest of the released weights, and what they descend from.
+        """
+        run, winner = self.run(number), RunFolder(self.winner)
+        if not self.winner.exists():
+            with files.whole_folder(self.winner) as folder:
+                self._copy(run, RunFolder(folder), request, sweep_id)
+        lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
+        return digest_of(winner.model), lineage
+
+    def _copy(
+        self, run: RunFolder, winner: RunFolder, request: SweepRequest, sweep_id: str
+    ) -> None:
+        parts = [
+            (one, other)
+            for one, other in ((run.model, winner.model), (run.adapter, winner.adapter))
+            if one.is_dir()
+        ]
+        for one, other in parts:
+            shutil.copytree(one, other, copy_function=shutil.copyfile)
+        shutil.copyfile(run.plan, winner.plan)
+        shutil.copyfile(run.train, winner.train)
+        write_winner(
+            run.ledger,
+            winner.ledger,
+            request.tuning,
+            tuning_id=sweep_id,
+            basis=request.in_words,
+            lineage=_inherited(run, request).plain,
+        )
+        lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
+        for _, other in parts:
+            describe(other, lineage)
+        for path in (*winner.path.rglob("*"), winner.path):
+            path.chmod(0o755 if path.is_dir() else files.SHAREABLE_FILE)
+            os.utime(path, (_NO_TIME, _NO_TIME))
+
+
+def _inherited(run: RunFolder, request: SweepRequest) -> Lineage:
+    """What every trial inherited alike: constants and base are those of the whole grid."""
+    header = read_entries(run.ledger)[0]
+    lineage = lineage_from(header["lineage"], what=f"the lineage in {run.ledger}")
+    if request.mode is TuningMode.NON_PRIVATE:
+        looked = Condition(kind=ConditionKind.LOOKS, told="sweep")
+        return lineage + Lineage(conditions=(looked,))
+    return lineage

@@ -6,19 +6,24 @@ own settings: one drawn in its place would be another candidate that nobody pric
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from userdp import files
+from userdp.claim import claim
+from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.ledger import StoreLedger, claim
+from userdp.ledger import StoreLedger
 from userdp.ledger.journal import exclusive
+from userdp.ledger.store import new_id
 from userdp.plan import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
@@ -37,6 +42,7 @@ from userdp.sweeping.trials import (
     launcher,
     train_arguments,
 )
+from userdp.training.runs import constants_digest
 from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]
@@ -156,6 +162,7 @@ class _Sweep:
     launch: Launch
     poll: float
     trials: list[int] = field(default_factory=list)
+    slots: list[str] = field(default_factory=list)
 
     @property
     def _selects(self) -> bool:
@@ -164,15 +171,18 @@ class _Sweep:
 
     def run(self) -> SweepResult:
         """Everything that is not done yet, in order."""
+        charges = StoreLedger(self.store.path)
+        for constants in self._constants:
+            charges.declare(constants)
         tuning = self.request.tuning
         if isinstance(tuning, PrivateSelection):
-            charges = StoreLedger(self.store.path)
-            if all(charge.run_id != self.sweep_id for charge in charges.charges()):
+            if self.sweep_id not in charges.history().charges:
                 charges.reserve_selection(self.sweep_id, tuning)
-        self.trials = self.folder.trials(
-            len(self.request.candidates),
-            tuning.repetitions if isinstance(tuning, PrivateSelection) else None,
-        )
+            drawn = charges.slots(self.sweep_id, partial(self._draw, tuning))
+            self.slots = list(drawn)
+            self.trials = [self._constants.index(constants) for constants in drawn.values()]
+        else:
+            self.trials = list(range(len(self.request.candidates)))
         self.progress.stage("sweep", sum(self._candidate(n).plan.steps for n in self._numbers()))
         failed = self._train()
         if failed:
@@ -182,6 +192,19 @@ class _Sweep:
                 hint="userdp sweep STORE --out DIR --resume goes on with them",
             )
         return self._choose()
+
+    @property
+    def _constants(self) -> list[str]:
+        """Of each candidate: recorded before the first trial, so that no score chose them."""
+        return [constants_digest(one.plan, encode(one.config)) for one in self.request.candidates]
+
+    def _draw(self, tuning: PrivateSelection) -> dict[str, str]:
+        """The trials of a private selection, from the operating system's randomness."""
+        constants = self._constants
+        return {
+            new_id(): constants[secrets.randbelow(len(constants))]
+            for _ in range(tuning.repetitions.draw())
+        }
 
     def _numbers(self) -> range:
         return range(1, len(self.trials) + 1)
@@ -240,7 +263,7 @@ class _Sweep:
             self.store.path,
             run,
             *self.folder.write_settings(number, candidate),
-            trial_of=self.sweep_id if self._selects else None,
+            slot=self.slots[number - 1] if self._selects else None,
             tensorboard=self.tensorboard,
         )
         self.say(f"trial {number}: {'resumed' if '--resume' in arguments else 'begun'}")
@@ -284,7 +307,8 @@ class _Sweep:
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
-        self.folder.release(best, self.request)
+        weights, lineage = self.folder.release(best, self.request, self.sweep_id)
+        StoreLedger(self.store.path).release(self.sweep_id, weights=weights, lineage=lineage.plain)
         lost = [number for number in self._numbers() if number not in ranked]
         rows = [
             {

@@ -61,15 +61,15 @@ def train_arguments(
     plan: Path,
     config: Path,
     *,
-    trial_of: str | None,
+    slot: str | None,
     tensorboard: bool,
 ) -> list[str]:
     """The command line of a trial: what its folder holds decides whether it begins or goes on."""
     arguments = ["train", str(store), "--out", str(run.path), "--plan", str(plan)]
     arguments += ["--config", str(config)]
     arguments.append("--allow-large-delta")  # the sweep has judged its plans
-    if trial_of is not None:
-        arguments += ["--trial-of", trial_of]
+    if slot is not None:
+        arguments += ["--slot", slot]
     if not tensorboard:
         arguments.append("--no-tensorboard")
     if run.resume.exists() or run.ledger.exists():

@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from userdp.claim.lineage import Lineage
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, trainable_parameters
 from userdp.gradients.noise import source_of, usual_sampler
@@ -285,12 +286,18 @@ class SharedRun:
         self.last_clip_norm = step.l2_clip_norm
         return self.attempts
 
-    def finish(self) -> None:
-        """Note the end in the ledger and settle with the store."""
+    @property
+    def lineage(self) -> Lineage:
+        """What the run's model descends from, the run itself included; only on rank 0."""
+        assert self._opened is not None
+        return self._opened.lineage
+
+    def finish(self, weights: str | None) -> None:
+        """Note the end in the ledger and settle with the store; see `OpenRun.finish`."""
 
         def end() -> None:
             assert self._opened is not None
-            self._opened.finish()
+            self._opened.finish(weights)
 
         self._world.on_rank_zero(end)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from userdp import files
+from userdp.claim import claim
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.run import append_release
 from userdp.queries.means import release_means
 from userdp.training.evaluation import evaluate, user_losses
 from userdp.training.models import released_models
@@ -45,6 +45,7 @@ def evaluate_splits(
         ``model`` (and under ``base``).
     """
     folder = RunFolder(run)
+    StoreLedger(store.path).look("evaluate")
     results: list[dict[str, Any]] = [{} for _ in splits]
     for of, model in released_models(folder, store, with_base=with_base).items():
         for split, result in zip(splits, results, strict=True):
@@ -81,7 +82,7 @@ def release_evaluation(
     """The mean over users of each one's loss, under DP: a number that may be published.
 
     Guarantee: (``epsilon``, 0)-DP per user of ``store``, add-or-remove, beyond what the run cost;
-    charged in the store's ledger before it is drawn. The result stands in RUN/releases.jsonl too.
+    charged in the store's ledger before it is drawn. The result is a line of the run's ledger too.
 
     Args:
         run: a run's folder, finished.
@@ -94,10 +95,13 @@ def release_evaluation(
         batch: most examples in one pass.
 
     Raises:
-        UseError: bad arguments, or a store for which the mechanism promises nothing.
+        UseError: bad arguments, a model of which nothing is claimed (its exact weights would be
+            measured at the price of their noise alone), or a store for which the mechanism
+            promises nothing.
         FailureError: the disk refused; what was released is in the store's ledger.
     """
     folder = RunFolder(run)
+    require_claim(folder)
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     models = released_models(folder, store, with_base=with_base)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
@@ -105,7 +109,7 @@ def release_evaluation(
         store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}"
     )
     result = {
-        "kind": "evaluation",
+        "what": "evaluation",
         "split": str(split),
         "statistic": "mean over users of each user's mean loss per token, in nats",
         "loss_bound": bound,
@@ -124,16 +128,27 @@ def release_evaluation(
         },
         "query_ids": list(released.query_ids),
     }
-    _append(folder.releases, result)
-    return result
-
-
-def _append(path: Path, values: Mapping[str, Any]) -> None:
-    line = json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     try:
-        files.write_file(path, (path.read_bytes() if path.exists() else b"") + line)
+        append_release(folder.ledger, result)
     except FailureError as error:
         raise FailureError(
             f"{error.message}. What was released is in the store's ledger, and is charged there",
             hint=error.hint,
         ) from error
+    return result
+
+
+def require_claim(folder: RunFolder) -> None:
+    """Refuse to release numbers of a model of which nothing is claimed.
+
+    Raises:
+        UseError: the run has no ε, or it is a trial that lost, or that has not won yet.
+    """
+    claimed = claim(folder.path)
+    if not claimed.finite:
+        what = "a trial of a private selection" if claimed.trial else claimed.composition
+        raise UseError(
+            f"nothing is claimed of the model of {folder.path} ({what}): its weights may hold "
+            "people's text as it is, so that the price of a release would be no bound",
+            hint="evaluate it without --epsilon, for its operator alone",
+        )

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from userdp import files
+from userdp.claim.lineage import Lineage
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
@@ -29,8 +30,9 @@ from userdp.training.distributed import current_world
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, save_adapter
 from userdp.training.losses import build_loss
-from userdp.training.models import enable_checkpointing, load_model, save_model, weights_digest
+from userdp.training.models import NEW, enable_checkpointing, load_model, resolve, save_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
+from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.plain import PlainRun
 from userdp.training.private import PrivateRun, make_private
 from userdp.training.steps import Step
@@ -64,7 +66,8 @@ def train(
     device: str = "cpu",
     progress: Progress | None = None,
     tensorboard: bool = True,
-    trial_of: str | None = None,
+    charge_again: bool = False,
+    slot: str | None = None,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
@@ -89,7 +92,8 @@ def train(
         device: see `userdp.training.devices`; a run may resume on another one.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
-        trial_of: see `make_private`.
+        charge_again: see `make_private`.
+        slot: see `make_private`.
         allow_large_delta: see `make_private`.
         unsafe_seed: FOR TESTS ONLY, see `make_private`.
         unsafe_noise_seed: FOR TESTS ONLY, see `make_private`.
@@ -103,7 +107,8 @@ def train(
     progress = progress or NoProgress()
     model = load_model(config, store)
     # Before adapters: their initial weights follow the configuration, which has a digest too.
-    identity = {"model": weights_digest(model), "configuration": config.digest}
+    identity = {"model": digest_of_weights(model), "configuration": config.digest}
+    base = Lineage() if resume else _origin(model, config, store)
     model = add_adapters(model, config).to(place)
     if config.activation_checkpointing:
         enable_checkpointing(model)
@@ -123,6 +128,7 @@ def train(
             "store_facts": store_facts(store, base_model=config.model),
         },
         "train": encode(config),
+        "base": base,
     }
     run: PrivateRun | PlainRun
     if isinstance(plan, PlainPlan):
@@ -146,7 +152,8 @@ def train(
             engine=config.engine,
             selection=config.selection,
             scores=scores,
-            trial_of=trial_of,
+            charge_again=charge_again,
+            slot=slot,
             allow_large_delta=allow_large_delta,
             unsafe_seed=unsafe_seed,
             unsafe_noise_seed=unsafe_noise_seed,
@@ -213,14 +220,25 @@ def train(
             model = _whole_model(model, config, store)
         # Released before the run is finished: a run that is killed in between can be resumed, and
         # resuming releases the same weights from the last checkpoint.
+        weights: str | None = None
         if world.rank == 0:
+            lineage = run.lineage
             if config.lora_rank is not None:
-                save_adapter(model, run.folder.adapter)
+                save_adapter(model, run.folder.adapter, lineage)
                 # A method of peft's models, of which `nn.Module` tells the type checker nothing.
                 model = model.merge_and_unload()  # type: ignore[operator]
-            save_model(model, run.folder.model, tokenizer=store.tokenizer_path)
-        run.finish()
+            weights = save_model(
+                model, run.folder.model, tokenizer=store.tokenizer_path, lineage=lineage
+            )
+        run.finish(weights)
     return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
+
+
+def _origin(model: nn.Module, config: TrainConfig, store: UserStore) -> Lineage:
+    """What the weights that ``config`` names descend from; a new model's from nobody."""
+    if config.model == NEW:
+        return Lineage()
+    return lineage_of_weights(model, store, resolve(config.model))
 
 
 class _Notes:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from userdp import files
+from userdp.claim.lineage import Lineage
+from userdp.claim.weights import describe
 from userdp.errors import UseError
 from userdp.extras import library
 from userdp.training.config import TrainConfig
@@ -48,11 +50,12 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
     return wrapped.train()
 
 
-def save_adapter(model: nn.Module, folder: Path) -> None:
-    """Write only the adapters, in `peft`'s layout, whole or not at all."""
+def save_adapter(model: nn.Module, folder: Path, lineage: Lineage) -> None:
+    """Write only the adapters, in `peft`'s layout, whole or not at all, and what they come from."""
     # peft hangs its settings on the model, of which `nn.Module` tells the type checker nothing.
     settings: Any = model.peft_config["default"]  # type: ignore[index]
     settings.base_model_name_or_path = None
     with files.whole_folder(folder) as temporary:
         model.save_pretrained(temporary)  # type: ignore[operator]
         (temporary / "README.md").unlink(missing_ok=True)
+        describe(temporary, lineage)

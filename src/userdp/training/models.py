@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +14,8 @@ from torch import nn
 
 import userdp
 from userdp import files
+from userdp.claim.lineage import Lineage
+from userdp.claim.weights import describe
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
@@ -126,8 +127,14 @@ def released_models(
     return {"model": model, **({"base": load_model(config, store)} if with_base else {})}
 
 
-def save_model(model: nn.Module, folder: Path, *, tokenizer: Path) -> None:
-    """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all."""
+def save_model(model: nn.Module, folder: Path, *, tokenizer: Path, lineage: Lineage) -> str:
+    """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all.
+
+    What the weights descend from is written beside them and in their metadata.
+
+    Returns:
+        The digest of the weights (`userdp.claim.weights`).
+    """
     with files.whole_folder(folder) as temporary:
         try:
             model.save_pretrained(temporary)  # type: ignore[operator]
@@ -136,6 +143,7 @@ def save_model(model: nn.Module, folder: Path, *, tokenizer: Path) -> None:
                 f"cannot write the model to {folder}: {error}",
                 hint="free some disk space and resume the run",
             ) from error
+        digest = describe(temporary, lineage)
         for weights in temporary.glob("*.safetensors"):
             weights.chmod(files.SHAREABLE_FILE)
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")
@@ -143,15 +151,7 @@ def save_model(model: nn.Module, folder: Path, *, tokenizer: Path) -> None:
             temporary / "tokenizer_config.json",
             {"tokenizer_class": "PreTrainedTokenizerFast", **_special_tokens(tokenizer)},
         )
-
-
-def weights_digest(model: nn.Module) -> str:
-    """SHA-256 over all names, shapes, dtypes and values."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return digest
 
 
 def _special_tokens(tokenizer: Path) -> dict[str, str]:

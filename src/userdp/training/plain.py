@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from userdp.claim.lineage import Lineage
 from userdp.codec import canonical
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -27,6 +28,7 @@ from userdp.training.collate import gather_units
 from userdp.training.config import PlainPlan
 from userdp.training.losses import losses_of
 from userdp.training.optimizers import require_same_parameters
+from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.runs import open_run
 from userdp.training.steps import Step
 
@@ -53,6 +55,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         identity: digests of what a resumed run must share.
         facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml.
+        base: see `userdp.make_private`.
 
     Attributes:
         folder: where the run lies.
@@ -75,6 +78,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         identity: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
         train: Mapping[str, Any] | None = None,
+        base: Lineage | None = None,
     ) -> None:
         require_same_parameters(model, optimizer)
         if store.meta.loss_mask:
@@ -92,6 +96,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             identity={"training length": canonical(plan), **(identity or {})},
             facts=facts or {},
             train={**plan.options, **(train or {})},
+            base=lineage_of_weights(model, store) if base is None else base,
             resume=resume,
         )
         self._model = model
@@ -157,9 +162,14 @@ class PlainRun(AbstractContextManager["PlainRun"]):
         by_length = np.argsort(-self._split.lengths(self._users[rows], self._examples[rows]))
         return rows[by_length]
 
-    def finish(self) -> None:
-        """Note the end of the run and settle with the store."""
-        self._run.finish()
+    @property
+    def lineage(self) -> Lineage:
+        """What the model that this run trains descends from: nothing can be claimed of it."""
+        return self._run.lineage
+
+    def finish(self, weights: str | None = None) -> None:
+        """Note the end of the run and settle with the store; see `PrivateRun.finish`."""
+        self._run.finish(weights or digest_of_weights(self._model))
         self.close()
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from userdp.claim.lineage import Lineage
 from userdp.data.scores import read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -70,6 +71,7 @@ from userdp.training.distributed_run import (
 )
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
 from userdp.training.optimizers import MovementCheck, require_same_parameters, set_noise_std
+from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.runs import OpenRun, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import require_covered, store_facts
@@ -93,7 +95,9 @@ def make_private(
     identity: Mapping[str, str] | None = None,
     facts: Mapping[str, Any] | None = None,
     train: Mapping[str, Any] | None = None,
-    trial_of: str | None = None,
+    base: Lineage | None = None,
+    charge_again: bool = False,
+    slot: str | None = None,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
@@ -128,7 +132,12 @@ def make_private(
         identity: digests of anything else that a resumed run must share.
         facts: public constants to note in the ledger's first line.
         train: options of ``userdp train`` to note in train.toml.
-        trial_of: the private selection in the store's ledger that pays for this run; the run then
+        base: what the model's weights descend from. By default that is looked up: by the weights
+            themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
+            Weights that neither knows make the claim conditional.
+        charge_again: with ``resume``, in a folder that is not the one that was opened last (a copy,
+            or one that was put back): charge the whole plan once more.
+        slot: of a private selection in the store's ledger, which pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
             not warn of one above n^-1.1 (`userdp.plan.small_delta`); for toys, and for callers who
@@ -225,6 +234,11 @@ def make_private(
             largest=() if engine == "reference" else largest,
         )
 
+    def origin() -> Lineage:
+        if resume:  # the ledger has it, and the weights may be those of a checkpoint by now
+            return Lineage()
+        return lineage_of_weights(model, opened) if base is None else base
+
     def begin() -> OpenRun:
         return open_run(
             Path(out),
@@ -237,9 +251,11 @@ def make_private(
                 **(facts or {}),
             },
             train=train,
+            base=origin(),
             unsafe_seeds=unsafe,
             resume=resume,
-            trial_of=trial_of,
+            charge_again=charge_again,
+            slot=slot,
         )
 
     run = SharedRun(world, RunFolder(Path(out)), begin)
@@ -438,8 +454,17 @@ class PrivateRun:
                 "training stopped before this update"
             )
 
-    def finish(self) -> None:
+    @property
+    def lineage(self) -> Lineage:
+        """What the model that this run trains descends from, the run itself included."""
+        return self._run.lineage
+
+    def finish(self, weights: str | None = None) -> None:
         """Note the end of the run and settle with the store.
+
+        Args:
+            weights: the digest of the weights that were released (`userdp.claim.weights`); by
+                default that of the model as it stands.
 
         Raises:
             UseError: planned steps remain. When to stop early may have been decided on private
@@ -451,7 +476,9 @@ class PrivateRun:
                 "charged in full",
                 hint="iterate to the end, or call close() and resume later",
             )
-        self._run.finish()
+        if weights is None and not self._sharded:
+            weights = digest_of_weights(self._model)
+        self._run.finish(weights)
         if self._world.rank == 0:
             forget_noise(self.folder.checkpoints)
         self._run.close()

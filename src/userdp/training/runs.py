@@ -216,7 +216,7 @@ class _Opening:
         opened = history.nonces.get(charge)
         if again and begun:
             charge, known, opened = new_id(), [], None
-        elif opened is not None and opened not in known or opened is None and nonces_of(entries):
+        elif opened not in known if opened is not None else bool(nonces_of(entries)):
             # Nothing may be written in this folder: a copy's nonce must stay what it was.
             self.charges.open(charge, known=known, nonce=nonce, attempts=0)
         counter = Counter(self.charges.place.runs / charge, begun=opened is not None)
@@ -316,8 +316,8 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> dict[str, A
             f"the run at {folder.path} is finished: its steps are spent",
             hint="train again in another --out, with a plan and a budget of its own",
         )
-    for name, digest in expected.items():
-        if kept["digests"].get(name) != digest:
+    for name, value in expected.items():
+        if kept["digests"].get(name) != value:
             raise UseError(
                 f"the {name} is not the one that the run at {folder.path} began with: its ledger "
                 "would describe another run than the one that continues",
