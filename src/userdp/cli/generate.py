@@ -73,8 +73,9 @@ def generate(
     else:
         _write(out, texts)
     if store is not None:
-        from userdp.ledger import RunFolder
+        from userdp.ledger import RunFolder, StoreLedger
 
+        StoreLedger(store.path).look("generate --check")
         checked = _check(store, texts, check_tokens)
         RunFolder(run).log({"kind": "verbatim check", **checked})
         result["operator_only"] = checked

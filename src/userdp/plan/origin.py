@@ -55,7 +55,7 @@ class MadeFor:
     """What the norms were measured on that a plan was chosen by: it is no plan for anything else.
 
     Args:
-        store: the random name of the store; None where the people measured were public ones.
+        store: the random id of the store's ledger; None where the people were public ones.
         weights: the digest of the base model's weights; None for a new model's.
         adapters: the adapters, in words; None for all weights.
     """

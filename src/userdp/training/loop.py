@@ -115,7 +115,7 @@ def train(
     identity = {"model": digest_of_weights(model), "configuration": config.digest}
     base = Lineage() if resume else _origin(model, config, store)
     if isinstance(plan, Plan):
-        require_made_for(plan, made_with(model, config, store.meta.store_id))
+        require_made_for(plan, store, made_with(model, config))
     model = add_adapters(model, config).to(place)
     if config.activation_checkpointing:
         enable_checkpointing(model)

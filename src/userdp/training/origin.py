@@ -47,13 +47,17 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
     )
 
 
-def made_with(base: nn.Module, config: TrainConfig, store: str | None) -> MadeFor:
-    """What norms and plans are made for.
+def ledger_id(store: UserStore) -> str:
+    """The random id of a store's ledger, which stays the same when records are appended."""
+    return StoreLedger(store.path).place.id
+
+
+def made_with(base: nn.Module, config: TrainConfig) -> MadeFor:
+    """What norms and plans are made for, the store left out.
 
     Args:
         base: the model of ``config``, without adapters.
         config: a new model's weights follow its seed, which does not matter: they have no digest.
-        store: the random name of the store; None for public people.
     """
     adapters = (
         f"rank {config.lora_rank}, alpha {config.lora_alpha}, of {list(config.lora_targets)}"
@@ -61,10 +65,10 @@ def made_with(base: nn.Module, config: TrainConfig, store: str | None) -> MadeFo
         else None
     )
     weights = None if config.model == NEW else digest_of_weights(base)
-    return MadeFor(store=store, weights=weights, adapters=adapters)
+    return MadeFor(weights=weights, adapters=adapters)
 
 
-def require_made_for(plan: Plan, made: MadeFor) -> None:
+def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
     """Refuse a plan whose norms were measured on another store, model or adapters.
 
     Raises:
@@ -74,7 +78,7 @@ def require_made_for(plan: Plan, made: MadeFor) -> None:
     if wanted is None:
         return
     differs = {
-        "store": wanted.store is not None and wanted.store != made.store,
+        "store": wanted.store not in (None, ledger_id(store)),
         "base model": None not in (wanted.weights, made.weights) and wanted.weights != made.weights,
         "adapters": wanted.adapters != made.adapters,
     }
