@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,20 @@ from safetensors.torch import load_file, save_file
 
 from tests.claim.lives import PLAN, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
+from tests.plans import changed_plan
+from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from tests.training.toy import cycles, toy_store
+from userdp.claim import claims as claims_module
+from userdp.claim import weights as weights_module
+from userdp.claim.lineage import Lineage, Query, Steps, of_parts
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
+from userdp.ledger import run as run_module
+from userdp.ledger import store as store_module
+from userdp.ledger.place import Place
+from userdp.training import origin as origin_module
+from userdp.training import runs as runs_module
 
 __all__ = ["prepared"]
 
@@ -88,6 +98,7 @@ class Life:
         self.copies: list[tuple[str, str]] = []
         self.backups: dict[str, bytes] = {}
         self.log: list[str] = []
+        self.newest = False  # whether steps are about the newest store and model, not any
 
     def new(self, kind: str) -> str:
         self.number += 1
@@ -95,11 +106,15 @@ class Life:
 
     def store(self) -> str | None:
         known = [name for name, people in self.truth.people.items() if not people.lost]
+        return self.one(known)
+
+    def one(self, known: list[str]) -> str | None:
+        if self.newest:
+            return known[-1] if known else None
         return self.draw.choice(known) if known else None
 
     def model(self) -> str | None:
-        known = [name for name, model in self.truth.models.items() if model.done]
-        return self.draw.choice(known) if known else None
+        return self.one([name for name, model in self.truth.models.items() if model.done])
 
     def unfinished(self) -> list[str]:
         return [
@@ -251,7 +266,7 @@ class Life:
         if not ledger.exists() or self.number < 6:
             return
         old = self.backups.get(store)
-        if old is not None and old != ledger.read_bytes():
+        if old is not None and ledger.read_bytes() != old:
             ledger.write_bytes(old)
         else:
             ledger.unlink()
@@ -266,11 +281,14 @@ class Life:
     )  # fmt: skip
 
     def play(self, steps: int) -> None:
-        for _ in range(steps):
+        self.played([self.draw.choice(self.STEPS) for _ in range(steps)])
+
+    def played(self, names: list[str]) -> None:
+        """The claims are held against the truth after every step."""
+        for name in names:
             store = self.store()
             if store is None:
                 return
-            name = self.draw.choice(self.STEPS)
             self.log.append(f"{name} {store}")
             getattr(self, name)(store)
             self.check()
@@ -302,3 +320,99 @@ def test_every_claim_is_what_was_paid(prepared, tmp_path, seed):
 @pytest.mark.parametrize("seed", range(100, 300))
 def test_two_hundred_lives(prepared, tmp_path, seed):
     Life(tmp_path, prepared, seed).play(10)
+
+
+def nothing(*args: object, **options: object) -> None:
+    """Forgets what it should have written."""
+
+
+def _forget_base(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(origin_module, "lineage_of_base", lambda *args: Lineage())
+
+
+def _forget_files(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(weights_module, "description_of", nothing)
+
+
+def _forget_known_weights(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store_module, "_release", nothing)
+
+
+def _forget_answers(patch: pytest.MonkeyPatch) -> None:
+    parts = claims_module.parts_of
+    patch.setattr(
+        claims_module,
+        "parts_of",
+        lambda charges: [part for part in parts(charges) if not isinstance(part, Query)],
+    )
+
+
+def _forget_looks(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(store_module._READ, "look", nothing)
+
+
+def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
+    inherited = claims_module.inherited
+    patch.setattr(
+        runs_module,
+        "inherited",
+        lambda *args: of_parts(
+            part for part in inherited(*args).parts if not isinstance(part, Steps)
+        ),
+    )
+
+
+def _forget_copies(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Place, "moved", lambda self: False)
+
+
+def _forget_openings(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store_module, "_require_last", nothing)
+
+
+def _forget_further_charges(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run_module, "charges_in", lambda entries: entries[:1])
+
+
+def _forget_steps_to_come(patch: pytest.MonkeyPatch) -> None:
+    own = claims_module._own_part
+
+    def so_far(path, entries, plan):
+        part, done = own(path, entries, plan), run_module.count_attempts(entries)
+        return replace(part, plan=changed_plan(plan, steps=max(1, done))) if plan else part
+
+    patch.setattr(claims_module, "_own_part", so_far)
+
+
+def _forget_lost_ledgers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Place, "_head", lambda self, size: "the same")
+
+
+LOSSES = {
+    _forget_base: ["train", "prepare_again", "go_on"],
+    _forget_files: ["train", "prepare_again", "go_on"],
+    _forget_known_weights: ["train", "prepare_again", "go_on", "stripped"],
+    _forget_answers: ["ask", "train"],
+    _forget_looks: ["look", "train"],
+    _forget_earlier_runs: ["train", "train"],
+    _forget_copies: ["ask", "copy_store", "train"],
+    _forget_openings: ["stop", "copy_run"],
+    _forget_further_charges: ["stop", "copy_run", "charge_again"],
+    _forget_steps_to_come: ["stop"],
+    _forget_lost_ledgers: ["ask", "back_up", "train", "put_back"],
+}
+
+
+@pytest.mark.parametrize("loss", fast_then_slow(LOSSES), ids=lambda loss: loss.__name__)
+def test_twin_a_planted_loss_of_lineage_is_caught(prepared, tmp_path, monkeypatch, loss):
+    """The life that shows it is played as it is, and then with the loss."""
+    for planted in (False, True):
+        (tmp_path / f"{planted}").mkdir()
+        life = Life(tmp_path / f"{planted}", prepared, seed=1)
+        life.number, life.newest = 10, True  # old enough for a ledger to be put back
+        if planted:
+            loss(monkeypatch)
+            with pytest.raises((AssertionError, RuntimeError)):
+                life.played(LOSSES[loss])
+        else:
+            life.played(LOSSES[loss])
