@@ -198,6 +198,7 @@ class ConditionKind(StrEnum):
     PLAN = "plan-from-exact-numbers"
     COPY = "copied-ledger"
     TEXT = "text-of-unknown-origin"
+    FILTERED = "text-filtered-against-private-data"
     OTHERS = "base-of-other-people"
     SILOS = "silos-per-subject"
 
@@ -208,7 +209,10 @@ _WORDS = {
     ConditionKind.BASE: "the model that it began from ({told}) had learned nothing of these people",
     ConditionKind.PLAN: "what its plan was chosen from ({told}) says nothing of these people",
     ConditionKind.COPY: "no other copy of the store or of its ledger was charged ({told})",
-    ConditionKind.TEXT: "the text that it learned from ({told}) was written by nobody else's model",
+    ConditionKind.TEXT: "the text that it learned from ({told}) was written by no model of these "
+    "people's text",
+    ConditionKind.FILTERED: "nobody of this store is in the private data ({told}) that text it "
+    "learned from was filtered against",
     ConditionKind.OTHERS: "nobody whose text the base model learned from ({told}) is in this store",
     ConditionKind.SILOS: "nobody has items in more than {told} silos",
 }

@@ -10,10 +10,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from userdp.claim.lineage import Lineage
 from userdp.cli.output import Answer, print_note
 from userdp.cli.progress import StepBar
+from userdp.codec import digest
+from userdp.data.sources.jsonl import GENERATED
 from userdp.errors import UseError
-from userdp.files import require_place, write_file
+from userdp.files import require_place, write_file, write_json
 from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator
 from userdp.vocabulary import delta_up, round_up
 
@@ -71,7 +74,7 @@ def generate(
     if out is None:
         result["texts"] = [text.prompt + text.text for text in texts]
     else:
-        _write(out, texts)
+        _write(out, texts, claimed.lineage)
     if store is not None:
         from userdp.ledger import RunFolder, StoreLedger
 
@@ -82,8 +85,13 @@ def generate(
     return Answer(values=result, parts=_parts(result))
 
 
-def _write(out: Path, texts: list[GeneratedText]) -> None:
-    lines = (json_library.dumps({"text": text.prompt + text.text}) + "\n" for text in texts)
+def _write(out: Path, texts: list[GeneratedText], lineage: Lineage) -> None:
+    """The texts, each with a word of the model that wrote it, and what that descends from."""
+    model = {GENERATED: f"userdp {digest(lineage)[:16]}"}
+    lines = (
+        json_library.dumps({"text": text.prompt + text.text, **model}) + "\n" for text in texts
+    )
+    write_json(out.with_name(f"{out.name}.provenance.json"), {"lineage": lineage.plain})
     write_file(out, "".join(lines).encode())
 
 

@@ -37,6 +37,7 @@ def train(
     allow_large_delta: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
     config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
+    base_of_others: bool = False,
     charge_again: bool = False,
     declare: bool = False,
     slot: Annotated[str | None, Parameter(show=False)] = None,
@@ -62,6 +63,8 @@ def train(
             users; of examples where no number of users is declared): a claim that says little.
         options: see PlanOptions.
         config: see TrainConfig.
+        base_of_others: nobody whose text the base model learned from is in this store, say because
+            that was public: then its price is none of theirs. A condition of the claim.
         charge_again: with --resume, in a copy of the run's folder, or one that was put back: charge
             the whole plan once more, and go on.
         declare: train nothing: record this plan and these options in the store's ledger, so that a
@@ -101,6 +104,7 @@ def train(
             device=device,
             progress=bar if world.rank == 0 else None,
             tensorboard=not no_tensorboard,
+            base_of_others=base_of_others,
             charge_again=charge_again,
             slot=slot,
             allow_large_delta=True,  # judged above, by the number of users if there is one

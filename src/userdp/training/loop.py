@@ -36,6 +36,7 @@ from userdp.training.origin import (
     digest_of_weights,
     lineage_of_weights,
     made_with,
+    of_others,
     require_made_for,
 )
 from userdp.training.plain import PlainRun
@@ -71,6 +72,7 @@ def train(
     device: str = "cpu",
     progress: Progress | None = None,
     tensorboard: bool = True,
+    base_of_others: bool = False,
     charge_again: bool = False,
     slot: str | None = None,
     allow_large_delta: bool = False,
@@ -97,6 +99,8 @@ def train(
         device: see `userdp.training.devices`; a run may resume on another one.
         progress: is told how many steps are done.
         tensorboard: also write operator-only curves for TensorBoard, where it is installed.
+        base_of_others: nobody whose text the base model learned from is in this store: its price is
+            none of theirs, and the claim says so as a condition.
         charge_again: see `make_private`.
         slot: see `make_private`.
         allow_large_delta: see `make_private`.
@@ -114,6 +118,8 @@ def train(
     # Before adapters: their initial weights follow the configuration, which has a digest too.
     identity = {"model": digest_of_weights(model), "configuration": config.digest}
     base = Lineage() if resume else _origin(model, config, store)
+    if base_of_others and not resume:
+        base = of_others(base, config.model, store)
     if isinstance(plan, Plan):
         require_made_for(plan, store, made_with(model, config))
     model = add_adapters(model, config).to(place)

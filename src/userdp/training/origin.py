@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from userdp.claim.lineage import Lineage
+from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
 from userdp.claim.weights import lineage_of_base, weights_digest
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -45,6 +46,43 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
     return lineage_of_base(
         known, digest_of_weights(model), [(one.weights, one.lineage) for one in released]
     )
+
+
+def lineage_of_text(store: UserStore) -> Lineage:
+    """What a store's text descends from: the models that wrote some of it, or chose among it."""
+    lineage = Lineage()
+    for facts in store.meta.sources:
+        for plain in facts.get("text_lineage", ()):
+            lineage += lineage_from(plain, what=f"the origin of text in {store.path}")
+        told = [
+            (ConditionKind.FILTERED, str(one["private_data"]))
+            for one in facts.get("filtered_against_private", ())
+        ]
+        if facts.get("text_of_unknown_model"):
+            told.append((ConditionKind.TEXT, "generated text whose provenance is lost"))
+        conditions = (Condition(kind=kind, told=what) for kind, what in told)
+        lineage += Lineage(conditions=tuple(sorted(set(conditions))))
+    return lineage
+
+
+def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
+    """A base model's lineage, where its people are declared to be others than the store's.
+
+    Its parts are then none of the store's people's; the declaration is a condition.
+
+    Raises:
+        UseError: the store's own ledger says that it was trained on them.
+    """
+    known = StoreLedger(store.path).history().charges
+    ours = [part.in_words for part in base.parts if part.id in known]
+    if ours:
+        raise UseError(
+            f"the base model {name!r} was trained on people of this very store, as its ledger says "
+            f"({', '.join(ours)}): they are no others",
+            hint="leave --base-of-others out",
+        )
+    other = Condition(kind=ConditionKind.OTHERS, told=Path(name).name or name)
+    return Lineage(conditions=tuple(sorted({*base.conditions, other})))
 
 
 def ledger_id(store: UserStore) -> str:

@@ -72,7 +72,7 @@ from userdp.training.distributed_run import (
 )
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
 from userdp.training.optimizers import MovementCheck, require_same_parameters, set_noise_std
-from userdp.training.origin import digest_of_weights, lineage_of_weights
+from userdp.training.origin import digest_of_weights, lineage_of_text, lineage_of_weights
 from userdp.training.runs import OpenRun, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import require_covered, store_facts
@@ -239,6 +239,7 @@ def make_private(
         if resume:  # the ledger has it, and the weights may be those of a checkpoint by now
             return Lineage()
         known = lineage_of_weights(model, opened) if base is None else base
+        known += lineage_of_text(opened)
         return known if scores is None else known + _lineage_of_scores(scores)
 
     def begin() -> OpenRun:

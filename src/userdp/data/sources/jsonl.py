@@ -23,6 +23,7 @@ be users, floats. Tokenizing takes fifteen times longer than reading as it is.
 from __future__ import annotations
 
 import codecs
+import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,6 +55,10 @@ def matches(path: Path) -> bool:
     if path.is_dir():
         return any(file.name.endswith(SUFFIXES) for file in path.iterdir())
     return path.name.endswith(SUFFIXES) or beginning(path).lstrip().startswith(b"{")
+
+
+GENERATED = "generated_by"
+"""The field of a generated record that names the model that wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +105,33 @@ def _parse(line: str | None) -> Row | Drop:
 
 
 def _provenance(paths: tuple[Path, ...]) -> dict[str, Any]:
-    """What ``FILE.provenance.json`` beside the files says, as `userdp.data.overlap` wrote it."""
+    """What ``FILE.provenance.json`` beside the files says.
+
+    `userdp.data.overlap` writes there what text was filtered against, and ``userdp generate`` what
+    the model descends from that wrote it. A generated text says so itself too (`GENERATED`), so
+    that a file whose provenance was lost is noticed.
+    """
     beside = [path.with_name(f"{path.name}.provenance.json") for path in paths]
-    told = [json.loads(file.read_bytes()) for file in beside if file.is_file()]
-    return {"filtered_against_private": told} if told else {}
+    told = [json.loads(file.read_bytes()) if file.is_file() else {} for file in beside]
+    filtered = [one for one in told if "private_data" in one]
+    written = [one["lineage"] for one in told if "lineage" in one]
+    lost = any(
+        "lineage" not in one and _is_generated(path) for path, one in zip(paths, told, strict=True)
+    )
+    facts = {
+        "filtered_against_private": filtered,
+        "text_lineage": written,
+        "text_of_unknown_model": lost,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _is_generated(path: Path) -> bool:
+    """Whether the first line is of a text that ``userdp generate`` wrote."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            first = json.loads(file.readline(1 << 20))
+    except (OSError, ValueError):
+        return False
+    return isinstance(first, dict) and GENERATED in first
