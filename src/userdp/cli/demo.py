@@ -205,6 +205,8 @@ def closing(result: dict[str, Any]) -> Iterator[Table | str]:
     yield f"Report:     {result['report']}"
     yield f"To hand on: {result['public_report']}"
     for run in result["runs"]:
+        yield f"{run['algorithm'] + ':':<12}{run['headline']}"
+    for run in result["runs"]:
         yield f"Check ε:    userdp account --ledger {run['run']}"
     yield f"Took {result['seconds']:.0f} s."
 
