@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.claim.lives import LEARNING, PLAN, SHAPE, Teller, begin, seam, train_from, truth
+from tests.claim.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from, truth
 from tests.data.corpora import ListSource, interleaved
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
@@ -55,7 +55,6 @@ def moved(life: Path, run: str, how: str, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", fast_then_slow(HOW))
-@seam("a base model that an earlier run over the same people released costs nothing")
 def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_path, how):
     """Six private steps on the released model of an earlier run of six, over the same people.
 
@@ -72,7 +71,6 @@ def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
-@seam("a base model that was trained on the same people without privacy costs nothing")
 def test_a_model_on_top_of_one_without_privacy_claims_nothing(life, tmp_path, how):
     """The base is a model of ``--privacy none`` on the same people; six private steps follow.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.claim.lives import LEARNING, SHAPE, Teller, seam
+from tests.claim.lives import LEARNING, SHAPE, Teller
 from tests.planning.conftest import synthetic_norms
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
@@ -43,7 +43,6 @@ def trained_on_answers(tell: Teller, store: UserStore, folder: Path, *declared: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("declared", [(), ("--population", 1000)], ids=["ledger", "by hand"])
-@seam("a run does not claim the DP releases that its constants came from")
 def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path, declared):
     """``stats --epsilon 1``, ``probe --epsilon 0.5``, ``plan --epsilon 4``, ``train``.
 
@@ -62,7 +61,6 @@ def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path
 
 
 @pytest.mark.slow
-@seam("a count that was released under DP is called declared")
 def test_a_released_count_is_not_called_declared(store, tmp_path):
     """The population of the plan is the answer of ``stats --epsilon 1``: a look at the data.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.claim.lives import PLAN, Teller, begin, copied, seam, truth
+from tests.claim.lives import PLAN, Teller, begin, copied, truth
 from tests.speed import fast_then_slow
 from userdp.ledger import StoreLedger
 
@@ -24,7 +24,6 @@ def test_a_stopped_run_that_was_not_copied_goes_on_at_the_price_of_its_plan(stor
     fast_then_slow([(2, 100), (2, 1), (3, 1)]),
     ids=["two", "saved", "three"],
 )
-@seam("every copy of a run folder goes on at the price of one")
 def test_copies_of_an_unfinished_run_are_not_all_resumed_for_one_charge(
     store, tmp_path, copies, checkpoint_every
 ):
@@ -47,7 +46,6 @@ def test_copies_of_an_unfinished_run_are_not_all_resumed_for_one_charge(
 
 
 @pytest.mark.slow
-@seam("a run ledger that was put back is believed")
 def test_a_runs_ledger_that_was_put_back_gives_no_more_steps(store, tmp_path):
     """RUN/ledger.jsonl is kept at one attempt, and put back after five, with all else left as is.
 
@@ -68,7 +66,6 @@ def test_a_runs_ledger_that_was_put_back_gives_no_more_steps(store, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["put back", "deleted"])
-@seam("a store's ledger that was put back or deleted is believed")
 def test_a_stores_ledger_that_was_put_back_does_not_forget_a_run(store, tmp_path, how):
     """STORE/ledger.jsonl alone is restored from a backup made before a run that was released.
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.claim.lives import LEARNING, SHAPE, Teller, begin, seam
+from tests.claim.lives import LEARNING, SHAPE, Teller, begin
 
 pytest.importorskip("opendp", reason="the extra queries is not installed")
 
@@ -22,7 +22,6 @@ def test_the_loss_of_a_model_with_a_claim_is_released_at_its_price(store, tmp_pa
     assert released(Teller(), begin(store, tmp_path / "run"), store) == 1.0
 
 
-@seam("evaluate --epsilon releases the loss of a model that claims nothing")
 def test_the_loss_of_a_model_without_privacy_is_not_released_as_dp(store, tmp_path):
     """``evaluate --epsilon 1`` on a run of ``--privacy none``: "(1, 0)-DP per user" is printed.
 
@@ -38,7 +37,6 @@ def test_the_loss_of_a_model_without_privacy_is_not_released_as_dp(store, tmp_pa
 
 
 @pytest.mark.slow
-@seam("evaluate --epsilon releases the losses of a private selection's losing trials")
 def test_the_loss_of_a_losing_trial_is_not_released(selection):
     """A private selection pays for its winner alone; ``evaluate --epsilon 1`` on a losing trial.
 

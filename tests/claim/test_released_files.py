@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.claim.lives import PLAN, Teller, begin, copied, seam
+from tests.claim.lives import PLAN, Teller, begin, copied
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.data.store import UserStore
@@ -53,7 +53,6 @@ def swap(run: Path, honest: Path) -> None:
 
 
 @pytest.mark.parametrize("command", fast_then_slow(["report", "card", "generate"]))
-@seam("nobody compares the released weights with those of the run")
 def test_swapped_weights_have_no_claim(run, honest, command):
     """RUN/model/model.safetensors is replaced by the weights of another training.
 
@@ -66,7 +65,6 @@ def test_swapped_weights_have_no_claim(run, honest, command):
     assert told_by(command, run) == math.inf
 
 
-@seam("verify reads stores alone")
 def test_verify_passes_a_run_and_finds_its_weights_swapped(run, honest):
     """``userdp verify RUN``: exit status 0 for what training wrote, 1 after the weights changed."""
     tell = Teller()
@@ -76,7 +74,6 @@ def test_verify_passes_a_run_and_finds_its_weights_swapped(run, honest):
     assert (before, after) == (0, 1)
 
 
-@seam("a line of releases.jsonl is shown as a DP release, whoever wrote it")
 def test_a_release_that_was_never_charged_is_not_shown(run):
     """A line in the form of ``evaluate --epsilon`` is written into RUN/releases.jsonl by hand.
 
@@ -96,7 +93,6 @@ def test_a_release_that_was_never_charged_is_not_shown(run):
 
 
 @pytest.mark.parametrize("written", ["ledger", "ledger and config"])
-@seam("a ledger that was written anew, chain and all, is believed")
 def test_a_ledger_that_was_written_anew_lowers_no_claim(run, written):
     """A ledger with ten times the noise, its hash chain computed anew, which anybody can do.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.claim.conftest import HOUR, LONG_AGO
-from tests.claim.lives import Teller, seam
+from tests.claim.lives import Teller
 from tests.sweeping.test_sweep import InProcess, sweep
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.errors import UserdpError
@@ -27,7 +27,6 @@ def by_hand(tell: Teller, arguments: Sequence[str], run: Path) -> bool:
 
 
 @pytest.mark.slow
-@seam("--trial-of trains as many models as one likes for one selection")
 def test_no_trial_runs_outside_of_the_slots_that_were_drawn(selection, tmp_path):
     """The command of a trial is repeated by hand after the sweep, with an --out of its own.
 
@@ -39,7 +38,6 @@ def test_no_trial_runs_outside_of_the_slots_that_were_drawn(selection, tmp_path)
 
 
 @pytest.mark.slow
-@seam("a selection that drew two trials lets three of them be trained")
 def test_no_more_trials_run_than_the_selection_drew(
     store, finished_selection, tmp_path, monkeypatch
 ):
@@ -57,7 +55,6 @@ def test_no_more_trials_run_than_the_selection_drew(
 
 
 @pytest.mark.slow
-@seam("a trial that is taken away is trained anew for nothing")
 def test_the_slot_of_a_trial_is_used_once(selection):
     """A trial is looked at, its folder and its score are removed, and the sweep is resumed.
 
@@ -80,7 +77,6 @@ def test_the_slot_of_a_trial_is_used_once(selection):
 
 
 @pytest.mark.slow
-@seam("the winner's files keep the times of its trial")
 def test_the_winners_folder_does_not_tell_which_trial_it_was(selection):
     """Two trials of an hour each; the winner's files are copied with their times.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.claim.lives import Teller, begin, seam, truth
+from tests.claim.lives import Teller, begin, truth
 
 
-@seam("a run that was stopped claims the steps so far")
 def test_a_run_that_somebody_stopped_claims_its_whole_plan(store, tmp_path):
     """A run is stopped after 2 of its 6 steps, by somebody who sees what the steps released.
 
@@ -22,7 +21,6 @@ def test_a_run_that_somebody_stopped_claims_its_whole_plan(store, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [1, 3], ids=["no attempt", "two attempts"])
-@seam("a ledger whose last lines are missing is believed")
 def test_a_cut_ledger_of_a_finished_run_lowers_no_claim(store, tmp_path, kept):
     """The last lines of a finished run's ledger are lost: the hash chain of the rest still holds.
 

@@ -27,6 +27,7 @@ from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
 from userdp.ledger.folder import LEDGER
 from userdp.ledger.journal import read_entries
+from userdp.ledger.place import PLACE, Place
 from userdp.ledger.store import Charge, History, history_of
 from userdp.plan import Plan, StepRecord
 from userdp.plan.origin import NonPrivateLook
@@ -147,10 +148,11 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
     """
     if delta is not None:
         require_delta(delta)
-    if path.is_dir():
-        from userdp.ledger.place import Place
-
-        path = Place(path).ledger if (path / "ledger.json").exists() else path / LEDGER
+    folder = path if path.is_dir() else path.parent
+    if (folder / PLACE).exists():
+        path = Place(folder).ledger  # a store's, which is the one that was begun there
+    elif path.is_dir():
+        path = path / LEDGER
     return claim_of(path, read_entries(path), delta=delta)
 
 
@@ -178,11 +180,13 @@ def compose(lineage: Lineage, *, delta: float | None = None) -> Guarantee:
     claimed = [part for part in parts if math.isfinite(part.epsilon)]
     adjacencies = {part.adjacency for part in claimed}
     samplings = {part.sampling for part in parts}
+    # A subject is a user of several silos: whatever is priced per user is so for a subject too.
+    units = {part.unit for part in parts} - {PrivacyUnit.USER} or {PrivacyUnit.USER}
     void = len(adjacencies) > 1 or len(claimed) < len(parts)
     return Guarantee(
         epsilon=math.inf if void else math.fsum(part.epsilon for part in parts),
         delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
-        unit=PrivacyUnit.USER,
+        unit=units.pop() if len(units) == 1 else PrivacyUnit.USER,
         adjacency=next(iter(adjacencies)) if len(adjacencies) == 1 else Adjacency.ADD_OR_REMOVE,
         sampling=NONE if void else samplings.pop() if len(samplings) == 1 else MIXED,
         accountant="none" if void else " + ".join(sorted({part.accountant for part in parts})),

@@ -133,6 +133,28 @@ class Query(Part):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Bound(Part):
+    """A guarantee that was computed elsewhere, such as that of a federation's plan.
+
+    Args:
+        what: it is of, in words.
+        bound: the guarantee; ε is finite.
+    """
+
+    kind: ClassVar[str] = "bound"
+
+    what: str
+    bound: Guarantee
+
+    @property
+    def in_words(self) -> str:
+        return self.what
+
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+        return self.bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Unclaimed(Part):
     """Something that has no ε: of a model that descends from it nothing is claimed.
 

@@ -135,16 +135,16 @@ def lineage_of_base(name: str, weights: str | None, released: Iterable[tuple[str
         neither knows, or that are not those that the folder speaks of, may have learned from
         anybody: a condition.
     """
-    folder = Path(name)
-    described = description_of(folder) if folder.is_dir() else None
-    known = {digest_of(folder)} if described is not None or folder.is_dir() else set()
+    folder = Path(name) if name and any(Path(name).glob("*.safetensors")) else None
+    described = None if folder is None else description_of(folder)
+    known = {digest_of(folder)} if folder is not None else set()
     known |= {weights} if weights else set()
     lineage = Lineage() if described is None else described.lineage
     ours = [plain for digest, plain in released if digest in known]
     for plain in ours:
         lineage += lineage_from(plain, what="the lineage of a base model")
     if not ours and (described is None or described.weights not in known):
-        named = folder.name or "given in memory"
+        named = Path(name).name or "a model given in memory"
         lineage += Lineage(conditions=(Condition(kind=ConditionKind.BASE, told=named),))
     return lineage
 

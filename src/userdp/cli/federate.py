@@ -18,7 +18,6 @@ from userdp.errors import UseError
 if TYPE_CHECKING:
     from userdp.data.records import Record
     from userdp.data.tokenize import StoreTokenizer
-    from userdp.federated.claim import FederationClaim
     from userdp.federated.plan import FederationPlan, ModelSpec
 
 
@@ -266,14 +265,5 @@ def _claim(folder: Path) -> Answer:
         parts=[
             f"{told.guarantee}: {told.subject_steps} planned local steps of the silos that may "
             f"hold a subject, {'all' if told.complete else 'not all'} of which ran",
-            *_other_charges(told),
         ],
     )
-
-
-def _other_charges(told: FederationClaim) -> Iterator[str]:
-    if told.other_charges:
-        yield (
-            f"The silos' stores were charged {told.other_charges} times besides, which this claim "
-            "does not hold: `userdp account --ledger silo-00/store` tells all of a store's charges"
-        )

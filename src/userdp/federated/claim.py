@@ -4,85 +4,124 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.claim import claim
+from userdp.claim.claims import Claim, compose, run_lineage
+from userdp.claim.lineage import Bound, Condition, ConditionKind, Lineage, Part, Unclaimed
 from userdp.errors import UseError
-from userdp.federated.plan import STORE, FederationPlan
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.federated.plan import FederationPlan
+from userdp.ledger import RunFolder
+from userdp.ledger.journal import read_entries
+from userdp.ledger.run import count_attempts, finish_of, plan_of
 from userdp.plan import Plan
 from userdp.vocabulary import Guarantee
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FederationClaim:
-    """What the ledgers of silos add up to.
+    """What a federation's plan and the ledgers of its silos add up to.
 
     Args:
-        guarantee: per subject, removed from all silos; of the whole plan, see `federation_claim`.
+        claim: per subject, removed from all silos; of the whole plan, see `federation_claim`.
         steps: charged local steps by silo, of the ledgers that are there.
         subject_steps: those that a subject is charged.
-        complete: every planned step of every silo ran.
-        other_charges: of the stores that lie beside the runs: what their ledgers hold of these
-            people besides, such as an earlier run of the same federation. Not in the guarantee.
     """
 
-    guarantee: Guarantee
+    claim: Claim
     steps: dict[int, int]
     subject_steps: int
-    complete: bool
-    other_charges: int
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The claim's."""
+        return self.claim.guarantee
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned step of every silo ran."""
+        return self.claim.complete
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain values."""
         return {
-            **asdict(self.guarantee),
+            **self.claim.to_dict(),
             "steps": {str(silo): steps for silo, steps in self.steps.items()},
             "subject_steps": self.subject_steps,
-            "complete": self.complete,
-            "other_charges": self.other_charges,
         }
 
 
-def federation_claim(plan: FederationPlan, runs: Iterable[Path]) -> FederationClaim:
+def federation_claim(
+    plan: FederationPlan, runs: Iterable[Path], *, spread: bool = True
+) -> FederationClaim:
     """The claim of a federation, after its silos' ledgers were held against its plan.
 
     Guarantee: ε of the whole plan, whether or not all of it ran: when to stop may have been
     decided by looking at the weights, and a silo may have failed in the rounds in which it had
-    most to hide. A ledger that is missing is therefore charged in full, like all others. Infinite
-    for FedAvg, and where a silo's seeds were known or its noise is of an unknown sampler.
+    most to hide. A ledger that is missing is therefore charged in full, like all others. Besides,
+    all that any silo's run inherited: a subject may be in each of them. Infinite for FedAvg, and
+    where a silo's seeds were known or its noise is of an unknown sampler.
 
     Args:
         plan: the federation's.
         runs: the folders of silos' runs; of each the ledger alone is read.
+        spread: whether the items were spread over the silos here, which keeps the plan's bound on
+            the silos of a subject. In a deployment nobody can check it: a condition.
 
     Raises:
         UseError: no runs; or a ledger was edited, is of another plan, or is there twice.
     """
     steps: dict[int, int] = {}
-    finished, others, void = 0, 0, False
+    finished = 0
+    lineage = Lineage(parts=(_whole(plan),))
     for run in map(RunFolder, runs):
-        facts = run.read_facts()
+        facts, entries = run.read_facts(), read_entries(run.ledger)
         silo = int(facts.get("silo", -1))
-        own = claim(run.ledger)
         expected = plan.of_silo(silo) if facts.get("federation") == plan.digest else None
-        if expected is None or own.plan != (expected if isinstance(expected, Plan) else None):
+        own = plan_of(run.ledger, entries)
+        if expected is None or own != (expected if isinstance(expected, Plan) else None):
             raise UseError(f"{run.ledger} belongs to another federation, or to another silo of it")
         if silo in steps:
             raise UseError(f"{run.ledger} is a second ledger of silo {silo}")
-        steps[silo] = own.steps
-        finished += run.finished
-        others += max(0, len(StoreLedger(run.path.parent / STORE).charges()) - 1)
-        void = void or math.isinf(own.guarantee.epsilon)
+        steps[silo] = count_attempts(entries)
+        finished += finish_of(entries) is not None
+        lineage += _besides(run_lineage(run.ledger, entries), str(entries[0]["run_id"]))
     if not steps:
         raise UseError("a claim needs at least one silo's ledger")
-    guarantee = plan.guarantee()
+    if not spread and plan.silos_per_subject < plan.silos:
+        bound = Condition(kind=ConditionKind.SILOS, told=str(plan.silos_per_subject))
+        lineage += Lineage(conditions=(bound,))
     return FederationClaim(
-        guarantee=replace(guarantee, epsilon=math.inf, accountant="none") if void else guarantee,
+        claim=Claim(
+            guarantee=compose(lineage),
+            lineage=lineage,
+            subject="federation",
+            steps=plan.charged_steps,
+            complete=finished == plan.silos,
+        ),
         steps=steps,
         subject_steps=plan.charged_steps,
-        complete=finished == plan.silos,
-        other_charges=others,
+    )
+
+
+def _whole(plan: FederationPlan) -> Part:
+    guarantee = plan.guarantee()
+    if math.isinf(guarantee.epsilon):
+        return Unclaimed(id=plan.digest, why=f"a federation by {plan.algorithm}")
+    return Bound(id=plan.digest, what=f"all rounds of {plan.algorithm}", bound=guarantee)
+
+
+def _besides(lineage: Lineage, run_id: str) -> Lineage:
+    """A silo's lineage without the steps of its own, which the federation's plan prices."""
+    own = next(part for part in lineage.parts if part.id == run_id)
+    charged_again = getattr(own, "charges", 1) > 1
+    return Lineage(
+        parts=tuple(
+            part
+            for part in lineage.parts
+            if part.id != run_id or isinstance(part, Unclaimed) or charged_again
+        ),
+        conditions=lineage.conditions,
+        fixed=lineage.fixed,
     )

@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from userdp.claim.lineage import Lineage
+from userdp.claim.weights import lineage_of_base
 from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -23,9 +25,9 @@ from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, Languag
 from userdp.federated.rounds import load_weights, save_weights
 from userdp.files import read_json, write_json
 from userdp.gradients import Loss, trainable_parameters
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.plan import Plan
-from userdp.training.models import require_fit
+from userdp.training.models import NEW, require_fit, resolve
 from userdp.training.plain import PlainRun
 from userdp.training.private import PrivateRun, make_private
 
@@ -167,6 +169,7 @@ class Silo:
         out, steps = self.folder / RUN, self.plan.of_silo(self.index)
         resume = RunFolder(out).resume.exists()
         facts = {"federation": self.plan.digest, "silo": self.index}
+        base = self._origin()
         if isinstance(steps, Plan):
             return make_private(
                 self._model,
@@ -180,6 +183,7 @@ class Silo:
                 engine="reference",
                 resume=resume,
                 facts=facts,
+                base=base,
                 allow_large_delta=True,  # judged for all silos together, when the plan was made
                 unsafe_seed=self._unsafe_seed,
                 unsafe_noise_seed=self._unsafe_seed,
@@ -195,10 +199,20 @@ class Silo:
             clip_norm=None,
             resume=resume,
             facts=facts,
+            base=base,
         )
         earlier = sum(self.index in self.plan.schedule(r) for r in range(1, number))
         run.done = earlier * self.plan.local.steps
         return run
+
+    def _origin(self) -> Lineage:
+        """What the weights of the first round descend from; a new model's from nobody."""
+        spec = self.plan.model
+        if not isinstance(spec, LanguageModel) or spec.model == NEW:
+            return Lineage()
+        history = StoreLedger(self.store.path).history()
+        released = [(one.weights, one.lineage) for one in history.released]
+        return lineage_of_base(resolve(spec.model), None, released)
 
     def close(self) -> None:
         """Let go of the run's folder; what remains of its plan stays reserved."""

@@ -17,6 +17,7 @@ from userdp.errors import FailureError, UseError
 from userdp.extras import library
 from userdp.federated.claim import FederationClaim, federation_claim
 from userdp.federated.data import make_store, spread
+from userdp.federated.deployment import APP_FOLDER
 from userdp.federated.models import accuracy, build_model, put_weights, weights_of
 from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, LeafCNN
 from userdp.federated.rounds import (
@@ -153,7 +154,9 @@ def run_flower(
 def claim_of(folder: Path) -> FederationClaim:
     """The claim of the federation in a folder, from the ledgers of its silos that lie there."""
     runs = sorted(path.parent for path in folder.glob(f"silo-*/{RUN}/ledger.jsonl"))
-    return federation_claim(FederationPlan.load(folder / PLAN_FILE), runs)
+    return federation_claim(
+        FederationPlan.load(folder / PLAN_FILE), runs, spread=not (folder / APP_FOLDER).exists()
+    )
 
 
 def measure(folder: Path, plan: FederationPlan) -> dict[str, float]:

@@ -1,13 +1,15 @@
 """Where a store's ledger lies, and whether it is the one that was begun there.
 
 ``ledger.json`` in the store's folder (0600) names the ledger, so that one that is missing is
-noticed, and remembers the file itself (its inode): a copy of a store is another file. Nothing can
-tell a copy from a store that was moved to another disk, so that neither is refused; but claims say
-that they count on no other copy having been charged.
+noticed, and remembers how far it was written, so that one that was put back to an earlier state is.
+It also remembers the file itself (its inode): a copy of a store is another file. Nothing can tell a
+copy from a store that was moved to another disk, so that neither is refused; but claims say that
+they count on no other copy having been charged.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ class Place:
         id: random, of the ledger.
 
     Raises:
-        UseError: the ledger was begun, and is gone.
+        UseError: the ledger was begun, and is gone, or was put back to an earlier state.
     """
 
     def __init__(self, store: Path) -> None:
@@ -49,6 +51,15 @@ class Place:
                 "known, so that nothing may be charged and nothing claimed",
                 hint="prepare the store again; what was trained before is then not in its claims",
             )
+        if (
+            self._kept.get("head") is not None
+            and self._head(self._kept["bytes"]) != (self._kept["head"])
+        ):
+            raise UseError(
+                f"the privacy ledger {self.ledger} was put back to an earlier state, or written "
+                "anew: it does not hold what these people were charged since",
+                hint="prepare the store again; what was trained before is then not in its claims",
+            )
 
     @staticmethod
     def share(store: Path, ledger: Path) -> None:
@@ -63,7 +74,7 @@ class Place:
                 hint="name the shared ledger when the store is prepared",
             )
         ledger.resolve().parent.mkdir(parents=True, exist_ok=True)
-        values = {"id": None, "inode": None, "shared": str(ledger.resolve())}
+        values = {"shared": str(ledger.resolve())}
         files.write_json(store / PLACE, values, mode=files.OPERATOR_FILE)
 
     def moved(self) -> bool:
@@ -76,9 +87,8 @@ class Place:
             self._keep(inode=self._kept.get("inode"))
 
     def settle(self) -> None:
-        """Remember the file, now that it is there."""
-        if self._kept.get("inode") != self._inode():
-            self._keep(inode=self._inode())
+        """Remember the file as it is now, after a line was added."""
+        self._keep(inode=self._inode())
 
     @property
     def _shared(self) -> bool:
@@ -87,6 +97,20 @@ class Place:
     def _inode(self) -> int:
         return self.ledger.stat().st_ino
 
+    def _head(self, size: int) -> str | None:
+        """The digest of the last of the lines in the ledger's first ``size`` bytes."""
+        with self.ledger.open("rb") as file:
+            data = file.read(size)
+        lines = data.splitlines() if len(data) == size else []
+        return hashlib.sha256(lines[-1]).hexdigest() if lines else None
+
     def _keep(self, *, inode: int | None) -> None:
-        self._kept = {"id": self.id, "inode": inode, "shared": self._kept.get("shared")}
+        size = self.ledger.stat().st_size if inode is not None else 0
+        self._kept = {
+            "id": self.id,
+            "inode": inode,
+            "bytes": size,
+            "head": self._head(size) if size else None,
+            "shared": self._kept.get("shared"),
+        }
         files.write_json(self._path, self._kept, mode=files.OPERATOR_FILE)

@@ -95,7 +95,8 @@ class RunLedger:
             counter: of the charge, held by this process.
             charge: its id in the store's ledger: the run's own, or that of a further charge.
         """
-        lost = counter.attempts - self.attempts if self.plan is not None else 0
+        lost = counter.attempts - self.attempts
+        counter.attempts = max(counter.attempts, self.attempts)
         if lost > 0:  # a crash before the line was written, or a folder that was put back
             self._writer.append({"kind": "lost", "attempts": lost})
             self.attempts += lost
@@ -280,5 +281,6 @@ def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | Non
 
 def count_attempts(entries: list[dict[str, Any]]) -> int:
     """Attempted steps among a run ledger's entries, those of lost folders included."""
-    lost: int = sum(entry["attempts"] for entry in entries if entry["kind"] == "lost")
-    return lost + sum(entry["kind"] == "attempt" for entry in entries)
+    taken = len([entry for entry in entries if entry["kind"] == "attempt"])
+    lost = sum(int(entry["attempts"]) for entry in entries if entry["kind"] == "lost")
+    return taken + lost

@@ -81,7 +81,7 @@ class History:
 
     Args:
         charges: by id, oldest first.
-        nonces: of each opened run, that of its last opening.
+        nonces: of each opened charge, that of its last opening, and the attempts of before it.
         settled: runs that ended.
         slots: by private selection, the constants of each slot, by its id.
         taken: by slot, the trial that took it.
@@ -94,7 +94,7 @@ class History:
     """
 
     charges: dict[str, Charge] = field(default_factory=dict)
-    nonces: dict[str, str] = field(default_factory=dict)
+    nonces: dict[str, tuple[str, int]] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
     slots: dict[str, dict[str, str]] = field(default_factory=dict)
     taken: dict[str, str] = field(default_factory=dict)
@@ -149,24 +149,14 @@ class StoreLedger:
         """
 
         def compose(history: History) -> list[dict[str, Any]]:
-            if run_id in history.settled:
-                raise UseError(
-                    f"run {run_id} was finished, as {self.path} says: its steps are spent, and "
-                    "this folder is a copy of before its end",
-                    hint="train again in another --out, with a plan and a budget of its own",
-                )
-            last = history.nonces.get(run_id)
-            if last not in known if last is not None else bool(known):
-                raise UseError(
-                    f"the folder of run {run_id} is not the one that was opened last, as "
-                    f"{self.path} says: it is a copy, or it or the store was put back to an "
-                    "earlier state. Going on would release more noisy steps than were charged",
-                    hint="go on in the folder that was opened last; or pay for the whole plan "
-                    "once more: --resume --charge-again",
-                )
+            _require_last(self.path, history, run_id, known)
             return [{"kind": "open", "run_id": run_id, "attempts": attempts, "nonce": nonce}]
 
         self._amend(compose)
+
+    def require_last(self, run_id: str, known: Sequence[str]) -> None:
+        """`UseError` if `open` would refuse a folder that holds these nonces."""
+        _require_last(self.path, self.history(), run_id, known)
 
     def reserve_selection(self, selection_id: str, selection: PrivateSelection) -> None:
         """Charge a private selection, on the disk before this returns and so before any trial.
@@ -385,6 +375,24 @@ class StoreLedger:
         self._append(compose)
 
 
+def _require_last(path: Path, history: History, run_id: str, known: Sequence[str]) -> None:
+    if run_id in history.settled:
+        raise UseError(
+            f"run {run_id} was finished, as {path} says: its steps are spent, and this folder is a "
+            "copy of before its end",
+            hint="train again in another --out, with a plan and a budget of its own",
+        )
+    last, _ = history.nonces.get(run_id, (None, 0))
+    if last not in known if last is not None else bool(known):
+        raise UseError(
+            f"the folder of run {run_id} is not the one that was opened last, as {path} says: it "
+            "is a copy, or it or the store was put back to an earlier state. Going on would "
+            "release more noisy steps than were charged",
+            hint="go on in the folder that was opened last; or pay for the whole plan once more: "
+            "--resume --charge-again",
+        )
+
+
 def new_id() -> str:
     """A random id of a run, a slot or an opening: 64 bits."""
     return secrets.token_hex(8)
@@ -425,7 +433,7 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
 
 
 def _open(history: History, entry: dict[str, Any], at: int) -> None:
-    history.nonces[entry["run_id"]] = entry["nonce"]
+    history.nonces[entry["run_id"]] = (entry["nonce"], entry["attempts"])
 
 
 def _settle(history: History, entry: dict[str, Any], at: int) -> None:

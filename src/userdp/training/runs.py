@@ -20,7 +20,7 @@ from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.folder import train_toml
 from userdp.ledger.journal import read_entries
 from userdp.ledger.opening import Counter
-from userdp.ledger.run import charges_in, is_begun, nonces_of
+from userdp.ledger.run import charges_in, count_attempts, is_begun, nonces_of
 from userdp.ledger.store import History, new_id
 from userdp.plan import Plan
 from userdp.version import __version__
@@ -208,26 +208,28 @@ class _Opening:
 
     def open(self, base: Lineage, facts: Mapping[str, Any], *, again: bool) -> RunLedger:
         history, nonce = self.charges.history(), new_id()
-        known = [self.written] if self.written else []
         begun = is_begun(self.folder.ledger)
         entries = read_entries(self.folder.ledger) if begun else []
-        known += nonces_of(entries)[-1:]
+        known = nonces_of(entries)[-1:]
         charge = (charges_in(entries) or [self.run_id])[-1]
-        opened = history.nonces.get(charge)
+        opened, before = history.nonces.get(charge, (None, 0))
         if again and begun:
             charge, known, opened = new_id(), [], None
-        elif opened not in known if opened is not None else bool(nonces_of(entries)):
-            # Nothing may be written in this folder: a copy's nonce must stay what it was.
-            self.charges.open(charge, known=known, nonce=nonce, attempts=0)
         counter = Counter(self.charges.place.runs / charge, begun=opened is not None)
         try:
+            # An opening that was cut short has taken no step: else the run's ledger was put back.
+            if opened == self.written and counter.attempts == before:
+                known = [*known, opened] if opened is not None else known
+            lost = counter.attempts - count_attempts(entries)
+            if begun and charge in charges_in(entries) and lost > 1:
+                known = ["put back"]
+            # Asked before anything is written here: what a copy holds must stay what it was.
+            self.charges.require_last(charge, known)
             self._write(nonce)
             self._charge(history, charge)
             self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             if begun:
                 ledger = RunLedger(self.folder.ledger)
-                if charge != self.run_id and charge not in charges_in(entries):
-                    counter.attempts = ledger.attempts
             else:
                 whole = base + inherited(self.charges.history(), self.run_id, self.constants)
                 ledger = RunLedger.create(
