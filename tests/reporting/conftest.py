@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.plans import for_examples, for_users
+from userdp.claim import Lineage
 from userdp.clip import Clip
 from userdp.ledger import RunLedger
+from userdp.ledger.run import append_release
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import Budget, Plan, StepRecord
@@ -96,6 +98,9 @@ def run_maker(tmp_path: Path) -> MakeRun:
         facts: dict[str, object] | None = None,
         config: dict[str, object] | None = None,
         noise_sampler: NoiseSampler = NoiseSampler.HOST,
+        lineage: Lineage | None = None,
+        weights: str | None = None,
+        releases: Sequence[dict[str, object]] = (),
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -103,7 +108,8 @@ def run_maker(tmp_path: Path) -> MakeRun:
         ledger = RunLedger.create(
             folder / "ledger.jsonl",
             plan=plan,
-            run_id="c0ffee",
+            run_id=f"c0ffee-{name}",
+            lineage=(lineage or Lineage()).plain,
             facts={
                 "userdp": "0.1.0",
                 "store": "feed" * 8,
@@ -117,7 +123,9 @@ def run_maker(tmp_path: Path) -> MakeRun:
             for _ in range(planned):
                 ledger.attempt(StepRecord.of_plan(plan, noise_sampler=noise_sampler))
             if planned == plan.steps:
-                ledger.finish()
+                ledger.finish({"weights": weights, "plan": plan.digest, "train": None})
+            for release in releases:
+                append_release(folder / "ledger.jsonl", release)
         ledger.close()
         train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
         train |= (config or {}).get("train", {})

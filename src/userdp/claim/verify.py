@@ -80,7 +80,7 @@ def verify_run(path: Path) -> Verified:
     for model in (folder.model, folder.adapter):
         if model.is_dir():
             problems += _of_descriptions(model, lineage)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if finish_of(entries) is None:
         notes = ("The run is not finished, so that nothing binds its plan and its options yet.",)
     return Verified(problems=tuple(problems), claim=claimed, notes=notes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.cli.output import Answer, print_note
+from userdp.cli.output import Answer, for_whom, print_note
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_place, write_file
@@ -120,7 +120,7 @@ def _parts(result: dict[str, Any], claimed: Claim) -> Iterator[str]:
         yield "─" * 40
     where = f" in {result['out']}" if result["out"] else ""
     print_note(f"{result['records']} texts{where}. {_claim(claimed)}")
-    print_note(_for_whom(result, claimed))
+    print_note(for_whom(operator_only=result["operator_only"], why=_why(result, claimed)))
     checked = result.get("check", {})
     for name in ("train", "held-out-users"):
         if name in checked:
@@ -141,12 +141,13 @@ def _claim(claimed: Claim) -> str:
     )
 
 
-def _for_whom(result: dict[str, Any], claimed: Claim) -> str:
+def _why(result: dict[str, Any], claimed: Claim) -> str:
+    """Why the texts are for whom they are for."""
     if not claimed.finite:
-        return "Operator-only: the texts may repeat what people wrote, and no epsilon covers that."
+        return "the texts may repeat what people wrote, and no epsilon covers that"
     if result["operator_only"]:
         return (
-            "Operator-only: which of these texts hold copies is an exact fact about people's text, "
-            "and so is any choice among them. Sample others, without --check, to hand on."
+            "which of these texts hold copies is an exact fact about people's text, and so is any "
+            "choice among them; sample others without --check to hand on"
         )
-    return "The texts may be handed on with the run's claim."
+    return "the run's claim covers the texts"
