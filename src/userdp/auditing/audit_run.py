@@ -21,7 +21,7 @@ from userdp.codec import encode
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
@@ -103,6 +103,7 @@ def audit_run(
         require_references(references)
         if not inference:
             raise UseError("references serve the attack on the released model, which is left out")
+    StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
     roc = against_references = again = None

@@ -48,7 +48,7 @@ def generate(
     """
     from userdp.claim import claim
     from userdp.claim.verify import require_released_weights
-    from userdp.ledger import RunFolder
+    from userdp.ledger import RunFolder, StoreLedger
 
     if out is not None:
         require_place(out, name="synthetic.jsonl")
@@ -79,6 +79,7 @@ def generate(
     else:
         _write(out, texts, mode=OPERATOR_FILE if result["operator_only"] else SHAREABLE_FILE)
     if store is not None:
+        StoreLedger(store.path).look("generate --check")
         checked = _check(store, texts, check_tokens)
         RunFolder(run).log({"kind": "verbatim check", **checked})
         result["check"] = checked

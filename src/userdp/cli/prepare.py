@@ -34,6 +34,7 @@ def prepare(
     memory_limit: str = "1GB",
     append: bool = False,
     overwrite: bool = False,
+    ledger: Path | None = None,
 ) -> Answer:
     """Turn records into a user store, or add them to one.
 
@@ -66,6 +67,9 @@ def prepare(
             beside the store.
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
+        ledger: a privacy ledger that other stores of the same people name too, so that what they
+            are charged adds up: a file, begun with the first charge. In a configuration file,
+            ledger = "required" refuses to prepare a store without one.
     """
     from userdp.data.grouping import GroupingEngine
     from userdp.data.ownership import Owners
@@ -74,9 +78,17 @@ def prepare(
     from userdp.data.splits import SplitRule
     from userdp.data.tokenize import StoreTokenizer
     from userdp.errors import UseError
+    from userdp.ledger.place import Place
 
     if append and overwrite:
         raise UseError("--append and --overwrite exclude each other", hint="give one of them")
+    if ledger is not None and str(ledger) == "required":
+        raise UseError(
+            "this configuration wants a privacy ledger that the stores of these people share",
+            hint="name it: --ledger /path/to/ledger.jsonl",
+        )
+    if ledger is not None:
+        Place.require_shareable(out, ledger)
     chosen = source_options(input_options, out if append else tokenizer)
     records = open_source(paths or [], kind=source, options=chosen)
     rule = default_split(records.kind) if split is None else SplitRule(split)
@@ -101,6 +113,8 @@ def prepare(
             memory_limit=memory_limit,
             progress=bar,
         )
+    if ledger is not None:
+        Place.share(out, ledger)
     result = {"store": str(out), **meta.to_dict()}
     return Answer(values=result, parts=_parts(result))
 

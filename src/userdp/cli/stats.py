@@ -45,6 +45,7 @@ def stats(
     """
     from userdp.data.statistics import describe
     from userdp.data.store import UserStore
+    from userdp.ledger import StoreLedger
 
     if epsilon is not None:
         if plot is not None:
@@ -54,7 +55,9 @@ def stats(
         raise UseError("--ask is for private statistics", hint="give --epsilon as well")
     if plot is not None:
         require_drawing_place(plot)
-    statistics = describe(UserStore.open(store, fixed_graph=True))
+    opened = UserStore.open(store, fixed_graph=True)
+    StoreLedger(store).look("stats")
+    statistics = describe(opened)
     if plot is not None:
         _plot(statistics, plot)
     return Answer(values={"store": str(store), **statistics.to_dict()}, parts=_exact(statistics))

@@ -21,6 +21,8 @@ A store is a folder::
                                      every token but an example's first is a target
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, kept when the store is overwritten
+      ledger.json             0600: where that ledger is, and how far it was written
+      runs/                   0700: of each run, its attempts and a lock
 
 All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one
 array of the memory map: reading copies nothing.
@@ -61,7 +63,7 @@ SEGMENTS = "segments"
 TOKENS = "tokens.arrow"
 OFFSETS = "offsets.arrow"
 TARGETS = "targets.arrow"
-LEDGER = "ledger.jsonl"
+LEDGER, LEDGER_PLACE, LEDGER_RUNS = "ledger.jsonl", "ledger.json", "runs"
 
 SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
 

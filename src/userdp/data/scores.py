@@ -21,11 +21,16 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, whole_file
 
-_CONTENT, _SPLIT = b"content_sha256", b"split"
+_CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"
 
 
 def write_scores(
-    path: Path, store: UserStore, blocks: Iterator[NDArray[np.float32]], split: Split = Split.TRAIN
+    path: Path,
+    store: UserStore,
+    blocks: Iterator[NDArray[np.float32]],
+    split: Split = Split.TRAIN,
+    *,
+    lineage: str = "",
 ) -> int:
     """Write the scores of a split, block after block; return how many they were.
 
@@ -35,11 +40,13 @@ def write_scores(
         blocks: float32, together one number per example of ``split`` in its order. NaN where a
             score could not be computed.
         split: which.
+        lineage: what the model descends from that computed them, as JSON (`userdp.claim.lineage`).
 
     Raises:
         UseError: there are more or fewer scores than examples.
     """
     facts = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
+    facts[_LINEAGE] = lineage.encode()
     schema = pa.schema([("score", pa.float32())], metadata=facts)
     written = 0
     with whole_file(path, mode=OPERATOR_FILE) as sink:
@@ -75,3 +82,17 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
         )
     scores: NDArray[np.float32] = table.column("score").to_numpy()
     return scores
+
+
+def lineage_of_scores(path: Path) -> str:
+    """What the model descends from that computed the scores in a file; empty if it does not say.
+
+    Raises:
+        UseError: the file is none of scores.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            metadata = pa.ipc.open_file(file).schema.metadata or {}
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UseError(f"{path} is not a file of scores: {str(error).splitlines()[0]}") from error
+    return bytes(metadata.get(_LINEAGE, b"")).decode()

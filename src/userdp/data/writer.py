@@ -23,7 +23,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.files import sync, write_file, write_json
+from userdp.files import operator_folder, sync, write_file, write_json
 
 _SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
 _NO_TOTALS = {"records_read": 0, "records_stored": 0, "splits": {}}
@@ -325,9 +325,14 @@ def _keep_ledger(old: Path, new: Path) -> None:
 
     The people whose data it is stay charged; a run that is writing to it loses nothing.
     """
-    if (old / layout.LEDGER).exists() and not (new / layout.LEDGER).exists():
-        (new / layout.LEDGER).hardlink_to(old / layout.LEDGER)
-        sync(new)
+    kept = [old / layout.LEDGER, old / layout.LEDGER_PLACE, *(old / layout.LEDGER_RUNS).glob("*")]
+    for path in kept:
+        place = new / path.relative_to(old)
+        if path.exists() and not place.exists():
+            if place.parent != new:
+                operator_folder(place.parent)
+            place.hardlink_to(path)
+    sync(new)
 
 
 def _hidden(place: Path) -> tuple[Path, int]:

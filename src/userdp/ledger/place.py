@@ -9,6 +9,7 @@ they count on no other copy having been charged.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import secrets
 from pathlib import Path
@@ -62,24 +63,39 @@ class Place:
             )
 
     @staticmethod
+    def require_shareable(store: Path, ledger: Path) -> None:
+        """`UseError` if `share` would refuse."""
+        path = store / PLACE
+        kept = files.read_json(path, what="where the ledger is") if path.exists() else {}
+        if kept.get("shared") == str(ledger.resolve()):
+            return
+        if kept or (store / LEDGER).exists():
+            raise UseError(
+                f"the store at {store} has a ledger already: what it holds would be lost",
+                hint="name the shared ledger when the store is prepared",
+            )
+
+    @staticmethod
     def share(store: Path, ledger: Path) -> None:
         """Let ``store`` be charged in ``ledger``, which other stores of the same people name too.
 
         Raises:
             UseError: the store has a ledger already.
         """
-        if (store / PLACE).exists() or (store / LEDGER).exists():
-            raise UseError(
-                f"the store at {store} has a ledger already: what it holds would be lost",
-                hint="name the shared ledger when the store is prepared",
-            )
+        Place.require_shareable(store, ledger)
+        if (store / PLACE).exists():
+            return
         ledger.resolve().parent.mkdir(parents=True, exist_ok=True)
         values = {"shared": str(ledger.resolve())}
         files.write_json(store / PLACE, values, mode=files.OPERATOR_FILE)
 
     def moved(self) -> bool:
-        """Whether the ledger is another file than when it was last written to."""
-        return self._kept.get("inode") != self._inode() and not self._shared
+        """Whether there is a ledger, and it is another file than the one that was begun here."""
+        if not self.ledger.exists():
+            return False
+        kept = self._kept.get("inode")
+        # Nothing is kept of the file where others share it, or a kill came after its first line.
+        return kept != self._inode() if kept is not None else not self._kept
 
     def begin(self) -> None:
         """Remember the id before the ledger's first line is written."""
@@ -88,11 +104,9 @@ class Place:
 
     def settle(self) -> None:
         """Remember the file as it is now, after a line was added."""
-        self._keep(inode=self._inode())
-
-    @property
-    def _shared(self) -> bool:
-        return bool(self._kept.get("shared"))
+        with self.ledger.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # nobody is in the middle of a line
+            self._keep(inode=self._inode())
 
     def _inode(self) -> int:
         return self.ledger.stat().st_ino

@@ -360,9 +360,9 @@ class StoreLedger:
                 return []
             if not entries:
                 return [{"kind": "store", "schema": SCHEMA, "id": self.place.id}, *added]
-            moved = self.place.moved()
             return ([{"kind": "place"}] if moved else []) + added
 
+        moved = self.place.moved()
         self.place.begin()
         append_entries(self.path, lines)
         self.place.settle()

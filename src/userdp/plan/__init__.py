@@ -4,7 +4,7 @@ The sampler and the accounted mechanism (`Plan.mechanism`) are both built from t
 ``sampling``, so that what is claimed is what runs.
 """
 
-from userdp.plan.origin import LedgerLine, NonPrivateLook, Origin
+from userdp.plan.origin import LedgerLine, MadeFor, NonPrivateLook, Origin
 from userdp.plan.plan import Budget, Plan
 from userdp.plan.step import StepRecord
 from userdp.plan.tuning import FixedGrid, PrivateSelection, Tuning
@@ -13,6 +13,7 @@ __all__ = [
     "Budget",
     "FixedGrid",
     "LedgerLine",
+    "MadeFor",
     "NonPrivateLook",
     "Origin",
     "Plan",

@@ -50,6 +50,21 @@ class NonPrivateLook:
         return f"{people}: {self.what}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeFor:
+    """What the norms were measured on that a plan was chosen by: it is no plan for anything else.
+
+    Args:
+        store: the random id of the store's ledger; None where the people were public ones.
+        weights: the digest of the base model's weights; None for a new model's.
+        adapters: the adapters, in words; None for all weights.
+    """
+
+    store: str | None = None
+    weights: str | None = None
+    adapters: str | None = None
+
+
 Origin = LedgerLine | NonPrivateLook
 Origins = Mapping[str, Origin]
 

@@ -15,7 +15,7 @@ from userdp.accounting.mechanisms import Mixture, NoisySteps
 from userdp.clip import Clip, ClipForm, sum_noise_multiplier
 from userdp.errors import UseError
 from userdp.noise import NoiseLaw
-from userdp.plan.origin import Origin
+from userdp.plan.origin import MadeFor, Origin
 from userdp.plan.saved import Saved
 from userdp.sampling import Sampling
 from userdp.vocabulary import (
@@ -66,12 +66,13 @@ class Plan(Saved):
             Group Privacy (Chua et al. 2024, Algorithm 1): the steps of ELS, accounted for single
             examples and lifted to a user's G by a lemma, with more noise at the same ε.
         origins: where constants come from that were not declared, by the field's name.
+        made_for: the store and the model that it was chosen for; None for any.
 
     Raises:
         ValueError: a field is out of its range (NaN included), or fits no other.
     """
 
-    schema: ClassVar[str] = "userdp.plan/5"
+    schema: ClassVar[str] = "userdp.plan/6"
     what: ClassVar[str] = "plan"
 
     sampling: Sampling
@@ -83,6 +84,7 @@ class Plan(Saved):
     accountant: Accountant = Accountant.CONTOUR
     # Not part of the hash, since a mapping has none; equality and the digest see it.
     origins: Mapping[str, Origin] = field(default_factory=dict, hash=False)
+    made_for: MadeFor | None = None
 
     def __post_init__(self) -> None:
         require_count("steps", self.steps)

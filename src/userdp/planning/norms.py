@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
+from userdp.plan import MadeFor
 from userdp.vocabulary import require_count, require_positive
 
 
@@ -46,6 +47,7 @@ class GradientNorms:
         ledger_line: the id of the store ledger's query; only for the source ``dp-release``.
         median_examples_per_user: of the users measured, if it was counted.
         median_examples_source: whose median that is; by default that of the norms.
+        made_for: the store and the model that were measured; None where that is not known.
 
     Raises:
         UseError: a norm is not finite and positive, G = 1 is missing, or a ledger line is named
@@ -54,7 +56,7 @@ class GradientNorms:
     Source: Charles et al. 2024, Section 6 and Appendix F.
     """
 
-    schema: ClassVar[str] = "userdp.norms/2"
+    schema: ClassVar[str] = "userdp.norms/3"
 
     model: str
     users: int
@@ -66,6 +68,7 @@ class GradientNorms:
     ledger_line: str | None = None
     median_examples_per_user: int | None = None
     median_examples_source: NormSource | None = None
+    made_for: MadeFor | None = None
 
     def __post_init__(self) -> None:
         require_count("users", self.users)

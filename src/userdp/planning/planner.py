@@ -242,6 +242,7 @@ def _plan(
             target_delta=problem.table.target_delta, target_epsilon=problem.table.target_epsilon
         ),
         origins=origins_of(constants),
+        made_for=request.norms.made_for,
     ), constants
 
 

@@ -32,7 +32,12 @@ from userdp.training.lora import add_adapters, save_adapter
 from userdp.training.losses import build_loss
 from userdp.training.models import NEW, enable_checkpointing, load_model, resolve, save_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
-from userdp.training.origin import digest_of_weights, lineage_of_weights
+from userdp.training.origin import (
+    digest_of_weights,
+    lineage_of_weights,
+    made_with,
+    require_made_for,
+)
 from userdp.training.plain import PlainRun
 from userdp.training.private import PrivateRun, make_private
 from userdp.training.steps import Step
@@ -109,6 +114,8 @@ def train(
     # Before adapters: their initial weights follow the configuration, which has a digest too.
     identity = {"model": digest_of_weights(model), "configuration": config.digest}
     base = Lineage() if resume else _origin(model, config, store)
+    if isinstance(plan, Plan):
+        require_made_for(plan, store, made_with(model, config))
     model = add_adapters(model, config).to(place)
     if config.activation_checkpointing:
         enable_checkpointing(model)

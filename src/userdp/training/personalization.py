@@ -28,7 +28,7 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import causal_lm_loss, require_uncoupled, trainable_parameters
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
 from userdp.training.devices import fastest_device
@@ -232,6 +232,7 @@ def personalize_run(
         UseError: the run has no model, or nobody held out has two examples.
     """
     folder = RunFolder(run)
+    StoreLedger(store.path).look("personalize")
     models = released_models(folder, store, with_base=with_base)
     if most_users is not None:
         require_count("most_users", most_users)

@@ -14,6 +14,7 @@ The loop owns the model, the optimizer and the schedule; each turn finds a noisy
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 import warnings
@@ -27,8 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.claim.lineage import Lineage
-from userdp.data.scores import read_scores
+from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.data.scores import lineage_of_scores, read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
@@ -237,7 +238,8 @@ def make_private(
     def origin() -> Lineage:
         if resume:  # the ledger has it, and the weights may be those of a checkpoint by now
             return Lineage()
-        return lineage_of_weights(model, opened) if base is None else base
+        known = lineage_of_weights(model, opened) if base is None else base
+        return known if scores is None else known + _lineage_of_scores(scores)
 
     def begin() -> OpenRun:
         return open_run(
@@ -537,6 +539,15 @@ def _scores(store: UserStore, strategy: Strategy, path: Path) -> NDArray[np.floa
             hint="give --selection highest-perplexity or lowest-perplexity, or leave them out",
         )
     return read_scores(path, store)
+
+
+def _lineage_of_scores(path: Path) -> Lineage:
+    """What chose among the examples; a file that does not say may have learned from anybody."""
+    text = lineage_of_scores(path)
+    if not text:
+        unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
+        return Lineage(conditions=(unknown,))
+    return lineage_from(json.loads(text), what=f"the lineage in {path}")
 
 
 def _digest(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.gradients import Units
 from userdp.gradients.probe import ProbedNorms, probe_norms
+from userdp.ledger import StoreLedger
+from userdp.plan import MadeFor
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.queries.medians import charge_medians, draw_medians
 from userdp.sampling.coins import secret_generator
@@ -21,6 +24,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import load_model
+from userdp.training.origin import ledger_id, made_with
 from userdp.vocabulary import require_count
 
 _QUARTILES = {"p25": 0.25, "p75": 0.75}
@@ -95,9 +99,17 @@ def probe_store(
             "--source public",
         )
     # Before anything is charged: a model that does not fit must cost nothing.
-    model = add_adapters(load_model(config, store), config)
+    base = load_model(config, store)
+    weights = made_with(base, config)
+    model = add_adapters(base, config)
     loss = build_loss(config, model)
     reporter = progress or NoProgress()
+    if source not in (NormSource.PUBLIC, NormSource.DP_RELEASE):
+        StoreLedger(store.path).look("probe")
+
+    def made_for() -> MadeFor:
+        """Public people are not those of the store that the norms will be used for."""
+        return weights if source is NormSource.PUBLIC else replace(weights, store=ledger_id(store))
 
     def measure(chosen: NDArray[np.int64], draw: np.random.Generator) -> ProbedNorms:
         """Each user's norms: a function of that user's examples and of coins."""
@@ -123,6 +135,7 @@ def probe_store(
             example_norm=medians["1"],  # that of G = 1, so it costs nothing more
             source=source,
             ledger_line=query_id,
+            made_for=made_for(),
         )
     draw = np.random.default_rng(seed)
     chosen = draw.permutation(len(split.counts))[:users]
@@ -135,6 +148,7 @@ def probe_store(
         source=source,
         quantiles=None if source is NormSource.PUBLIC else _quartiles(probed),
         median_examples_per_user=max(1, int(np.median(split.counts[chosen]))),
+        made_for=made_for(),
     )
 
 

@@ -16,15 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from userdp.codec import canonical
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
-from userdp.ledger.folder import facts_of_model
+from userdp.ledger import StoreLedger
 from userdp.training.devices import fastest_device
 from userdp.training.losses import split_losses
 from userdp.training.models import read_model, require_fit, resolve
+from userdp.training.origin import lineage_of_weights
 from userdp.vocabulary import require_count
 
 _BLOCK = 8192
@@ -62,20 +64,27 @@ def score_store(
 
     Raises:
         UseError: ``out`` exists, the split is empty, or the model cannot read the store's tokens
-            or was trained on this store.
+            or was trained on people's text.
     """
     require_count("batch", batch)
     if out.exists():
         raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
     if not out.parent.is_dir():
         raise UseError(f"there is no folder {out.parent} to write scores to")
-    require_public(model, store)
     part = store.split(split)
     total = int(part.counts.sum())
     if not total:
         raise UseError(f"the store holds nothing in split {split}: there is nothing to score")
     scorer = read_model(resolve(model))
     require_fit(scorer, model, store)
+    lineage = lineage_of_weights(scorer, store, resolve(model))
+    if lineage.parts:
+        raise UseError(
+            f"the model {model!r} was trained on people's text: its scores would let one user's "
+            "text choose which examples of another are trained on",
+            hint="score with a model of public data, such as --model bundled",
+        )
+    StoreLedger(store.path).look("score")
     scorer = scorer.to(device or fastest_device())
     reporter = progress or NoProgress()
     reporter.stage("score", total)
@@ -87,7 +96,7 @@ def score_store(
             seen.append(block)
             yield block
 
-    written = write_scores(out, store, blocks(), split)
+    written = write_scores(out, store, blocks(), split, lineage=canonical(lineage))
     scores = np.concatenate(seen)
     finite = scores[np.isfinite(scores)].astype(np.float64)
     quantiles = np.quantile(finite, (0.25, 0.5, 0.75)).tolist() if len(finite) else []
@@ -96,20 +105,6 @@ def score_store(
         "unscored": int(len(scores) - len(finite)),
         "quantiles": dict(zip(("0.25", "0.5", "0.75"), quantiles, strict=False)),
     }
-
-
-def require_public(model: str, store: UserStore) -> None:
-    """Refuse a model that a run on this very store released.
-
-    Raises:
-        UseError: the model lies in a run's folder whose ledger names this store.
-    """
-    if facts_of_model(model).get("store") == store.meta.store_id:
-        raise UseError(
-            f"the model {model!r} was trained on this store: its scores would let one user's text "
-            "choose which examples of another are trained on",
-            hint="score with a model of public data, such as --model bundled",
-        )
 
 
 def _scored(

@@ -1,0 +1,304 @@
+"""Random lives of models: what is printed is neither below nor above what a second model says.
+
+`Truth` keeps, by hand, what was charged to the people of each store and what each model descends
+from. It knows nothing of `userdp.claim`: prices are numbers that the plans were made with.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.claim.lives import PLAN, Teller, begin, train_from
+from tests.data.corpora import ListSource, interleaved
+from tests.training.conftest import prepared
+from tests.training.toy import cycles, toy_store
+from userdp.data.prepare import append_records
+from userdp.data.store import UserStore
+
+__all__ = ["prepared"]
+
+EPSILON = PLAN.guarantee().epsilon
+ASKED = 0.5
+
+
+@dataclass
+class People:
+    """A store, as its ledger should tell it."""
+
+    paid: dict[str, float] = field(default_factory=dict)
+    looked: bool = False
+    copied: bool = False
+    void: bool = False
+    lost: bool = False
+
+
+@dataclass
+class Model:
+    """A run and what it descends from: prices by a name of ours, and whether it is conditional."""
+
+    store: str
+    paid: dict[str, float]
+    conditional: bool
+    done: bool = True
+    latest: bool = True
+
+    @property
+    def epsilon(self) -> float:
+        return math.fsum(self.paid.values())
+
+
+class Truth:
+    """What every claim must be."""
+
+    def __init__(self) -> None:
+        self.people: dict[str, People] = {}
+        self.models: dict[str, Model] = {}
+
+    def train(self, run: str, store: str, base: str | None, *, clean: bool, done: bool) -> None:
+        people = self.people[store]
+        from_base = self.models[base].paid if base else {}
+        conditional = people.looked or people.copied or not clean
+        conditional = conditional or bool(base and self.models[base].conditional)
+        paid = {**from_base, **{k: v for k, v in people.paid.items() if v < math.inf}}
+        self.models[run] = Model(store, {**paid, run: EPSILON}, conditional, done)
+        people.paid[run] = EPSILON
+        people.looked = True  # its operator saw losses
+
+    def plain(self, run: str, store: str) -> None:
+        self.models[run] = Model(store, {run: math.inf}, conditional=True)
+        self.people[store].paid[run] = math.inf
+        self.people[store].looked = True
+
+
+class Life:
+    """Plays steps of a life on real folders, and tells the truth of each."""
+
+    def __init__(self, folder: Path, prepared: Path, seed: int) -> None:
+        self.folder, self.tell = folder, Teller()
+        self.draw, self.truth, self.number = random.Random(seed), Truth(), 0
+        shutil.copytree(prepared, folder / "store-0")
+        self.truth.people["store-0"] = People()
+        self.copies: list[tuple[str, str]] = []
+        self.backups: dict[str, bytes] = {}
+        self.log: list[str] = []
+
+    def new(self, kind: str) -> str:
+        self.number += 1
+        return f"{kind}-{self.number}"
+
+    def store(self) -> str | None:
+        known = [name for name, people in self.truth.people.items() if not people.lost]
+        return self.draw.choice(known) if known else None
+
+    def model(self) -> str | None:
+        known = [name for name, model in self.truth.models.items() if model.done]
+        return self.draw.choice(known) if known else None
+
+    def unfinished(self) -> list[str]:
+        return [
+            name
+            for name, model in self.truth.models.items()
+            if not model.done and not self.truth.people[model.store].lost
+        ]
+
+    def ask(self, store: str) -> None:
+        self.tell.done("stats", self.folder / store, "--epsilon", ASKED, "--ask", "users")
+        self.truth.people[store].paid[self.new("query")] = ASKED
+
+    def look(self, store: str) -> None:
+        self.tell.done("stats", self.folder / store)
+        self.truth.people[store].looked = True
+
+    def train(self, store: str) -> None:
+        run = self.new("run")
+        begin(UserStore.open(self.folder / store), self.folder / run)
+        self.truth.train(run, store, None, clean=True, done=True)
+
+    def stop(self, store: str) -> None:
+        run = self.new("run")
+        begin(UserStore.open(self.folder / store), self.folder / run, stop=2, checkpoint_every=1)
+        self.truth.train(run, store, None, clean=True, done=False)
+
+    def resume(self, store: str) -> None:
+        for run in self.unfinished()[:1]:
+            model = self.truth.models[run]
+            status = self.resumed(run)
+            assert (status == 0) == model.latest, f"{run} resumed with status {status}"
+            model.done = model.latest
+
+    def resumed(self, run: str) -> int:
+        place = self.folder / self.truth.models[run].store
+        return self.tell("train", place, "--out", self.folder / run, "--resume")[0]
+
+    def copy_run(self, store: str) -> None:
+        """An unfinished run is copied, and the copy goes on first: the original is then refused."""
+        for run in [one for one in self.unfinished() if self.truth.models[one].latest][:1]:
+            copy, model = self.new("run"), self.truth.models[run]
+            shutil.copytree(self.folder / run, self.folder / copy)
+            first, second = self.draw.sample([run, copy], 2)
+            self.truth.models[copy] = Model(model.store, dict(model.paid), model.conditional, False)
+            assert self.resumed(first) == 0
+            assert self.resumed(second) == 2
+            self.truth.models[first].done = True
+            self.truth.models[second].latest = False
+
+    def charge_again(self, store: str) -> None:
+        """A run that was copied goes on against a further charge of its whole plan."""
+        for run in [one for one in self.unfinished() if not self.truth.models[one].latest][:1]:
+            place = self.folder / self.truth.models[run].store
+            options = ("--out", self.folder / run, "--resume", "--charge-again")
+            assert self.tell("train", place, *options)[0] == 0
+            model, again = self.truth.models[run], self.new("again")
+            model.paid[again] = EPSILON
+            model.done = model.latest = True
+            self.truth.people[model.store].paid[again] = EPSILON
+
+    def go_on(self, store: str) -> None:
+        """Training on top of a released model, wherever it lies and whatever it is called."""
+        base = self.model()
+        if base is None:
+            return
+        place = self.folder / base / "model"
+        how = self.draw.choice(["there", "copied", "renamed", "weights alone"])
+        if how != "there":
+            place = shutil.copytree(place, self.folder / self.new("gpt"))
+        if how == "weights alone":
+            (place / "userdp.json").unlink()
+        run = self.new("run")
+        status, _ = train_from(self.tell, self.folder / store, self.folder / run, place)
+        assert status == 0
+        self.truth.train(run, store, base, clean=True, done=True)
+
+    def stripped(self, store: str) -> None:
+        """All that says where weights come from is taken off: the store's ledger may know them."""
+        base = self.model()
+        if base is None:
+            return
+        place = shutil.copytree(self.folder / base / "model", self.folder / self.new("gpt"))
+        (place / "userdp.json").unlink()
+        save_file(
+            load_file(place / "model.safetensors"), place / "model.safetensors", {"format": "pt"}
+        )
+        run = self.new("run")
+        status, _ = train_from(self.tell, self.folder / store, self.folder / run, place)
+        assert status == 0
+        known = base in self.truth.people[store].paid
+        self.truth.train(run, store, base if known else None, clean=known, done=True)
+
+    def plain(self, store: str) -> None:
+        run = self.new("plain")
+        options = ("--privacy", "none", "--steps", 2, "--batch-size", 4, "--model", "new")
+        shape = ("--layers", 1, "--width", 16, "--heads", 2, "--no-tensorboard")
+        self.tell.done("train", self.folder / store, "--out", self.folder / run, *options, *shape)
+        self.truth.plain(run, store)
+
+    def evaluate(self, store: str) -> None:
+        run = self.model()
+        if run is None:
+            return
+        options = ("--store", self.folder / store, "--no-base", "--epsilon", ASKED)
+        status, _ = self.tell("evaluate", self.folder / run, *options)
+        assert (status == 0) == (self.truth.models[run].epsilon < math.inf)
+        if status == 0:
+            self.truth.people[store].paid[self.new("query")] = ASKED
+
+    def append(self, store: str) -> None:
+        """More people in the same store; a run that began before would refuse to go on."""
+        if not any(self.truth.models[run].store == store for run in self.unfinished()):
+            more = ListSource(interleaved(cycles(2, seed=self.draw.randrange(99))))
+            append_records(more, self.folder / store)
+
+    def prepare_again(self, store: str) -> None:
+        name = self.new("store")
+        toy_store(self.folder / f"made-{name}").path.rename(self.folder / name)
+        self.truth.people[name] = People()
+
+    def copy_store(self, store: str) -> None:
+        name, people = self.new("store"), self.truth.people[store]
+        shutil.copytree(self.folder / store, self.folder / name)
+        self.truth.people[name] = People(dict(people.paid), people.looked, bool(people.paid))
+        if people.looked and not people.paid:
+            self.truth.people[name].copied = True
+
+    def rename(self, store: str) -> None:
+        for run in list(self.truth.models)[:1]:
+            name = self.new("renamed")
+            (self.folder / run).rename(self.folder / name)
+            self.truth.models[name] = self.truth.models.pop(run)
+            self.known_as(run, name)
+
+    def known_as(self, old: str, new: str) -> None:
+        """A name of ours is no part of the truth."""
+        for one in (*self.truth.models.values(), *self.truth.people.values()):
+            if old in one.paid:
+                one.paid[new] = one.paid.pop(old)
+
+    def back_up(self, store: str) -> None:
+        ledger = self.folder / store / "ledger.jsonl"
+        if ledger.exists():
+            self.backups[store] = ledger.read_bytes()
+
+    def put_back(self, store: str) -> None:
+        """A store's ledger is deleted, or an old one is put back: nothing goes on there."""
+        ledger = self.folder / store / "ledger.jsonl"
+        if not ledger.exists() or self.number < 6:
+            return
+        old = self.backups.get(store)
+        if old is not None and old != ledger.read_bytes():
+            ledger.write_bytes(old)
+        else:
+            ledger.unlink()
+        self.truth.people[store].lost = True
+        assert self.tell("stats", self.folder / store, "--epsilon", ASKED)[0] == 2
+        assert self.tell("account", "--ledger", self.folder / store)[0] == 2
+
+    STEPS = (
+        "ask", "look", "train", "stop", "resume", "copy_run", "charge_again", "go_on", "stripped",
+        "plain", "evaluate", "append", "prepare_again", "copy_store", "rename", "back_up",
+        "put_back",
+    )  # fmt: skip
+
+    def play(self, steps: int) -> None:
+        for _ in range(steps):
+            store = self.store()
+            if store is None:
+                return
+            name = self.draw.choice(self.STEPS)
+            self.log.append(f"{name} {store}")
+            getattr(self, name)(store)
+            self.check()
+
+    def check(self) -> None:
+        for name, model in self.truth.models.items():
+            status, said = self.tell("account", "--ledger", self.folder / name / "ledger.jsonl")
+            assert status == 0
+            same(said, model.epsilon, self.log)
+            if model.epsilon < math.inf:
+                assert bool(said["conditions"]) == model.conditional, (name, said, self.log)
+        for name, people in self.truth.people.items():
+            if people.paid and not people.lost:
+                _, said = self.tell("account", "--ledger", self.folder / name)
+                same(said, math.fsum(people.paid.values()), self.log)
+
+
+def same(said: dict, epsilon: float, log: list[str]) -> None:
+    printed = float(said["epsilon"])
+    assert printed == epsilon or abs(printed - epsilon) <= 1e-9 * epsilon, (printed, epsilon, log)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_claim_is_what_was_paid(prepared, tmp_path, seed):
+    Life(tmp_path, prepared, seed).play(8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_two_hundred_lives(prepared, tmp_path, seed):
+    Life(tmp_path, prepared, seed).play(10)
