@@ -1,6 +1,7 @@
 """`userdp generate`: post-processing with the run's own claim, and what its operator is told."""
 
 import json
+import stat
 
 import pytest
 
@@ -34,6 +35,9 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys
     assert len(texts) == said["records"] == 5
     assert all(text.startswith("w1") for text in texts)
     assert (said["epsilon"], said["delta"]) == (before.epsilon, before.delta)
+    assert said["headline"] == claim(run).headline
+    assert not said["operator_only"]
+    assert stat.S_IMODE(out.stat().st_mode) & 0o044
     assert claim(run / "ledger.jsonl").guarantee == before
     status, _, error = generate(capsys, run, "--out", out, *options)
     assert status == 2
@@ -51,9 +55,11 @@ def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_
     status, said, _ = generate(capsys, plain, *asked, "--prompt", "w3", "--json")
     assert status == 0
     assert said["epsilon"] == "inf"
-    learned = said["operator_only"]["train"]["texts_with_a_copy"]
+    learned = said["check"]["train"]["texts_with_a_copy"]
+    assert said["operator_only"]
     _, said, _ = generate(capsys, run, *asked, "--prompt", "w3", "--json")
-    assert learned > said["operator_only"]["train"]["texts_with_a_copy"]
+    assert learned > said["check"]["train"]["texts_with_a_copy"]
+    assert said["operator_only"]
     assert "verbatim check" in (run / "operator.jsonl").read_text()
     assert "verbatim" not in (run / "ledger.jsonl").read_text()
 

@@ -20,7 +20,7 @@ _WHY = {
         "its randomness was fixed by a known seed, which anybody could repeat"
     ),
     "noise of an unknown sampler": (
-        "a ledger does not say what drew the noise, which may have been float32"
+        "a ledger does not say what drew its noise, which may have been float32"
     ),
 }
 
