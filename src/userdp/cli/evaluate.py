@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from userdp.cli.output import Answer, for_whom
 from userdp.errors import UseError
 from userdp.reporting.table import Table, table_of
+from userdp.vocabulary import require_count
 
 SplitName = Literal["held-out-users", "held-out-examples", "train"]
 
@@ -56,6 +57,7 @@ def evaluate(
         release_evaluation,
     )
 
+    require_count("--batch", batch)  # before a look is noted in the store's ledger
     splits = tuple(dict.fromkeys(Split(name) for name in split or ()))
     if epsilon is not None:
         if most_users is not None:
