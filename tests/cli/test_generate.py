@@ -64,6 +64,20 @@ def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_
     assert "verbatim" not in (run / "ledger.jsonl").read_text()
 
 
+def test_texts_of_a_run_without_a_claim_are_the_operators(store, capsys, tmp_path):  # noqa: F811
+    plain, out = tmp_path / "plain", tmp_path / "texts.jsonl"
+    options = ["--privacy", "none", "--steps", "2", "--batch-size", "4"]
+    assert train(store, plain, *options, *MODEL) == 0
+    capsys.readouterr()
+    few = ["--records", 1, "--max-tokens", 2, "--out", out]
+    status, said, _ = generate(capsys, plain, *few, "--json")
+    assert (status, said["operator_only"], said["epsilon"]) == (0, True, "inf")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    _, _, note = generate(capsys, plain, *few, "--overwrite")
+    assert "Operator-only" in note
+    assert "no ε is claimed: it was trained without privacy" in note
+
+
 def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
     prompts = ("w1", "w2 w3 w4", "w5 w6")
     one = {"max_tokens": 4, "top_p": 1e-9}  # always the likeliest token

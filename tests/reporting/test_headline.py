@@ -1,4 +1,4 @@
-"""The headline: a claim in one sentence, with all that it rests on, the same wherever it is told."""
+"""The headline: a claim in one sentence, with all that it rests on, the same wherever it is."""
 
 from __future__ import annotations
 
