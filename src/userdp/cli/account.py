@@ -149,8 +149,9 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     if claimed.subject == "run" and is_run(folder):
         require_released_weights(RunFolder(folder))
     if delta is not None and claimed.guarantee.delta == 0:
+        why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(
-            f"--delta says nothing here: all that {path} charges has delta 0",
+            f"--delta says nothing here: {why}",
             hint="leave --delta out",
         )
     if wanted and claimed.mechanism is None:
