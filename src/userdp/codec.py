@@ -115,7 +115,10 @@ def _members(hint: Any) -> Iterator[Any]:
     elif inspect.isclass(hint) and _declares_kind(hint):
         if "kind" in _tags(hint):
             yield hint
-        for one in hint.__subclasses__():
+        # A dataclass with slots is made twice, and the first one lives on until it is collected:
+        # of two classes of one name the last is the one that everybody knows.
+        known = {(one.__module__, one.__qualname__): one for one in hint.__subclasses__()}
+        for one in known.values():
             yield from _members(one)
     else:
         yield hint

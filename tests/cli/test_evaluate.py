@@ -72,9 +72,10 @@ def test_a_release_is_charged_noted_and_shareable(place, capsys):
     assert claim(place / "store").guarantee.epsilon == pytest.approx(before + 0.5)
     assert evaluate(place, "--epsilon", "0.25", "--split", "held-out-examples", "--no-base") == 0
     assert "charged" in capsys.readouterr().out
-    path = place / "run" / "releases.jsonl"
-    assert [line["epsilon"] for line in lines(path)] == [0.5, 0.25]
-    assert lines(path)[0]["model"] == result["model"]
+    path = place / "run" / "ledger.jsonl"
+    released = [line for line in lines(path) if line["kind"] == "release"]
+    assert [line["epsilon"] for line in released] == [0.5, 0.25]
+    assert released[0]["model"] == result["model"]
     assert stat.S_IMODE(path.stat().st_mode) & 0o044
     assert (place / "run" / "operator.jsonl").read_bytes() == noted
     exact = json.dumps(result)
@@ -95,13 +96,13 @@ def test_a_release_is_charged_noted_and_shareable(place, capsys):
     ],
 )
 def test_bad_use_is_one_error_and_charges_nothing(place, capsys, options, message):
-    before = (place / "store" / "ledger.jsonl").read_bytes()
+    ledgers = [place / name / "ledger.jsonl" for name in ("store", "run")]
+    before = [path.read_bytes() for path in ledgers]
     assert evaluate(place, *options) == 2
     error = capsys.readouterr().err
     assert error.count("error:") == 1
     assert message in error
-    assert (place / "store" / "ledger.jsonl").read_bytes() == before
-    assert not (place / "run" / "releases.jsonl").exists()
+    assert [path.read_bytes() for path in ledgers] == before
 
 
 def test_a_run_without_a_model_is_refused(place, capsys):

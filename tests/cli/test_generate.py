@@ -1,6 +1,7 @@
 """`userdp generate`: post-processing with the run's own claim, and what its operator is told."""
 
 import json
+import stat
 
 import pytest
 
@@ -34,6 +35,9 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys
     assert len(texts) == said["records"] == 5
     assert all(text.startswith("w1") for text in texts)
     assert (said["epsilon"], said["delta"]) == (before.epsilon, before.delta)
+    assert said["headline"] == claim(run).headline
+    assert not said["operator_only"]
+    assert stat.S_IMODE(out.stat().st_mode) & 0o044
     assert claim(run / "ledger.jsonl").guarantee == before
     status, _, error = generate(capsys, run, "--out", out, *options)
     assert status == 2
@@ -51,11 +55,27 @@ def test_the_operator_is_told_of_copies_and_nobody_else(run, store, capsys, tmp_
     status, said, _ = generate(capsys, plain, *asked, "--prompt", "w3", "--json")
     assert status == 0
     assert said["epsilon"] == "inf"
-    learned = said["operator_only"]["train"]["texts_with_a_copy"]
+    learned = said["check"]["train"]["texts_with_a_copy"]
+    assert said["operator_only"]
     _, said, _ = generate(capsys, run, *asked, "--prompt", "w3", "--json")
-    assert learned > said["operator_only"]["train"]["texts_with_a_copy"]
+    assert learned > said["check"]["train"]["texts_with_a_copy"]
+    assert said["operator_only"]
     assert "verbatim check" in (run / "operator.jsonl").read_text()
     assert "verbatim" not in (run / "ledger.jsonl").read_text()
+
+
+def test_texts_of_a_run_without_a_claim_are_the_operators(store, capsys, tmp_path):  # noqa: F811
+    plain, out = tmp_path / "plain", tmp_path / "texts.jsonl"
+    options = ["--privacy", "none", "--steps", "2", "--batch-size", "4"]
+    assert train(store, plain, *options, *MODEL) == 0
+    capsys.readouterr()
+    few = ["--records", 1, "--max-tokens", 2, "--out", out]
+    status, said, _ = generate(capsys, plain, *few, "--json")
+    assert (status, said["operator_only"], said["epsilon"]) == (0, True, "inf")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    _, _, note = generate(capsys, plain, *few, "--overwrite")
+    assert "Operator-only" in note
+    assert "no ε is claimed: it was trained without privacy" in note
 
 
 def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.plans import for_examples, for_users
+from userdp.claim import Lineage
 from userdp.clip import Clip
-from userdp.ledger import RunLedger
+from userdp.codec import encode
+from userdp.ledger import RunLedger, StoreLedger
+from userdp.ledger.run import append_release
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import Budget, Plan, StepRecord
@@ -96,6 +99,9 @@ def run_maker(tmp_path: Path) -> MakeRun:
         facts: dict[str, object] | None = None,
         config: dict[str, object] | None = None,
         noise_sampler: NoiseSampler = NoiseSampler.HOST,
+        lineage: Lineage | None = None,
+        weights: str | None = None,
+        releases: Sequence[dict[str, object]] = (),
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -103,7 +109,8 @@ def run_maker(tmp_path: Path) -> MakeRun:
         ledger = RunLedger.create(
             folder / "ledger.jsonl",
             plan=plan,
-            run_id="c0ffee",
+            run_id=f"c0ffee-{name}",
+            lineage=(lineage or Lineage()).plain,
             facts={
                 "userdp": "0.1.0",
                 "store": "feed" * 8,
@@ -117,7 +124,9 @@ def run_maker(tmp_path: Path) -> MakeRun:
             for _ in range(planned):
                 ledger.attempt(StepRecord.of_plan(plan, noise_sampler=noise_sampler))
             if planned == plan.steps:
-                ledger.finish()
+                ledger.finish({"weights": weights, "plan": plan.digest, "train": None})
+            for release in releases:
+                append_release(folder / "ledger.jsonl", release)
         ledger.close()
         train = {"model": "/home/quetzal/confidential/gpt2", "learning_rate": 0.001}
         train |= (config or {}).get("train", {})
@@ -138,18 +147,24 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     from tests.training.toy import CONFIG, toy_store
     from userdp.training.evaluate_run import evaluate_splits, held_out_splits
     from userdp.training.loop import train
+    from userdp.training.runs import constants_digest
 
     folder = tmp_path_factory.mktemp("six")
     store = toy_store(folder)
-    runs = []
-    for name, sampling in (("uls", PoissonUsers), ("els", PoissonExamples)):
-        for epsilon in (1.0, 4.0, 16.0):
-            plan = small_plan(sampling, epsilon)
-            run = folder / f"{name}-{epsilon:g}"
-            # Of ELS δ is 1/n, which the page is to say.
-            train(store, plan, CONFIG, out=run, tensorboard=False, allow_large_delta=True)
-            evaluate_splits(run, store, held_out_splits(store))
-            runs.append(run)
+    runs, ledger = [], StoreLedger(store.path)
+    plans = {
+        f"{name}-{epsilon:g}": small_plan(sampling, epsilon)
+        for name, sampling in (("uls", PoissonUsers), ("els", PoissonExamples))
+        for epsilon in (1.0, 4.0, 16.0)
+    }
+    for plan in plans.values():  # all of them fixed before any ran, so that none claims another
+        ledger.declare(constants_digest(plan, encode(CONFIG)))
+    for name, plan in plans.items():
+        run = folder / name
+        # Of ELS δ is 1/n, which the page is to say.
+        train(store, plan, CONFIG, out=run, tensorboard=False, allow_large_delta=True)
+        evaluate_splits(run, store, held_out_splits(store))
+        runs.append(run)
     return tuple(runs)
 
 

@@ -16,7 +16,7 @@ from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp.claim import claim
 from userdp.errors import UseError
 from userdp.plan import Plan
-from userdp.reporting.html import claim_sentence, render_report
+from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
 from userdp.vocabulary import Adjacency, Guarantee, round_up
@@ -62,11 +62,11 @@ class Outline(HTMLParser):
 
 
 def test_the_claim_is_recomputed_from_the_ledger_and_rounded_up(make_run: MakeRun) -> None:
-    run = make_run(attempts=2)
+    run = make_run()
     page = full_page(run)
     # Independent of the claim: the same mechanism, priced from the plan's constants, with Gaussian
     # noise; that of the run is within 1e-45 of it, which the claim adds to δ.
-    epsilon = users_plan().mechanism.with_steps(2).epsilon(1e-5).upper
+    epsilon = users_plan().mechanism.epsilon(1e-5).upper
     shown = re.search(r"\(ε ≤ ([\d.]+), δ = 1e-05\)", page)
     assert shown is not None
     assert 0 <= Decimal(shown.group(1)) - Decimal(epsilon) < Decimal("1e-4")
@@ -79,12 +79,18 @@ def test_epsilon_is_read_from_nowhere_else(make_run: MakeRun) -> None:
 
 
 def test_the_claim_says_unit_adjacency_sampler_and_accountant(make_run: MakeRun) -> None:
-    sentence = claim_sentence(read_runs([make_run()])[0])
-    for word in ("per user", "add-or-remove", "Poisson sampling of users", "accountant", "δ ="):
-        assert word in sentence
+    headline = read_runs([make_run()])[0].claim.headline
+    for word in ("per user", "add-or-remove", "δ ="):
+        assert word in headline
     page = full_page(make_run("other"))
     above = page[: page.index('id="meaning"')]
-    for word in ("user", "add-or-remove", "Poisson sampling of users", "One id, one person"):
+    for word in (
+        "user",
+        "add-or-remove",
+        "Poisson sampling of users",
+        "Accountant",
+        "One id, one person",
+    ):
         assert word.lower() in above.lower()
 
 
@@ -137,11 +143,18 @@ def test_no_epsilon_is_shown_for_runs_that_claim_none(make_run: MakeRun) -> None
         assert not re.search(r"ε ≤ (?:<strong[^>]*>)?[\d.]", page.split('id="assumptions"')[0])
 
 
-def test_an_interrupted_run_says_so(make_run: MakeRun) -> None:
+def test_an_interrupted_run_claims_its_plan_and_says_what_it_spent(make_run: MakeRun) -> None:
     page = full_page(make_run(attempts=2))
     assert "2 of 3" in page
     assert "interrupted" in page
-    assert 'id="assumption-interruption"' in page
+    hero = " ".join(page[: page.index('id="meaning"')].split())
+    claimed, spent = (re.search(words, hero) for words in (r"ε ≤ ([\d.]+)", r"cost ε = ([\d.]+)"))
+    assert claimed is not None
+    assert spent is not None
+    assert claimed.start() < spent.start()
+    assert claimed.group(1) == round_up(users_plan().guarantee().epsilon)
+    assert spent.group(1) == round_up(users_plan().guarantee(2).epsilon)
+    assert "That is no claim" in hero[spent.start() :]
 
 
 def other_adjacency(run: RunFacts) -> RunFacts:

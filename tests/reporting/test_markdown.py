@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import yaml
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_html import Outline
+from userdp.claim.lineage import Condition, ConditionKind, Lineage, Query
 from userdp.reporting import html
 from userdp.reporting.html import render_report
 from userdp.reporting.markdown import fenced, markdown, prose, visible
@@ -44,16 +44,22 @@ def hostile_run(make_run: MakeRun, number: int, text: str) -> RunFacts:
         "plan_basis": f"non-private statistics: {text}",
         "store_facts": {"owners": text, "filtered_against_private": [text]},
     }
-    folder = make_run(f"r{number}", PLAN, config=config, facts={"userdp": text})
-    folder = folder.rename(folder.with_name(f"{text} {number}".replace("/", "\N{DIVISION SLASH}")))
     release = {
-        "kind": "evaluation",
         "split": text,
         "loss_bound": 8.3,
         "epsilon": 0.5,
         "model": {"user_loss": 4.87125, "standard_error": 0.01},
     }
-    (folder / "releases.jsonl").write_text(json.dumps(release) + "\n", encoding="utf-8")
+    base = Condition(kind=ConditionKind.BASE, told=text)
+    folder = make_run(
+        f"r{number}",
+        PLAN,
+        config=config,
+        facts={"userdp": text},
+        lineage=Lineage(parts=(Query(id="q", name=text, pure_epsilon=0.5),), conditions=(base,)),
+        releases=[release],
+    )
+    folder = folder.rename(folder.with_name(f"{text} {number}".replace("/", "\N{DIVISION SLASH}")))
     return read_run(folder)
 
 

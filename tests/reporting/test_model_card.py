@@ -11,21 +11,27 @@ import yaml
 
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_invariant_9 import depends_on_operator, leaks
+from userdp.claim.lineage import Condition, ConditionKind, Lineage, Query
 from userdp.cli.app import run as userdp
 from userdp.reporting.assumptions import assumptions_of
-from userdp.reporting.html import claim_sentence
 from userdp.reporting.markdown import markdown
 from userdp.reporting.model_card import render_model_card
 from userdp.reporting.run_facts import read_run
 
 RELEASE = {
-    "kind": "evaluation",
     "split": "held-out-users",
     "loss_bound": 8.3,
     "epsilon": 0.5,
     "base": {"user_loss": 5.9, "standard_error": 0.01},
     "model": {"user_loss": 4.87125, "standard_error": 0.01},
 }
+
+
+def inherited(name: str) -> Lineage:
+    """Two earlier answers and a condition, named by ``name``."""
+    queries = (Query(id=str(n), name=name, pure_epsilon=0.5) for n in range(2))
+    base = Condition(kind=ConditionKind.BASE, told=name)
+    return Lineage(parts=tuple(queries), conditions=(base,))
 
 
 def card(run: Path) -> str:
@@ -39,8 +45,8 @@ def head(text: str) -> dict:
 
 
 def test_the_front_matter_is_what_the_hub_expects(make_run: MakeRun) -> None:
-    run = make_run("a: 'b'", config={"train": {"model": "openai-community/gpt2"}})
-    (run / "releases.jsonl").write_text(json.dumps(RELEASE) + "\n", encoding="utf-8")
+    train = {"model": "openai-community/gpt2"}
+    run = make_run("a: 'b'", config={"train": train}, releases=[RELEASE])
     found = head(card(run))
     assert found["library_name"] == "transformers"
     assert {"differential-privacy", "user-level-privacy"} <= set(found["tags"])
@@ -56,7 +62,7 @@ def test_the_front_matter_is_what_the_hub_expects(make_run: MakeRun) -> None:
 def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
     run = make_run("els", examples_plan())
     facts, text = read_run(run), card(run)
-    assert markdown(claim_sentence(facts)) in text
+    assert markdown(facts.claim.headline) in text
     for assumption in assumptions_of([facts]):
         assert assumption.title in text
     for heading in ("Privacy", "Training", "Evaluation", "Uses and limits", "Model details"):
@@ -69,8 +75,7 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
 
 def test_tables_are_tables(make_run: MakeRun) -> None:
     """Each row of a table has as many cells as its head, whatever the run is called."""
-    run = make_run("a|b <i>", examples_plan())
-    (run / "releases.jsonl").write_text(json.dumps(RELEASE) + "\n", encoding="utf-8")
+    run = make_run("a|b <i>", examples_plan(), releases=[RELEASE], lineage=inherited("a|b <i>"))
     for table in re.findall(r"(?:^\|.*\n)+", card(run), re.M):
         cells = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
         assert len(cells) == 1, table

@@ -9,7 +9,7 @@ from userdp.clip import AdaptiveClipping
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.noise.gaussian import FLOATING_POINT_ASSUMPTION, NoiseSampler
 from userdp.reporting.assumptions import Grade, assumptions_of
-from userdp.reporting.html import render_report, why_no_claim
+from userdp.reporting.html import render_report
 from userdp.reporting.run_facts import read_run
 
 HOST, DEVICE = "on a CPU by NumPy", "on an accelerator by a Box-Muller transform"
@@ -60,7 +60,7 @@ def test_a_run_whose_ledger_does_not_say_claims_nothing_and_says_why(make_run):
     append_entries(folder / "ledger.jsonl", lambda _: entries)
     run = read_run(folder)
     assert not run.private
-    assert "does not say what drew its noise" in why_no_claim(run)
+    assert "does not say what drew its noise" in run.claim.headline
     assert "does not say what drew its noise" in words_of(folder)[0].statement
 
 

@@ -230,20 +230,18 @@ def test_the_choice_of_delta_is_judged(
     assert delta_facts(read_run(make_run("plain", private=False))) is None
 
 
-def test_released_losses_are_public_and_a_damaged_file_is_refused(make_run: MakeRun) -> None:
-    run = make_run()
+def test_released_losses_are_public_and_a_damaged_one_is_refused(make_run: MakeRun) -> None:
     line = {
-        "kind": "evaluation", "split": "held-out-users", "loss_bound": 8.3, "epsilon": 0.5,
+        "split": "held-out-users", "loss_bound": 8.3, "epsilon": 0.5,
         "base": {"user_loss": 5.25, "standard_error": 0.125},
         "model": {"user_loss": 4.75, "standard_error": 0.125},
     }  # fmt: skip
-    (run / "releases.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    run = make_run(releases=[line])
     page = render_report(read_runs([run]))
     assert "4.7500" in page
     assert "± 0.1250" in page
-    (run / "releases.jsonl").write_text("nonsense\n", encoding="utf-8")
-    with pytest.raises(UseError, match="line 1"):
-        read_releases(run)
+    with pytest.raises(UseError, match="a release that is none"):
+        read_releases(make_run("damaged", releases=[{"split": "held-out-users"}]))
 
 
 def test_what_the_plan_was_chosen_from_is_said(make_run: MakeRun) -> None:

@@ -71,7 +71,9 @@ def test_the_command_runs_and_repeats_plan_and_settings(
         ours, theirs = ((tmp_path / run / name).read_bytes() for run in ("a", "b"))
         assert ours == theirs
     first, second = (read_run(tmp_path / run) for run in ("a", "b"))
-    assert first.guarantee == second.guarantee
+    # The same price again; the second run, which began after the first, claims both.
+    assert first.claim.parts[-1].guarantee() == second.claim.parts[-1].guarantee()
+    assert second.guarantee.epsilon == 2 * first.guarantee.epsilon
     assert train_config(RunFolder(tmp_path / "b").read_train()) == config
     assert Plan.load(tmp_path / "b" / "plan.json") == plan
 

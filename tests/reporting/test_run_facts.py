@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan, write_operator
+from userdp.claim import Condition, Lineage
+from userdp.claim.lineage import ConditionKind
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.reporting.assumptions import Grade, assumptions_of
@@ -16,11 +18,13 @@ from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import read_run, read_runs
 
 
-def test_the_guarantee_counts_the_attempts(make_run: MakeRun) -> None:
+def test_the_guarantee_is_of_the_whole_plan(make_run: MakeRun) -> None:
     whole, part = read_run(make_run("whole")), read_run(make_run("part", attempts=1))
     assert whole.finished
     assert not part.finished
-    assert part.guarantee.epsilon < whole.guarantee.epsilon == users_plan().guarantee().epsilon
+    assert part.guarantee == whole.guarantee == users_plan().guarantee()
+    assert part.claim.so_far is not None
+    assert part.claim.so_far.epsilon < part.guarantee.epsilon
 
 
 def test_known_seeds_void_the_claim(make_run: MakeRun) -> None:
@@ -109,6 +113,18 @@ def test_assumptions_are_graded_and_fit_the_runs(make_run: MakeRun) -> None:
     assert set(grades) == set(Grade)
     keys = {assumption.key for assumption in alone}
     assert {"constants", "identity", "secret-sampling", "tuning", "base-model", "released"} <= keys
-    assert not {"cap", "several-runs", "interruption"} & keys
+    assert not {"cap", "several-runs", *ConditionKind} & keys
     several = assumptions_of(read_runs([make_run("b"), make_run("c", examples_plan(), attempts=1)]))
-    assert {"cap", "several-runs", "interruption"} <= {found.key for found in several}
+    assert {"cap", "several-runs"} <= {found.key for found in several}
+
+
+@pytest.mark.parametrize("kind", list(ConditionKind))
+def test_each_condition_is_a_critical_assumption_once(make_run: MakeRun, kind) -> None:
+    told = [Condition(kind=kind, told=name) for name in ("one", "two")]
+    runs = read_runs([make_run(name, lineage=Lineage(conditions=tuple(told))) for name in "ab"])
+    (found,) = [one for one in assumptions_of(runs) if one.key == kind]
+    assert found.grade is Grade.CRITICAL
+    for condition in told:
+        assert condition.in_words.lower() in found.statement.lower()
+    unprotected = make_run("plain", private=False, lineage=Lineage(conditions=tuple(told)))
+    assert kind not in {one.key for one in assumptions_of([read_run(unprotected)])}

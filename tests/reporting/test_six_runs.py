@@ -91,8 +91,8 @@ def test_the_epsilon_of_users_with_fewer_examples_is_that_of_a_smaller_cap(
         assert [float(epsilon) for epsilon in wanted] == sorted(map(float, wanted))
 
 
-def test_delta_stands_beside_the_declared_population(six_runs: Runs, page: str) -> None:
-    table = rows_of(page, "δ beside the declared population")
+def test_delta_stands_beside_the_population(six_runs: Runs, page: str) -> None:
+    table = rows_of(page, "δ beside the population")
     uls, els = table["uls-4"], table["els-4"]
     assert uls[:2] == ["0.001", "200 users"]
     assert [float(uls[2]), float(uls[3])] == pytest.approx([1 / 200, 200**-1.1], rel=0.05)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
+from userdp.claim.headline import headline
 from userdp.claim.lineage import (
     Choice,
     Condition,
@@ -86,6 +87,11 @@ class Claim:
         return self.parts[0].in_words if self.parts else "nothing was charged"
 
     @property
+    def headline(self) -> str:
+        """The claim in words, with all that it rests on."""
+        return headline(self)
+
+    @property
     def standing(self) -> str:
         """`BOUND`, or `SPENT` where prices were chosen after earlier ones were seen."""
         return BOUND if self.lineage.fixed else SPENT
@@ -108,6 +114,7 @@ class Claim:
         return {
             **asdict(self.guarantee),
             "subject": self.subject,
+            "headline": self.headline,
             "steps": self.steps,
             "complete": self.complete,
             "composition": self.composition,

@@ -93,22 +93,32 @@ def description_of(folder: Path) -> Described | None:
     Raises:
         UseError: what is said is damaged.
     """
-    told = []
-    if (folder / LINEAGE).exists():
-        told.append(_described(files.read_json(folder / LINEAGE, what="a lineage"), folder))
-    for path in _files(folder, required=False):
-        text = _header(path)[0].get("__metadata__", {}).get(_KEY)
-        if text is not None:
-            try:
-                told.append(_described(json.loads(text), path))
-            except ValueError as error:
-                raise UseError(f"the metadata of {path} is damaged: {error}") from error
+    told = [described for _, described in descriptions_of(folder) if described is not None]
     if not told:
         return None
     lineage = Lineage()
     for one in told:
         lineage = one.lineage + lineage if one.lineage != lineage else lineage
     return Described(lineage=lineage, weights=told[0].weights)
+
+
+def descriptions_of(folder: Path) -> list[tuple[Path, Described | None]]:
+    """What ``userdp.json`` and the metadata of each file of weights say; None of what is silent.
+
+    Raises:
+        UseError: what is said is damaged.
+    """
+    beside = folder / LINEAGE
+    told: list[tuple[Path, Described | None]] = [(beside, None)]
+    if beside.exists():
+        told = [(beside, _described(files.read_json(beside, what="a lineage"), beside))]
+    for path in _files(folder, required=False):
+        text = _header(path)[0].get("__metadata__", {}).get(_KEY)
+        try:
+            told.append((path, None if text is None else _described(json.loads(text), path)))
+        except ValueError as error:
+            raise UseError(f"the metadata of {path} is damaged: {error}") from error
+    return told
 
 
 def lineage_of_base(name: str, weights: str | None, released: Iterable[tuple[str, Any]]) -> Lineage:

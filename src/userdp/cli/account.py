@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from userdp.cli.claims import claim_parts
 from userdp.cli.mechanism_options import (
     AccountantName,
     Described,
@@ -23,6 +25,7 @@ from userdp.sampling import Sampling
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
+    from userdp.accounting.bracket import Bracket
     from userdp.claim import Claim
 
 
@@ -69,6 +72,7 @@ def account(
             f"--curve and --by-examples are computed by contour, not by --accountant {accountant}",
             hint="leave --accountant out, or ask for them by themselves",
         )
+    claimed: Claim | None = None
     if epsilon is not None:
         if delta is not None or ledger or by_examples or curve or accountant or allow_large_delta:
             raise UseError("--epsilon goes with a mechanism, its noise and --proof only")
@@ -85,7 +89,7 @@ def account(
         )
         result, priced, population = claimed.to_dict(), claimed.mechanism, None
         if claimed.plan is not None:
-            described = Described(sampling=claimed.plan.sampling, steps=claimed.steps)
+            described = Described(sampling=claimed.plan.sampling, steps=claimed.plan.steps)
             population = claimed.plan.population
         # The ledger's own δ was judged when its run began: of that there is only a warning.
         allow_large_delta = allow_large_delta or delta is None
@@ -115,6 +119,9 @@ def account(
             **{key: value for key, value in result.items() if key not in ("epsilon", "delta")},
             "accountant": bracket.accountant,
         }
+        if claimed is not None:
+            claimed = _by_another(claimed, bracket)
+            result["headline"] = claimed.headline
         if bracket.note:
             result["note"] = bracket.note
     if by_examples:
@@ -123,7 +130,7 @@ def account(
         result["curve"] = _curve(priced)
     if proof:
         result["proof"] = _proof_of_epsilon(priced, result)
-    return priced_answer(result)
+    return priced_answer(result, claimed)
 
 
 def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
@@ -133,11 +140,18 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     drawn, or that another accountant could price.
     """
     from userdp.claim import claim
+    from userdp.claim.verify import is_run, require_released_weights
+    from userdp.ledger import RunFolder
+    from userdp.ledger.folder import LEDGER
 
+    folder = path.parent if path.name == LEDGER else path
     claimed = claim(path, delta=delta)
+    if claimed.subject == "run" and is_run(folder):
+        require_released_weights(RunFolder(folder))
     if delta is not None and claimed.guarantee.delta == 0:
+        why = f"all that {path} charges has delta 0" if claimed.finite else claimed.headline
         raise UseError(
-            f"--delta says nothing here: all that {path} charges has delta 0",
+            f"--delta says nothing here: {why}",
             hint="leave --delta out",
         )
     if wanted and claimed.mechanism is None:
@@ -148,6 +162,14 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
             hint="leave them out, or name the ledger of a single private run",
         )
     return claimed
+
+
+def _by_another(claimed: Claim, bracket: Bracket) -> Claim:
+    """A claim of one mechanism, bounded by another accountant."""
+    guarantee = replace(
+        claimed.guarantee, epsilon=bracket.upper, accountant=str(bracket.accountant)
+    )
+    return replace(claimed, guarantee=guarantee)
 
 
 def _by_examples(mechanism: Any, sampling: Sampling, delta: float) -> dict[str, float]:
@@ -201,17 +223,30 @@ def _delta_at(mechanism: Any, epsilon: float, *, proof: bool) -> dict[str, Any]:
     }
 
 
-def priced_answer(result: dict[str, Any]) -> Answer:
-    """What `account` and `calibrate` print: names and values, then lists as tables of their own."""
-    return Answer(values=result, parts=_parts(result))
+def priced_answer(result: dict[str, Any], claimed: Claim | None = None) -> Answer:
+    """What `account` and `calibrate` print: names and values, then lists as tables of their own.
+
+    Args:
+        result: what is printed under ``--json``.
+        claimed: of a ledger: it is told in words too.
+    """
+    return Answer(values=result, parts=_parts(result, claimed))
 
 
-def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
-    single = {key: value for key, value in result.items() if not isinstance(value, dict)}
+def _parts(result: dict[str, Any], claimed: Claim | None) -> Iterator[Table | str]:
+    told_apart = ("headline", "standing", "epsilon_so_far")
+    single = {
+        key: value
+        for key, value in result.items()
+        if not isinstance(value, dict | list) and key not in told_apart
+    }
     yield Table(
         rows=[(key.replace("_", " "), _shown(key, value)) for key, value in single.items()],
         strong=[list(single).index("epsilon")],
     )
+    if claimed is not None:
+        yield ""
+        yield from claim_parts(claimed)
     if "proof" in result:
         yield ""
         yield _proof(result["proof"])

@@ -24,7 +24,10 @@ _COMMANDS = {
         "Remove from a public corpus what overlaps with private records (operator-only).",
         "public.jsonl.gz mail.jsonl.gz --out clean.jsonl.gz",
     ),
-    "verify": ("Check every byte of a store against its checksums.", "store"),
+    "verify": (
+        "Check a store, a run or a model against what was written, and recompute its claim.",
+        "run",
+    ),
     "stats": ("Count a store's users and examples (operator-only).", "store"),
     "account": (
         "Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from userdp.cli.output import Answer
+from userdp.cli.output import Answer, for_whom
 from userdp.cli.progress import StepBar
 from userdp.errors import UseError
 from userdp.reporting.curves import Plot, Series, save_plots
@@ -109,7 +109,9 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
                 if result["passed"]
                 else f"The claim is CONTRADICTED by: {flagged}."
             )
-    yield "Operator-only: exact results on people's text, not differentially private."
+    yield for_whom(
+        operator_only=True, why="exact results on people's text, which no epsilon covers"
+    )
 
 
 def _false_alarm(result: dict[str, Any], again: dict[str, Any]) -> str:

@@ -56,14 +56,19 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     _make_place(out, names, overwrite=overwrite)
     stages = _Stages(["prepare", *("train" for _ in names), *("evaluate" for _ in names), "report"])
     from userdp.cli.report import build_report
+    from userdp.codec import encode
     from userdp.data.splits import Split
-    from userdp.ledger import RunFolder
+    from userdp.ledger import RunFolder, StoreLedger
     from userdp.training.evaluate_run import evaluate_splits
     from userdp.training.loop import train
+    from userdp.training.runs import constants_digest
 
     with stages.next("prepare", "docstrings of installed packages to a user store") as bar:
         store = _prepare(recipe, out / "store", bar)
     config = replace(recipe.config, model=_base_model(recipe))
+    ledger = StoreLedger(store.path)
+    for _, plan in recipe.plans:  # both were fixed before either ran: neither claims the other
+        ledger.declare(constants_digest(plan, encode(config)))
     for name, plan in recipe.plans:
         words = f"{plan.algorithm} from the bundled base model, {plan.steps} steps"
         with stages.next("train", words) as bar:
@@ -198,10 +203,9 @@ def closing(result: dict[str, Any]) -> Iterator[Table | str]:
     )
     yield "before, after: held-out users' loss in nats per token. One user is one module.\n"
     together = result["together"]
-    yield (
-        f"Together:   ε ≤ {round_up(together['epsilon'], 6)} at δ = {delta_up(together['delta'])}, "
-        "for whoever sees both models"
-    )
+    for run in result["runs"]:
+        yield f"{run['algorithm'] + ':':<12}{run['headline']}"
+    yield f"Together:   for whoever sees both models {together['headline']}"
     yield f"Report:     {result['report']}"
     yield f"To hand on: {result['public_report']}"
     for run in result["runs"]:

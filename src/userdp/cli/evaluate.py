@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from userdp.cli.output import Answer
+from userdp.cli.output import Answer, for_whom
 from userdp.errors import UseError
 from userdp.reporting.table import Table, table_of
+from userdp.vocabulary import require_count
 
 SplitName = Literal["held-out-users", "held-out-examples", "train"]
 
@@ -33,7 +34,7 @@ def evaluate(
     By split, per token and per user, next to the model that the run began from. Without --epsilon
     the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, which
     is for the operator only. With it, each model's mean loss per user is released, after it was
-    charged in the store's privacy ledger; it stands in RUN/releases.jsonl and may be published.
+    charged in the store's privacy ledger; it stands in the run's ledger and may be published.
 
     Args:
         run: the folder of a finished run.
@@ -56,6 +57,7 @@ def evaluate(
         release_evaluation,
     )
 
+    require_count("--batch", batch)  # before a look is noted in the store's ledger
     splits = tuple(dict.fromkeys(Split(name) for name in split or ()))
     if epsilon is not None:
         if most_users is not None:
@@ -102,7 +104,8 @@ def _exact(splits: list[dict[str, Any]]) -> Iterator[Table | str]:
 
     quantiles, shown = list(splits[0]["model"]["user_quantiles"]), MEASURES.items()
     measured = [(part["split"], of, part[of]) for part in splits for of in _MODELS if of in part]
-    yield "Operator-only: exact numbers about people's text.\n"
+    words = "exact numbers about people's text, which no epsilon covers"
+    yield f"{for_whom(operator_only=True, why=words)}\n"
     yield table_of(
         measured,
         {
@@ -139,4 +142,8 @@ def _released(released: dict[str, Any]) -> Iterator[Table | str]:
         f"({released['epsilon']:g}, 0)-DP per user, add-or-remove, beyond the run's own epsilon; "
         f"charged in the store's privacy ledger. A loss over {released['loss_bound']:.4g} counts "
         "as that."
+    )
+    yield for_whom(
+        operator_only=False,
+        why="released under DP, at this price together with the run's own claim",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from userdp.cli.claims import claim_parts
 from userdp.cli.output import Answer, print_warning, stderr
 from userdp.cli.prepare_options import source_options
 from userdp.data.sources import InputOptions
@@ -243,8 +243,7 @@ def _parts(plan: FederationPlan, result: dict[str, Any]) -> Iterator[str]:
             "(docs/federated.md)."
         )
         return
-    if math.isfinite(result["claim"]["epsilon"]):
-        yield f"Claim: {plan.guarantee()}."
+    yield f"Claim: {result['claim']['headline']}."
     exact = dict(result["operator_only"])
     for name, why in (
         ("items_unreadable", "hold a class that the model does not have, and add nothing"),
@@ -263,7 +262,8 @@ def _claim(folder: Path) -> Answer:
     return Answer(
         values={"federation": str(folder), "claim": told.to_dict()},
         parts=[
-            f"{told.guarantee}: {told.subject_steps} planned local steps of the silos that may "
-            f"hold a subject, {'all' if told.complete else 'not all'} of which ran",
+            *claim_parts(told.claim),
+            f"{told.subject_steps} planned local steps of the silos that may hold a subject are in "
+            f"it, {'all' if told.complete else 'not all'} of which ran.",
         ],
     )

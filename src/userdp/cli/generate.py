@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json as json_library
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.claim.lineage import Lineage
-from userdp.cli.output import Answer, print_note
+from userdp.cli.output import Answer, for_whom, print_note
 from userdp.cli.progress import StepBar
 from userdp.codec import digest
 from userdp.data.sources.jsonl import GENERATED
 from userdp.errors import UseError
-from userdp.files import require_place, write_file, write_json
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_place, write_file, write_json
 from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator
-from userdp.vocabulary import delta_up, round_up
+
+if TYPE_CHECKING:
+    from userdp.claim import Claim, Lineage
 
 
 def generate(
@@ -35,7 +35,8 @@ def generate(
     """Sample text from a run's model: post-processing, so the run's own epsilon covers it.
 
     With --out it becomes a synthetic data set in JSON Lines, a `text` per line, which userdp
-    prepare reads as any other. Nothing more is charged, however much is sampled.
+    prepare reads as any other. Nothing more is charged, however much is sampled. Of a run that
+    claims nothing, and with --check, the texts are for the operator only.
 
     Args:
         run: the folder of a finished run.
@@ -48,12 +49,15 @@ def generate(
         overwrite: replace the file at --out.
     """
     from userdp.claim import claim
+    from userdp.claim.verify import require_released_weights
+    from userdp.ledger import RunFolder, StoreLedger
 
     if out is not None:
         require_place(out, name="synthetic.jsonl")
         if out.exists() and not overwrite:
             raise UseError(f"{out} exists", hint="give --overwrite to replace it")
     claimed = claim(run)
+    require_released_weights(RunFolder(run))
     from userdp.data.store import UserStore
 
     store = None if check is None else UserStore.open(check)
@@ -65,8 +69,9 @@ def generate(
             texts.append(text)
             bar.at(len(texts))
     result: dict[str, Any] = {
-        **asdict(claimed.guarantee),
+        **claimed.to_dict(),
         "run": str(run),
+        "operator_only": not claimed.finite or check is not None,
         "records": len(texts),
         "ended": sum(text.ended for text in texts),
         "out": None if out is None else str(out),
@@ -74,25 +79,25 @@ def generate(
     if out is None:
         result["texts"] = [text.prompt + text.text for text in texts]
     else:
-        _write(out, texts, claimed.lineage)
+        mode = OPERATOR_FILE if result["operator_only"] else SHAREABLE_FILE
+        _write(out, texts, claimed.lineage, mode=mode)
     if store is not None:
-        from userdp.ledger import RunFolder, StoreLedger
-
         StoreLedger(store.path).look("generate --check")
         checked = _check(store, texts, check_tokens)
         RunFolder(run).log({"kind": "verbatim check", **checked})
-        result["operator_only"] = checked
-    return Answer(values=result, parts=_parts(result))
+        result["check"] = checked
+    return Answer(values=result, parts=_parts(result, claimed))
 
 
-def _write(out: Path, texts: list[GeneratedText], lineage: Lineage) -> None:
+def _write(out: Path, texts: list[GeneratedText], lineage: Lineage, *, mode: int) -> None:
     """The texts, each with a word of the model that wrote it, and what that descends from."""
     model = {GENERATED: f"userdp {digest(lineage)[:16]}"}
     lines = (
         json_library.dumps({"text": text.prompt + text.text, **model}) + "\n" for text in texts
     )
-    write_json(out.with_name(f"{out.name}.provenance.json"), {"lineage": lineage.plain})
-    write_file(out, "".join(lines).encode())
+    provenance = out.with_name(f"{out.name}.provenance.json")
+    write_json(provenance, {"lineage": lineage.plain}, mode=mode)
+    write_file(out, "".join(lines).encode(), mode=mode)
 
 
 def _check(store: Any, texts: list[GeneratedText], least: int) -> dict[str, Any]:
@@ -118,14 +123,15 @@ def _check(store: Any, texts: list[GeneratedText], least: int) -> dict[str, Any]
     return result
 
 
-def _parts(result: dict[str, Any]) -> Iterator[str]:
+def _parts(result: dict[str, Any], claimed: Claim) -> Iterator[str]:
     """The texts on stdout, what is to be known of them on stderr."""
     for text in result.get("texts", ()):
         yield text
         yield "─" * 40
     where = f" in {result['out']}" if result["out"] else ""
-    print_note(f"{result['records']} texts{where}. {_claim(result)}")
-    checked = result.get("operator_only", {})
+    print_note(f"{result['records']} texts{where}. {_claim(claimed)}")
+    print_note(for_whom(operator_only=result["operator_only"], why=_why(result, claimed)))
+    checked = result.get("check", {})
     for name in ("train", "held-out-users"):
         if name in checked:
             part = checked[name]
@@ -136,12 +142,22 @@ def _parts(result: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _claim(result: dict[str, Any]) -> str:
-    epsilon = float(result["epsilon"])
-    if epsilon == float("inf"):
-        return "No epsilon is claimed for this run, so none for its texts: they may repeat people."
+def _claim(claimed: Claim) -> str:
+    if not claimed.finite:
+        return f"For this run {claimed.headline}; so none is claimed for its texts."
     return (
-        f"Post-processing of the run: together with it ({round_up(epsilon)}, "
-        f"{delta_up(result['delta'])})-DP per {result['unit']}, {result['adjacency']}; "
-        "nothing more was charged."
+        "Sampling is post-processing, so that the run's own claim covers the texts, and nothing "
+        f"more was charged: {claimed.headline}."
     )
+
+
+def _why(result: dict[str, Any], claimed: Claim) -> str:
+    """Why the texts are for whom they are for."""
+    if not claimed.finite:
+        return "the texts may repeat what people wrote, and no epsilon covers that"
+    if result["operator_only"]:
+        return (
+            "which of these texts hold copies is an exact fact about people's text, and so is any "
+            "choice among them; sample others without --check to hand on"
+        )
+    return "the run's claim covers the texts"

@@ -47,6 +47,17 @@ def show(answer: Answer, *, json: bool, console: Console = stdout) -> int:
     return answer.status
 
 
+def for_whom(*, operator_only: bool, why: str) -> str:
+    """For whose eyes a command's output is, in one sentence.
+
+    Args:
+        operator_only: what was read is covered by no ε.
+        why: what the output is, in words that follow a colon.
+    """
+    whom = "Operator-only" if operator_only else "May be handed on"
+    return f"{whom}: {why}."
+
+
 def _drawn(table: Table) -> Drawn:
     """A table for the terminal: numbers on the right, what matters most in bold."""
     result = Drawn(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.cli.output import Answer
+from userdp.cli.output import Answer, for_whom
 from userdp.cli.progress import StepBar
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
@@ -87,8 +87,9 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         f"{result['users']:,} held-out users, {result['adapted']}, {result['epochs']} epochs; left "
         f"out: {result['users_without_two_examples']:,} users with a single example, "
         f"{result['examples_over_the_cap']:,} examples over the cap. The learning rates are "
-        "compared on the very halves that are measured. Operator-only, not differentially private."
+        "compared on the very halves that are measured."
     )
+    yield for_whom(operator_only=True, why="exact losses on people's text, which no epsilon covers")
 
 
 def _draw(result: dict[str, Any], path: Path) -> None:

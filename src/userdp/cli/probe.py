@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from userdp.cli.output import Answer, print_warning
+from userdp.cli.output import Answer, for_whom, print_warning
 from userdp.cli.progress import StepBar
 from userdp.codec import encode
 from userdp.files import require_place
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 _MEANING = {
     "public": "measured on people whom you declare public: planning with it costs nothing.",
-    "held-out-users": (
-        "measured exactly on held-out users: operator-only, and no claim covers these users."
-    ),
+    "held-out-users": "measured exactly on held-out users, whom no claim covers.",
     "dp-release": (
         "released under DP: charged in the store's ledger, where userdp plan finds the price."
     ),
@@ -28,6 +26,10 @@ _MEANING = {
         "claim, and the report says so."
     ),
 }
+
+
+_EXACT = ("held-out-users", "non-private")
+"""Sources whose norms are exact numbers of people's text."""
 
 
 def probe(
@@ -99,7 +101,7 @@ def probe(
         values={
             **encode(norms),
             "out": str(out),
-            "operator_only": source not in ("public", "dp-release"),
+            "operator_only": norms.source in _EXACT,
         },
         parts=_parts(norms, out),
     )
@@ -117,4 +119,11 @@ def _parts(norms: GradientNorms, out: Path) -> Iterator[Table | str]:
         ],
     )
     yield f"{norms.statistic} over {norms.users} users, {_MEANING[str(norms.source)]}"
+    exact = norms.source in _EXACT
+    yield for_whom(
+        operator_only=exact,
+        why="exact numbers of people's text, which no epsilon covers"
+        if exact
+        else "nothing in it is an exact number of private text",
+    )
     yield f"Written to {out}"

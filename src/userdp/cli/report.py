@@ -45,7 +45,7 @@ def build_report(
 ) -> dict[str, Any]:
     """Write the page, the card or both, and return what the command prints."""
     from userdp.reporting.comparison import compare
-    from userdp.reporting.html import claim_sentence, render_report
+    from userdp.reporting.html import render_report
     from userdp.reporting.meaning import FALSE_ALARMS, meaning_of_claim
     from userdp.reporting.model_card import render_model_card
     from userdp.reporting.operator_facts import read_operator
@@ -85,7 +85,6 @@ def build_report(
             {
                 "run": run.name,
                 **run.claim.to_dict(),
-                "claim": claim_sentence(run),
                 "meaning": meaning and {**asdict(meaning), "false_alarms": FALSE_ALARMS},
             }
             for run, meaning in zip(facts, meanings, strict=True)
@@ -106,6 +105,8 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         },
         key="epsilon",
     )
+    for run in result["runs"]:
+        yield f"{run['run']}: {run['headline']}."
     for warning in result["warnings"]:
         yield f"careful: {warning}"
     if result["model_card"] is not None:

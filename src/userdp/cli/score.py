@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from userdp.cli.output import Answer
+from userdp.cli.output import Answer, for_whom
 from userdp.cli.progress import StepBar
 
 
@@ -55,6 +55,9 @@ def _parts(result: dict[str, Any]) -> Iterator[str]:
         f"{result['examples']:,} examples scored in {result['scores']}"
         + (f", {result['unscored']:,} of them without a number" if result["unscored"] else "")
         + (f"; perplexity {quantiles['0.5']:.1f} in the median" if quantiles else "")
-        + ". Operator-only. Use them: userdp train STORE --selection highest-perplexity "
+        + ". Use them: userdp train STORE --selection highest-perplexity "
         f"--scores {result['scores']}"
+    )
+    yield for_whom(
+        operator_only=True, why="exact functions of people's text, which no epsilon covers"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from userdp.cli.output import Answer
+from userdp.cli.output import Answer, for_whom
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.reporting.curves import Plot, Series, save_plots
@@ -86,6 +86,7 @@ def _released(store: Path, *, epsilon: float, ask: list[str] | None, most_exampl
         parts=[
             *(f"{answer.value:>14,}  {answer.name}" for answer in answers),
             f"({epsilon:g}, 0)-DP per user, add-or-remove, written in the store's privacy ledger",
+            for_whom(operator_only=False, why="released under DP, at this price"),
         ],
     )
 
@@ -94,7 +95,8 @@ def _exact(statistics: StoreStatistics) -> Iterator[Table | str]:
     from userdp.data.near_ids import near_hint
     from userdp.data.statistics import QUANTILES
 
-    yield "Operator-only: exact counts, not differentially private.\n"
+    words = "exact counts of people and of their text, which no epsilon covers"
+    yield f"{for_whom(operator_only=True, why=words)}\n"
     yield (
         f"{statistics.records_read:,} records read, {statistics.records_stored:,} stored; "
         f"{statistics.users:,} users, {statistics.examples:,} examples of at most "

@@ -206,6 +206,8 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         ]
     rows.append(("the store's epsilon", claimed(float(result["store_epsilon"]))))
     yield Table(rows=rows, strong=[n for n, row in enumerate(rows) if row[0] == "epsilon"])
+    if result["winner"] is not None:
+        yield f"\nClaim: {result['headline']}."
     if result["tuning"] == "private-selection":
         yield (
             "\nOnly winner/ may be handed on: the other trials, their number, and how long all of "

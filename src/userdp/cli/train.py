@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from userdp.cli.claims import claim_parts
 from userdp.cli.output import Answer, print_warning
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.cli.progress import StepBar
@@ -19,6 +19,7 @@ from userdp.training.config import PlainPlan, TrainConfig, train_config
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
+    from userdp.claim import Claim
     from userdp.plan import Plan
 
 
@@ -111,8 +112,11 @@ def train(
         )
     if world.rank != 0:
         return None
-    result = _described(out, chosen, seconds=done.seconds)
-    return Answer(values=result, parts=_parts(result))
+    from userdp.claim import claim
+
+    claimed = claim(out)
+    result = _described(out, chosen, claimed, seconds=done.seconds)
+    return Answer(values=result, parts=_parts(result, claimed))
 
 
 def _declare(store: Path, plan: Plan | PlainPlan, config: TrainConfig) -> Answer:
@@ -141,14 +145,13 @@ def warn_of_delta(plan: Plan, path: Path | None, *, allow_large_delta: bool) -> 
     print_warning(plan_with_small_delta(plan, users=users, allow_large_delta=allow_large_delta))
 
 
-def _described(out: Path, plan: Plan | PlainPlan, *, seconds: float) -> dict[str, Any]:
+def _described(
+    out: Path, plan: Plan | PlainPlan, claimed: Claim, *, seconds: float
+) -> dict[str, Any]:
     """The claim of a finished run, recomputed from its ledger, and where its parts lie."""
-    from userdp.claim import claim
-
-    claimed = claim(out)
     plain = isinstance(plan, PlainPlan)
     return {
-        **asdict(claimed.guarantee),
+        **claimed.to_dict(),
         "algorithm": None if isinstance(plan, PlainPlan) else plan.algorithm,
         "steps": plan.steps if plain else claimed.steps,
         "seconds": round(seconds, 2),
@@ -204,7 +207,7 @@ def _choose_config(config: TrainConfig | None, out: Path, *, resume: bool) -> Tr
     return train_config(RunFolder(out).read_train())
 
 
-def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
+def _parts(result: dict[str, Any], claimed: Claim) -> Iterator[Table | str]:
     epsilon = float(result["epsilon"])
     names = ("unit", "adjacency", "sampling", "accountant", "algorithm", "steps")
     yield Table(
@@ -218,3 +221,4 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         ],
         strong=[0],
     )
+    yield from claim_parts(claimed)

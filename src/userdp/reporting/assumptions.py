@@ -64,11 +64,10 @@ def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
         ),
         "filtered-against-private": bool(against),
         "several-runs": len(runs) > 1,
-        "interruption": any(run.plan is not None and not run.claim.complete for run in runs),
     }
     rests += [_assumption(key, against) for key, so in holds.items() if so]
     rests += [_assumption("owners", one) for one in sorted({r.owners for r in runs if r.owners})]
-    rests += [_assumption("plan-basis", basis) for basis in _uncovered_bases(runs)]
+    rests += _conditions(runs)
     order = list(Grade)
     return tuple(sorted(rests, key=lambda assumption: order.index(assumption.grade)))
 
@@ -114,7 +113,14 @@ def _noise(runs: Sequence[RunFacts]) -> list[Assumption]:
     ]
 
 
-def _uncovered_bases(runs: Sequence[RunFacts]) -> list[str]:
-    """What plans were chosen from that no claim here covers, each once."""
-    bases = {run.basis or "" for run in runs}
-    return sorted(b for b in bases if b.startswith(("non-private", "statistics of held-out")))
+def _conditions(runs: Sequence[RunFacts]) -> list[Assumption]:
+    """The conditions of these claims, one assumption for each kind."""
+    conditions = sorted({one for run in runs if run.private for one in run.claim.conditions})
+    told: dict[str, list[str]] = {}
+    for condition in conditions:
+        told.setdefault(condition.kind, []).append(condition.in_words)
+    return [
+        _assumption(kind, f"{words[:1].upper()}{words[1:]}.")
+        for kind, clauses in told.items()
+        for words in ["; and ".join(clauses)]
+    ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from userdp.claim.claims import compose
+from userdp.claim.lineage import Lineage
 from userdp.reporting.run_facts import RunFacts
-from userdp.vocabulary import delta_up, round_up
+from userdp.vocabulary import Guarantee, delta_up, round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Together:
-    """What anybody who sees several runs on one store may learn: the sum of their claims."""
+    """What anybody who sees several runs on one store may learn: the sum of all their parts."""
 
     names: tuple[str, ...]
     epsilon: str
@@ -94,10 +95,16 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
         together=tuple(
             Together(
                 names=tuple(run.name for run in same),
-                epsilon=round_up(math.fsum(run.guarantee.epsilon for run in same)),
-                delta=delta_up(math.fsum(run.guarantee.delta for run in same), 4),
+                epsilon=round_up(whole.epsilon),
+                delta=delta_up(whole.delta, 4),
             )
             for same in people.values()
             if len(same) > 1
+            for whole in [_together(same)]
         ),
     )
+
+
+def _together(runs: Sequence[RunFacts]) -> Guarantee:
+    """The sum of what several models descend from; what more than one descends from counts once."""
+    return compose(sum((run.claim.lineage for run in runs), start=Lineage()))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from userdp.plan import Plan
+from userdp.plan.origin import in_words
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import MISSING, Table
 from userdp.vocabulary import delta_up
@@ -32,7 +33,7 @@ def constants_of(runs: Sequence[RunFacts]) -> Table:
     plans = [run.plan for run in runs]
     rows = [
         (name, *(_shown(plan and read(plan)) for plan in plans), what)
-        for name, what, read in (*_FIRST, *_drawn(plans), *_LAST)
+        for name, what, read in (*_FIRST, *_drawn(plans), _population(runs), *_LAST)
     ]
     names = dict.fromkeys(name for run in runs for name in run.settings)
     rows += [
@@ -48,6 +49,29 @@ def constants_of(runs: Sequence[RunFacts]) -> Table:
         columns=("Constant", *(run.name for run in runs), "What it is"),
         rows=[row for row in rows if any(value != MISSING for value in row[1:-1])],
     )
+
+
+def _population(runs: Sequence[RunFacts]) -> tuple[str, str, Callable[[Plan], Any]]:
+    """The row of the population: what was looked up in the data, under DP or not, is not declared.
+
+    Where it was looked up its name says so, as the model card shows names and values alone.
+    """
+    origins = {
+        run.name: in_words(looked_up)
+        for run in runs
+        if run.plan is not None
+        # Of examples ("population.examples") or of users: either decides a plan of examples.
+        and (looked_up := {k: v for k, v in run.plan.origins.items() if k.startswith("population")})
+    }
+    whence = "; ".join(dict.fromkeys(origins.values()))
+    if not origins:
+        name, what = "declared population", "a constant of the plan, not a count of the data"
+    elif len(runs) == 1:
+        name, what = f"population, from {whence}", "a constant of the plan"
+    else:
+        told = "; ".join(f"of {run} from {words}" for run, words in origins.items())
+        name, what = "population", f"a constant of the plan: {told}"
+    return name, what, lambda plan: plan.population
 
 
 def _drawn(plans: Sequence[Plan | None]) -> Iterator[tuple[str, str, Callable[[Plan], Any]]]:
@@ -78,8 +102,6 @@ _FIRST: tuple[tuple[str, str, Callable[[Plan], Any]], ...] = (
     ("steps T", "noisy updates planned", lambda plan: plan.steps),
 )  # fmt: skip
 _LAST: tuple[tuple[str, str, Callable[[Plan], Any]], ...] = (
-    ("declared population", "a constant of the plan, not a count of the data",
-     lambda plan: plan.population),
     ("denominator", "expected users (ULS) or examples (ELS) per step, if the population is right",
      lambda plan: plan.denominator),
     ("noise multiplier σ", "noise divided by the clip norm", lambda plan: plan.noise.multiplier),

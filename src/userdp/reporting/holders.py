@@ -47,13 +47,13 @@ def _epsilon(run: RunFacts, held: int) -> str:
     if held == plan.sampling.items:
         return round_up(run.guarantee.epsilon)
     as_seen = replace(plan, sampling=replace(plan.sampling, group_size=held))
-    return round_up(as_seen.guarantee(run.claim.steps, delta=run.guarantee.delta).epsilon)
+    return round_up(as_seen.guarantee(delta=run.guarantee.delta).epsilon)
 
 
 DELTAS = {
     "Run": "name",
     "δ": "delta",
-    "Declared n": "population",
+    "n": "population",
     "1/n": "inverse",
     "n^-1.1": "rule",
     "δ·n": "times",
@@ -65,8 +65,8 @@ DELTAS = {
 def delta_facts(run: RunFacts) -> dict[str, str] | None:
     """How a run's δ compares with 1/n and n^-1.1; None where nothing is claimed.
 
-    n is the plan's declared population: of users (ULS), or of examples (ELS), which every user has
-    at least one of, so that users are no more than n.
+    n is the plan's population: of users (ULS), or of examples (ELS), which every user has at least
+    one of, so that users are no more than n.
     """
     if run.plan is None or not run.private:
         return None

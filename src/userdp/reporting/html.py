@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from userdp.accounting import Accountant
+from userdp.claim.headline import SPENT_SO_FAR, so_far_in_words, why_nothing
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.plan.small_delta import DeltaSize, size_of
@@ -23,6 +24,7 @@ from userdp.reporting.markdown import escaped, fenced, visible
 from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of_claim, percent_up
 from userdp.reporting.operator_facts import OperatorFacts
 from userdp.reporting.operator_view import operator_view
+from userdp.reporting.parts import parts_of_claim
 from userdp.reporting.releases import released_losses
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import MISSING, Table, table_of
@@ -83,34 +85,6 @@ def render_report(
     )
 
 
-def claim_sentence(run: RunFacts) -> str:
-    """The claim of one run in one sentence; the same on the page, and on the command line."""
-    guarantee = run.guarantee
-    if not run.private:
-        return f"No ε is claimed for {run.name}: {why_no_claim(run)}."
-    return (
-        f"The model that {run.name} released is (ε ≤ {round_up(guarantee.epsilon)}, "
-        f"δ = {delta_up(guarantee.delta)})-differentially private per {guarantee.unit}, under "
-        f"{guarantee.adjacency} adjacency, with {sampler_in_words(run)}, "
-        f"as bounded by the accountant {guarantee.accountant}."
-    )
-
-
-def why_no_claim(run: RunFacts) -> str:
-    """Why a run's ε is infinite."""
-    if run.plan is None:
-        return "it was trained without privacy"
-    if run.unsafe_seeds:
-        return "its randomness was fixed by a known seed, which anybody could repeat"
-    if run.noise_samplers is None:
-        return "its ledger does not say what drew its noise, which may have been float32"
-    if not run.plan.sampling.covered:
-        return "it drew shuffled batches, which no accountant here covers"
-    if run.claim.trial:
-        return "it is a trial of a private selection, of which only the winner claims anything"
-    return "its accountant gave no finite bound"
-
-
 def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
     """All that the page's template is given, the operator's part apart."""
     from markupsafe import Markup
@@ -123,7 +97,7 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
     return {
         "rows": rows,
         "private": private,
-        "unclaimed": [(run.name, why_no_claim(run)) for run in runs if not run.private],
+        "unclaimed": [(run.name, why_nothing(run.claim)) for run in runs if not run.private],
         "title": rows[0]["name"] if len(rows) == 1 else f"{len(rows)} runs",
         "most_epsilon": round_up(max((claim.epsilon for claim in claims), default=0.0)),
         "most_delta": delta_up(max((claim.delta for claim in claims), default=0.0)),
@@ -135,6 +109,13 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
             (grade, words, *_graded(assumptions, grade)) for grade, words in _GRADES.items()
         ],
         "constants": constants_of(runs),
+        "parts": [
+            table
+            for run in runs
+            if run.private
+            for table in [parts_of_claim(run.claim, name=run.name if len(runs) > 1 else "")]
+            if table is not None
+        ],
         "fewer": fewer_examples(runs),
         "whole_users": [
             run.name for run in runs if run.private and run.plan and run.plan.sampling.by_user
@@ -142,7 +123,7 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "deltas": table_of(
             [facts for run in runs if (facts := delta_facts(run)) is not None],
             DELTAS,
-            caption="δ beside the declared population",
+            caption="δ beside the population",
         ),
         "tuned": table_of(rows, _TUNED, caption="What each plan was chosen from"),
         "released": released_losses([(run.name, loss) for run in runs for loss in run.released]),
@@ -202,7 +183,7 @@ _MEANING = {
 _TUNED = {"Run": "name", "Its plan was chosen from": "basis"}
 _RAN = {
     "Run": "name",
-    "Steps attempted": "steps",
+    "Steps attempted": "attempted",
     "State": "state",
     "Gradients computed, at most, in expectation": "gradients",
     "userdp": "version",
@@ -237,12 +218,16 @@ def words_of(run: RunFacts) -> dict[str, Any]:
         "private": run.private,
         "epsilon": round_up(guarantee.epsilon) if run.private else "not claimed",
         "sampler": sampler_in_words(run),
-        "steps": f"{run.claim.steps:,} of {run.plan.steps:,}" if run.plan else MISSING,
+        "steps": f"{run.plan.steps:,}" if run.plan else MISSING,
+        "attempted": f"{run.claim.steps:,} of {run.plan.steps:,}" if run.plan else MISSING,
         "gradients": MISSING if run.gradients is None else f"{run.gradients:,.0f}",
         "state": _state(run),
         "basis": _capital(run.basis or "nothing: the run has no plan"),
         "version": run.version,
         "digest": run.ledger_digest,
+        "conditions": [condition.in_words for condition in run.claim.conditions],
+        "spent": "" if run.claim.lineage.fixed else SPENT_SO_FAR,
+        "so_far": so_far_in_words(run.claim) or "",
         "expected": round_up(guarantee.epsilon, 6) if run.private else "inf",
         "ledger_command": f"userdp account --ledger {shlex.quote(run.name)}",
         "mechanism_command": mechanism_command(run),
@@ -289,7 +274,7 @@ def mechanism_command(run: RunFacts) -> str | None:
         options["accountant"] = plan.accountant
     options |= {
         "noise_multiplier": plan.noise.multiplier,
-        "steps": run.claim.steps,
+        "steps": plan.steps,
         "delta": run.guarantee.delta,
     }
     flags = (f"--{name.replace('_', '-')} {value}" for name, value in options.items())

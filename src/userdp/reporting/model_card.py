@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from userdp.claim.headline import why_nothing
 from userdp.reporting.assumptions import Assumption, assumptions_of
 from userdp.reporting.constants import constants_of
 from userdp.reporting.holders import delta_facts, fewer_examples
-from userdp.reporting.html import claim_sentence, render_text, why_no_claim, words_of
+from userdp.reporting.html import render_text, words_of
 from userdp.reporting.markdown import Ready, markdown, prose, visible
 from userdp.reporting.meaning import FALSE_ALARMS
+from userdp.reporting.parts import parts_of_claim
 from userdp.reporting.releases import released_losses
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import Table, table_of
@@ -37,10 +39,11 @@ def render_model_card(run: RunFacts) -> str:
     constants = constants_of([run])
     values: dict[str, Any] = {
         **words_of(run),
-        "claim": claim_sentence(run),
+        "headline": run.claim.headline,
+        "parts": parts_of_claim(run.claim),
         "model": _base_model(run),
         "algorithm": "no privacy" if run.plan is None else _ALGORITHMS[run.plan.algorithm],
-        "why": "" if run.private else why_no_claim(run),
+        "why": "" if run.private else why_nothing(run.claim),
         "false_alarms": f"{FALSE_ALARMS:.0%}",
         "delta_facts": delta_facts(run),
         "fewer": fewer_examples([run]),

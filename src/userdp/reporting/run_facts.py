@@ -15,10 +15,11 @@ from typing import Any
 
 from userdp.claim import Claim
 from userdp.claim.claims import claim_of
+from userdp.claim.verify import require_released_weights
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.journal import read_entries
-from userdp.ledger.run import samplers_of
+from userdp.ledger.run import finish_of, samplers_of
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import Plan
 from userdp.plan.origin import in_words
@@ -145,7 +146,8 @@ def read_run(path: Path) -> RunFacts:
     """The public facts of the run in ``path``; ε is recomputed from its ledger.
 
     Raises:
-        UseError: ``path`` is not a run's folder, or its ledger was edited.
+        UseError: ``path`` is not a run's folder, its ledger was edited, or it holds other weights
+            than the run released.
     """
     folder = RunFolder(path)
     hint = "name the folder that `userdp train STORE --out RUN` wrote"
@@ -165,6 +167,7 @@ def read_run(path: Path) -> RunFacts:
             hint=f"for the sum over its runs: userdp account --ledger {path}",
         )
     claimed = claim_of(folder.ledger, entries)
+    require_released_weights(folder)
     facts, train = entries[0].get("facts", {}), folder.read_train()
     owners, against = _store_facts(facts.get("store_facts"))
     return RunFacts(
@@ -172,7 +175,7 @@ def read_run(path: Path) -> RunFacts:
         name=path.resolve().name,
         claim=claimed,
         plan=claimed.plan,
-        finished=entries[-1]["kind"] == "finish",
+        finished=finish_of(entries) is not None,
         unsafe_seeds=bool(facts.get("unsafe_seeds")),
         noise_samplers=samplers_of(entries),
         store=facts.get("store"),

@@ -1,0 +1,25 @@
+"""How commands print a claim: the headline, what an unfinished run spent, and its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from userdp.reporting.table import Table
+
+if TYPE_CHECKING:
+    from userdp.claim import Claim
+
+
+def claim_parts(claimed: Claim) -> Iterator[Table | str]:
+    """The claim in words; what its attempted steps cost; and a table of its parts, if several."""
+    from userdp.claim.headline import so_far_in_words
+    from userdp.reporting.parts import parts_of_claim
+
+    yield f"Claim: {claimed.headline}."
+    so_far = so_far_in_words(claimed)
+    if so_far is not None:
+        yield f"{so_far}."
+    table = parts_of_claim(claimed)
+    if table is not None:
+        yield table
