@@ -66,9 +66,17 @@ class Place:
         values = {"id": None, "inode": None, "shared": str(ledger.resolve())}
         files.write_json(store / PLACE, values, mode=files.OPERATOR_FILE)
 
-    def moved(self) -> bool:
-        """Whether the ledger is another file than when it was last written to."""
-        return self._kept.get("inode") != self._inode() and not self._shared
+    def moved(self, begun_as: str) -> bool:
+        """Whether the ledger is another file than when it was last written to.
+
+        Args:
+            begun_as: the id in the ledger's first line.
+        """
+        if self._shared:
+            return False
+        # A kill right after the first line leaves no inode, and the id still tells.
+        inode = self._kept.get("inode")
+        return begun_as != self.id or (inode is not None and inode != self._inode())
 
     def begin(self) -> None:
         """Remember the id before the ledger's first line is written."""

@@ -38,6 +38,7 @@ class RunLedger:
     Attributes:
         plan: what its first line says; None of a run without privacy.
         attempts: steps charged so far.
+        charge: the id of the charge in the store's ledger that pays for the steps to come.
         last_clip_norm: of the last of them; where the clip norm adapts, a resumed run goes on
             with it (what the interrupted step would have made of it is lost). None before any.
     """
@@ -50,6 +51,7 @@ class RunLedger:
         self.attempts = count_attempts(entries)
         self.lineage: dict[str, Any] = entries[0]["lineage"]
         self._counter: Counter | None = None
+        self.charge = str((charges_in(entries) or [entries[0]["run_id"]])[-1])
         self.last_clip_norm: float | None = clips[-1] if clips else None
         self._writer = JournalWriter(path)
 
@@ -100,7 +102,7 @@ class RunLedger:
             self._writer.append({"kind": "lost", "attempts": lost})
             self.attempts += lost
         self._writer.append({"kind": "open", "nonce": nonce, "charge": charge})
-        self._counter = counter
+        self._counter, self.charge = counter, charge
 
     @property
     def remaining(self) -> int:

@@ -13,6 +13,7 @@ share (`userdp.ledger.place`). It is the operator's.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,14 @@ from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.place import Place
 from userdp.plan import Plan, PrivateSelection
 from userdp.plan.tuning import tuning_from
-from userdp.vocabulary import require_delta, require_positive
+from userdp.vocabulary import (
+    NONE,
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    require_delta,
+    require_positive,
+)
 
 SCHEMA = "userdp.store-ledger/4"
 
@@ -357,6 +365,8 @@ class StoreLedger:
         def compose(history: History) -> list[dict[str, Any]]:
             if entry["run_id"] in history.charges:
                 raise UseError(taken)
+            _READ[entry["kind"]](history, entry, history.lines)
+            _refuse_beyond_total(self.path, history)
             return [entry]
 
         self._append(compose)
@@ -370,7 +380,7 @@ class StoreLedger:
                 return []
             if not entries:
                 return [{"kind": "store", "schema": SCHEMA, "id": self.place.id}, *added]
-            moved = self.place.moved()
+            moved = self.place.moved(str(entries[0].get("id")))
             return ([{"kind": "place"}] if moved else []) + added
 
         self.place.begin()
@@ -414,6 +424,47 @@ def history_of(path: Path, entries: list[dict[str, Any]]) -> History:
         except KeyError as error:
             raise UseError(f"{path} holds a line of unknown kind or content: {entry}") from error
     return history
+
+
+def _refuse_beyond_total(path: Path, history: History) -> None:
+    """`UseError` if all charges together exceed the total that was fixed before the first."""
+    if history.total is None:
+        return
+    epsilon, delta = history.total
+    prices = [_price(charge) for charge in history.charges.values()]
+    spent = math.fsum(price.epsilon for price in prices) if prices else 0.0
+    share = math.fsum(price.delta for price in prices)
+    # What counts people in different ways does not add up to anything.
+    if len({price.adjacency for price in prices}) > 1 or not (spent <= epsilon and share <= delta):
+        raise UseError(
+            f"{path} would be charged beyond the total of epsilon {epsilon:g} at delta {delta:g} "
+            "that was fixed for it before the first charge",
+            hint="plan for what is left of it; a total that is raised after a look bounds nothing",
+        )
+
+
+def _price(charge: Charge) -> Guarantee:
+    if charge.query_epsilon is not None:
+        return Guarantee(
+            epsilon=charge.query_epsilon,
+            delta=0.0,
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=NONE,
+            accountant="pure",
+        )
+    if charge.selection is not None:
+        return charge.selection.guarantee()
+    if charge.plan is not None:
+        return charge.plan.guarantee()
+    return Guarantee(
+        epsilon=math.inf,
+        delta=0.0,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=NONE,
+        accountant="none",
+    )
 
 
 def _reserve(history: History, entry: dict[str, Any], at: int) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from userdp.claim.lineage import Lineage
 from userdp.claim.weights import lineage_of_base, weights_digest
 from userdp.data.store import UserStore
+from userdp.gradients.shards import is_sharded
 from userdp.ledger import StoreLedger
 
 _NAMES = {
@@ -34,12 +35,18 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
     Args:
         model: at the weights that training begins with.
         store: that is trained on; its ledger knows what was released of its people.
-        name: where they were loaded from; by default what `transformers` noted in the model.
+        name: where they were just loaded from; by default what `transformers` noted in the model,
+            which only counts as far as the weights are still those of that place.
     """
-    known = str(getattr(model, "name_or_path", "") or "") if name is None else name
+    noted = str(getattr(model, "name_or_path", "") or "")
     released = StoreLedger(store.path).history().released
+    # No process holds all weights of a sharded model, and this one asks by itself.
+    sharded = any(is_sharded(tensor) for tensor in model.parameters())
     return lineage_of_base(
-        known, digest_of_weights(model), [(one.weights, one.lineage) for one in released]
+        noted if name is None else name,
+        None if sharded else digest_of_weights(model),
+        [(one.weights, one.lineage) for one in released],
+        loaded=name is not None,
     )
 
 
