@@ -28,8 +28,9 @@ from userdp.training.config import (
 from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.evaluation import evaluate
 from userdp.training.loop import train
-from userdp.training.models import read_model, weights_digest
+from userdp.training.models import read_model
 from userdp.training.optimizers import learning_rate
+from userdp.training.origin import digest_of_weights
 from userdp.vocabulary import NONE
 
 # So little noise that it hides nothing; the claim is what it is.
@@ -226,11 +227,11 @@ def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
 
 def test_the_digest_of_weights_sees_every_value(store):
     model = toy_model(store)
-    first = weights_digest(model)
-    assert first == weights_digest(toy_model(store))
+    first = digest_of_weights(model)
+    assert first == digest_of_weights(toy_model(store))
     with torch.no_grad():
         model.transformer.ln_f.bias[-1] += 1e-6
-    assert weights_digest(model) != first
+    assert digest_of_weights(model) != first
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))

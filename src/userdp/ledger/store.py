@@ -32,6 +32,7 @@ from userdp.vocabulary import (
     Adjacency,
     Guarantee,
     PrivacyUnit,
+    delta_up,
     require_delta,
     require_positive,
 )
@@ -437,7 +438,7 @@ def _refuse_beyond_total(path: Path, history: History) -> None:
     # What counts people in different ways does not add up to anything.
     if len({price.adjacency for price in prices}) > 1 or not (spent <= epsilon and share <= delta):
         raise UseError(
-            f"{path} would be charged beyond the total of epsilon {epsilon:g} at delta {delta:g} "
+            f"{path} would be charged beyond the total of epsilon {epsilon:g} at delta {delta_up(delta)} "
             "that was fixed for it before the first charge",
             hint="plan for what is left of it; a total that is raised after a look bounds nothing",
         )

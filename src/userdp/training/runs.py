@@ -225,7 +225,9 @@ class _Opening:
         elif begun and again:
             charge, last = new_id(), []
         opened = history.nonces.get(charge)
-        known = last if opened is None else [*self.written, *last]
+        # Only an opening that a kill left unfinished has more than one nonce that may be the last.
+        whole = opened is None or list(self.written[-1:]) == last
+        known = last if whole else [*self.written, *last]
         if opened not in known if opened is not None else bool(known):
             # Nothing may be written in this folder: a copy's nonce must stay what it was.
             self.charges.open(charge, known=known, nonce=nonce, attempts=0)
@@ -239,12 +241,12 @@ class _Opening:
                 if charge != self.run_id and charge not in paid:
                     counter.begin_at(ledger.attempts)
             else:
-                whole = base + inherited(self.charges.history(), self.run_id, self.constants)
+                origin = base + inherited(self.charges.history(), self.run_id, self.constants)
                 ledger = RunLedger.create(
                     self.folder.ledger,
                     plan=self.plan,
                     run_id=self.run_id,
-                    lineage=whole.plain,
+                    lineage=origin.plain,
                     facts=facts,
                     trial=self.slot is not None,
                 )
