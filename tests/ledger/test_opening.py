@@ -4,7 +4,6 @@ What is opened here are run folders without a model: a step is its line in the l
 """
 
 import contextlib
-import os
 import shutil
 from types import SimpleNamespace
 
@@ -195,9 +194,10 @@ def test_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypa
     def killed(*arguments):
         raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(journal.JournalWriter, "append", killed)
-        opening.ledger.attempt(StepRecord.of_plan(PLAN))
+        with pytest.raises(Killed):
+            opening.ledger.attempt(StepRecord.of_plan(PLAN))
     opening.close()
     assert int(counter.read_bytes()) == 2
     opened(run, store).close()
@@ -220,7 +220,7 @@ def test_a_counter_that_was_deleted_or_damaged_is_refused(run, store):
 
 def test_what_lies_beside_the_ledger_is_the_operators(run, store):
     (counter,) = (store.path / "runs").iterdir()
-    modes = [os.stat(path).st_mode & 0o777 for path in (counter.parent, counter)]
+    modes = [path.stat().st_mode & 0o777 for path in (counter.parent, counter)]
     assert modes == [0o700, 0o600]
 
 

@@ -7,6 +7,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from tests.ledgers import forget
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
@@ -307,6 +308,7 @@ def test_engines_make_different_digests_and_the_same_claim(store, tmp_path):
     assert set(ENGINES) == {str(engine) for engine in EngineName}
     for engine in ("reference", "auto"):
         config = changed(engine=EngineName(engine))
+        forget(store.path)  # a second run would inherit what the first released
         train(store, uls_plan(steps=2), config, out=tmp_path / engine, tensorboard=False)
     first, second = (claim(tmp_path / e / "ledger.jsonl") for e in ("reference", "auto"))
     assert first.guarantee == second.guarantee

@@ -78,6 +78,10 @@ class Counter:
             ) from error
         self.attempts = attempts
 
+    def forget(self) -> None:
+        """Remove the file of a charge that was refused."""
+        self._path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Let another process go on; twice does harm."""
         os.close(self._descriptor)

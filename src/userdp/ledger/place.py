@@ -36,14 +36,16 @@ class Place:
 
     def __init__(self, store: Path) -> None:
         self._path = store / PLACE
-        self._kept: dict[str, Any] = (
-            files.read_json(self._path, what="where the ledger is") if self._path.exists() else {}
-        )
+        self._read()
         shared = self._kept.get("shared")
         self.ledger = Path(shared) if shared else store / LEDGER
         self.runs = self.ledger.parent / "runs"
-        self.id: str = self._kept.get("id") or secrets.token_hex(16)
-        if self._kept.get("inode") is not None and not self.ledger.exists():
+        if not self.ledger.exists():
+            self.require_new()
+
+    def require_new(self) -> None:
+        """`UseError` if the ledger held something before; call where nothing is found in it."""
+        if self._kept.get("inode") is not None:
             raise UseError(
                 f"the privacy ledger {self.ledger} is gone: what these people were charged is not "
                 "known, so that nothing may be charged and nothing claimed",
@@ -66,31 +68,41 @@ class Place:
         values = {"id": None, "inode": None, "shared": str(ledger.resolve())}
         files.write_json(store / PLACE, values, mode=files.OPERATOR_FILE)
 
-    def moved(self, begun_as: str) -> bool:
-        """Whether the ledger is another file than when it was last written to.
+    def take(self, begun_as: str | None) -> bool:
+        """Note what is about to be written to; call it under the ledger's lock.
 
         Args:
-            begun_as: the id in the ledger's first line.
+            begun_as: the id in the ledger's first line; None if it has none yet.
+
+        Returns:
+            Whether the ledger is another file than when it was last written to.
+
+        Raises:
+            UseError: the ledger has no line, and had some.
         """
-        if self._shared:
+        self._read()  # another process may have begun it
+        if begun_as is None:
+            self.require_new()
+            if not self._kept.get("id"):
+                self._keep(inode=None)
             return False
         # A kill right after the first line leaves no inode, and the id still tells.
-        inode = self._kept.get("inode")
-        return begun_as != self.id or (inode is not None and inode != self._inode())
-
-    def begin(self) -> None:
-        """Remember the id before the ledger's first line is written."""
-        if not self._kept.get("id"):
-            self._keep(inode=self._kept.get("inode"))
+        inode, known_as = self._kept.get("inode"), self.id
+        self.id = begun_as
+        if self._kept.get("shared"):
+            return False
+        return known_as != begun_as or (inode is not None and inode != self._inode())
 
     def settle(self) -> None:
         """Remember the file, now that it is there."""
-        if self._kept.get("inode") != self._inode():
+        if (self._kept.get("id"), self._kept.get("inode")) != (self.id, self._inode()):
             self._keep(inode=self._inode())
 
-    @property
-    def _shared(self) -> bool:
-        return bool(self._kept.get("shared"))
+    def _read(self) -> None:
+        self._kept: dict[str, Any] = (
+            files.read_json(self._path, what="where the ledger is") if self._path.exists() else {}
+        )
+        self.id: str = self._kept.get("id") or secrets.token_hex(16)
 
     def _inode(self) -> int:
         return self.ledger.stat().st_ino

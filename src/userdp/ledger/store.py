@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from userdp import files
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
@@ -312,7 +313,8 @@ class StoreLedger:
             lineage: what they descend from, now that they were chosen.
         """
         entry = {"kind": "release", "run_id": run_id, "weights": weights, "lineage": dict(lineage)}
-        self._amend(lambda history: [entry])
+        known = Released(run_id=run_id, weights=weights, lineage=dict(lineage))
+        self._amend(lambda history: [] if known in history.released else [entry])
 
     def look(self, what: str) -> None:
         """Record that ``what`` shows an exact number of people's text; call it before it does.
@@ -354,7 +356,10 @@ class StoreLedger:
 
     def history(self) -> History:
         """The ledger, read; empty if nothing was ever written in it."""
-        return history_of(self.path, read_entries(self.path)) if self.path.exists() else History()
+        entries = read_entries(self.path) if self.path.exists() else []
+        if not entries:
+            self.place.require_new()
+        return history_of(self.path, entries)
 
     def charges(self) -> list[Charge]:
         """One charge per run, oldest first; none without a file, or with one just begun."""
@@ -375,18 +380,22 @@ class StoreLedger:
     def _append(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
         """Append what ``compose`` makes of the ledger so far; begins it where there is none."""
 
+        wrote = False
+
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            nonlocal wrote
             added = compose(history_of(self.path, entries))
             if not added:
                 return []
+            wrote = True
+            moved = self.place.take(str(entries[0].get("id")) if entries else None)
             if not entries:
                 return [{"kind": "store", "schema": SCHEMA, "id": self.place.id}, *added]
-            moved = self.place.moved(str(entries[0].get("id")))
             return ([{"kind": "place"}] if moved else []) + added
 
-        self.place.begin()
-        append_entries(self.path, lines)
-        self.place.settle()
+        append_entries(self.path, lines, mode=files.OPERATOR_FILE)
+        if wrote:  # else a copy would be taken for the ledger that was begun here, unnoticed
+            self.place.settle()
 
     def _amend(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
         """As `_append`, but never begins a ledger."""
@@ -438,8 +447,8 @@ def _refuse_beyond_total(path: Path, history: History) -> None:
     # What counts people in different ways does not add up to anything.
     if len({price.adjacency for price in prices}) > 1 or not (spent <= epsilon and share <= delta):
         raise UseError(
-            f"{path} would be charged beyond the total of epsilon {epsilon:g} at delta {delta_up(delta)} "
-            "that was fixed for it before the first charge",
+            f"{path} would be charged beyond the total that was fixed for it before the first "
+            f"charge: epsilon {epsilon:g} at delta {delta_up(delta)}",
             hint="plan for what is left of it; a total that is raised after a look bounds nothing",
         )
 

@@ -234,7 +234,13 @@ class _Opening:
         counter = Counter(self.charges.place.runs / charge, begun=opened is not None)
         try:
             self._write(nonces=[opened, nonce] if opened else [nonce], charge=charge)
-            self._charge(history, charge)
+            try:
+                self._charge(history, charge)
+            except UseError:
+                if not begun:  # nothing was charged, so that there is nothing to go on with
+                    self.folder.resume.unlink()
+                    counter.forget()
+                raise
             self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             if begun:
                 ledger = RunLedger(self.folder.ledger)
