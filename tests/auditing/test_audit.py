@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.broken_runs import noiseless, not_clipped, reused, shuffled, under_noised
 from tests.auditing import toy
-from tests.ledgers import run_with
+from tests.ledgers import forget, run_with
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
@@ -40,8 +40,14 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> UserStore:
+def made(tmp_path_factory) -> UserStore:
     return toy.audit_store(tmp_path_factory.mktemp("audited"))
+
+
+@pytest.fixture
+def store(made) -> UserStore:
+    forget(made.path)  # a run inherits what earlier ones released
+    return made
 
 
 @pytest.mark.parametrize("time", fast_then_slow(["once", "again"]))

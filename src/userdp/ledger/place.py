@@ -36,6 +36,8 @@ class Place:
 
     def __init__(self, store: Path) -> None:
         self._path = store / PLACE
+        self._kept: dict[str, Any] = {}
+        self.id = ""
         self._read()
         shared = self._kept.get("shared")
         self.ledger = Path(shared) if shared else store / LEDGER
@@ -99,10 +101,9 @@ class Place:
             self._keep(inode=self._inode())
 
     def _read(self) -> None:
-        self._kept: dict[str, Any] = (
-            files.read_json(self._path, what="where the ledger is") if self._path.exists() else {}
-        )
-        self.id: str = self._kept.get("id") or secrets.token_hex(16)
+        exists = self._path.exists()
+        self._kept = files.read_json(self._path, what="where the ledger is") if exists else {}
+        self.id = str(self._kept.get("id") or secrets.token_hex(16))
 
     def _inode(self) -> int:
         return self.ledger.stat().st_ino
