@@ -282,5 +282,6 @@ def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | Non
 
 def count_attempts(entries: list[dict[str, Any]]) -> int:
     """Attempted steps among a run ledger's entries, those of lost folders included."""
-    lost = sum(int(entry["attempts"]) for entry in entries if entry["kind"] == "lost")
-    return lost + sum(entry["kind"] == "attempt" for entry in entries)
+    lost: int = sum(entry["attempts"] for entry in entries if entry["kind"] == "lost")
+    lines: int = sum(entry["kind"] == "attempt" for entry in entries)
+    return lost + lines
