@@ -137,7 +137,8 @@ def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
     trained = time.monotonic() - begin
     split = opened.split(Split.HELD_OUT_USERS)
     loss, user_loss = held_out_loss(read_model(str(out / "model")), split, most_examples)
-    guarantee = claim(out / "ledger.jsonl").guarantee
+    # Its own part, the last: runs on one store are compared here, each at the price of itself.
+    guarantee = claim(out / "ledger.jsonl").parts[-1].guarantee()
     gradients = sum(
         line["rows"]
         for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())

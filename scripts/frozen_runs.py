@@ -16,6 +16,7 @@ import io
 import json
 import os
 import random
+import struct
 import tempfile
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -103,8 +104,19 @@ def _els(sampling: type[PoissonExamples] = PoissonExamples) -> Plan:
     )
 
 
+def _as_trained(path: Path) -> bytes:
+    """A file of weights without what is noted of their lineage, in which every run's id differs."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"].pop("userdp")
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    return struct.pack("<Q", len(encoded)) + encoded + data[8 + size :]
+
+
 def _show(name: str, run: Path) -> None:
-    weights = hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+    weights = hashlib.sha256(_as_trained(run / "model" / "model.safetensors")).hexdigest()
     plan = plan_of(run / "ledger.jsonl", read_entries(run / "ledger.jsonl"))
     assert plan is not None
     print(f"{name:14} {weights}  epsilon {plan.guarantee().epsilon!r}", flush=True)

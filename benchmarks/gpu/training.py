@@ -133,7 +133,7 @@ def examine(store: Path, run: Path, plan: Plan, setting: Setting) -> tuple[dict[
     checks = {
         "every step is in the run's ledger": of_run.complete and of_run.steps == plan.steps,
         "the run claims the plan's epsilon": of_run.guarantee.epsilon == epsilon,
-        "the store's ledger is settled": of_store.complete and of_store.runs == 1,
+        "the store's ledger is settled": of_store.complete and len(of_store.parts) == 1,
         "the store claims the same": of_store.guarantee.epsilon == epsilon,
         "the log names this device": not setting.on_gpu
         or machine["device"] == torch.cuda.get_device_name(),

@@ -10,6 +10,7 @@ from scipy import stats
 
 from tests.federated.plans import PRIVATE, constants
 from tests.federated.plans import plan as federation
+from tests.ledgers import run_with
 from tests.plans import changed_plan, els_plan, for_users, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps, gaussian_steps
@@ -23,9 +24,9 @@ from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claim import claim
 from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
-from userdp.ledger import RunLedger, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
-from userdp.plan import FixedGrid, PrivateSelection, StepRecord
+from userdp.plan import FixedGrid, PrivateSelection
 from userdp.plan.tuning import divided, selected
 from userdp.planning.noise import NoiseTable
 from userdp.vocabulary import round_up
@@ -90,11 +91,7 @@ FAR = {"noise_multiplier": None, "target_epsilon": 2.0}
 
 
 def run_claim(folder, plan):
-    ledger = RunLedger.create(folder / "run.jsonl", plan=plan, run_id="r")
-    for _ in range(plan.steps):
-        ledger.attempt(StepRecord.of_plan(plan))
-    ledger.close()
-    return claim(folder / "run.jsonl").guarantee.epsilon
+    return claim(run_with(folder / "run", plan, plan.steps)).guarantee.epsilon
 
 
 def store_claim(folder, plan):

@@ -1,6 +1,7 @@
 """Whole audits of toy runs: right ones pass, broken ones are flagged, stores are left alone."""
 
 import json
+import math
 import stat
 from dataclasses import replace
 
@@ -10,11 +11,14 @@ import torch
 
 from benchmarks.broken_runs import noiseless, not_clipped, reused, shuffled, under_noised
 from tests.auditing import toy
-from tests.plans import els_plan
+from tests.ledgers import forget, run_with
+from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
-from userdp.auditing.audit_run import audit_run, contradictions
+from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
 from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions, watch
+from userdp.claim import claim
+from userdp.claim.lineage import Query, of_parts
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -36,8 +40,14 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> UserStore:
+def made(tmp_path_factory) -> UserStore:
     return toy.audit_store(tmp_path_factory.mktemp("audited"))
+
+
+@pytest.fixture
+def store(made) -> UserStore:
+    forget(made.path)  # a run inherits what earlier ones released
+    return made
 
 
 @pytest.mark.parametrize("time", fast_then_slow(["once", "again"]))
@@ -214,3 +224,19 @@ def test_the_command_passes_a_right_run_and_fails_a_shuffled_one(store, tmp_path
     other = toy.audit_store(tmp_path / "other", 30)
     assert userdp(["audit", str(tmp_path / "run"), "--store", str(other.path)]) == 2
     assert "another store" in capsys.readouterr().err
+
+
+def test_an_extra_run_is_held_against_the_price_of_its_steps_alone(tmp_path):
+    plan = uls_plan()
+    before = of_parts([Query(id="q", name="users", pure_epsilon=3.0)])
+    folder = run_with(tmp_path / "run", plan, plan.steps, lineage=before.plain)
+    whole = claim(folder)
+    assert whole.guarantee.epsilon == plan.guarantee().epsilon + 3.0
+    assert price_of_steps(whole) == plan.guarantee().epsilon
+
+
+@pytest.mark.parametrize("options", [{"trial": True}, {"facts": {"unsafe_seeds": True}}])
+def test_nothing_is_held_against_a_run_that_claims_nothing(tmp_path, options):
+    folder = run_with(tmp_path / "run", uls_plan(), 1, **options)
+    assert price_of_steps(claim(folder)) == math.inf
+    assert price_of_steps(claim(run_with(tmp_path / "plain", None, 0))) == math.inf

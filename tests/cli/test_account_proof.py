@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("flint", reason="the extra `proof` is not installed")
 
+from tests.ledgers import begun
 from tests.plans import uls_plan
 from userdp.accounting import Bracket, accountants
 from userdp.cli.app import run
-from userdp.ledger import RunLedger, StoreLedger
+from userdp.ledger import StoreLedger
 from userdp.plan import StepRecord
 
 USERS = ["--sampling", "users", "--sampling-probability", "0.1", "--steps", "100"]
@@ -79,19 +80,17 @@ def test_without_the_library_the_way_to_it_is_told_and_the_rest_works(capsys, mo
     assert userdp(capsys, "account", *MECHANISM, "--delta", "1e-6")[0] == 0
 
 
-def test_the_claim_of_a_runs_ledger_is_proven_for_the_steps_it_charges(capsys, tmp_path: Path):
+def test_the_claim_of_a_runs_ledger_is_proven_for_all_steps_of_its_plan(capsys, tmp_path: Path):
     plan = uls_plan()
-    ledger = RunLedger.create(tmp_path / "ledger.jsonl", plan=plan, run_id="one")
-    arguments = ["account", "--ledger", str(tmp_path), "--proof", "--json"]
-    assert userdp(capsys, *arguments)[0] == 2  # nothing is charged yet
+    ledger = begun(tmp_path / "ledger.jsonl", plan, run_id="one")
     for _ in range(3):
         ledger.attempt(StepRecord.of_plan(plan))
     ledger.close()
-    status, out, _ = userdp(capsys, *arguments)
+    status, out, _ = userdp(capsys, "account", "--ledger", str(tmp_path), "--proof", "--json")
     result = json.loads(out)
     assert status == 0
     assert result["proof"]["proven"]
-    assert result["proof"]["epsilon"] == result["epsilon"]
+    assert result["proof"]["epsilon"] == result["epsilon"] == plan.guarantee().epsilon
 
 
 def test_a_sum_of_several_runs_has_no_proof_in_one_piece(capsys, tmp_path: Path):

@@ -104,7 +104,8 @@ def test_the_plan_trains_unchanged_through_kills_and_costs_what_it_says(
         assert goal <= killed_at < 50
         found = claim(run / "ledger.jsonl")
         assert found.steps == killed_at
-        assert found.guarantee.epsilon < promised
+        assert found.guarantee.epsilon == promised, "whatever ended it, its whole plan is claimed"
+        assert found.so_far.epsilon < promised
         assert claim(store).guarantee.epsilon == promised  # reserved as a whole
         process = start([*command, "--resume"])
     process.join()

@@ -13,6 +13,7 @@ import torch
 
 from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
+from userdp.claim.lineage import Lineage
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -29,7 +30,7 @@ def folder(tmp_path_factory) -> Path:
     """A store, and a model that reads it."""
     place = tmp_path_factory.mktemp("probe")
     store = toy_store(place, cycles(60), held_out=0.3)
-    save_model(toy_model(store), place / "model", tokenizer=store.tokenizer_path)
+    save_model(toy_model(store), place / "model", tokenizer=store.tokenizer_path, lineage=Lineage())
     return place
 
 
@@ -93,7 +94,9 @@ def test_the_grid_ends_at_the_largest_group() -> None:
 
 def test_a_store_without_held_out_users_is_refused_with_the_way_out(tmp_path, capsys) -> None:
     store = toy_store(tmp_path / "none", cycles(5), held_out=0.0)
-    save_model(toy_model(store), tmp_path / "model", tokenizer=store.tokenizer_path)
+    save_model(
+        toy_model(store), tmp_path / "model", tokenizer=store.tokenizer_path, lineage=Lineage()
+    )
     model = ["--model", str(tmp_path / "model")]
     out = tmp_path / "norms.json"
     assert userdp(["probe", str(store.path), *model, "--out", str(out)]) == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import forget
 from tests.plans import els_plan, uls_plan
 from tests.training.toy import toy_store
 from userdp.cli.app import run as userdp
@@ -89,4 +90,4 @@ def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
     result = json.loads(capsys.readouterr().out)
     assert {trial["algorithm"] for trial in result["trials"]} == {"ULS", "ELS"}
     assert result["settings"]["algorithm"] == result["trials"][0]["algorithm"]
-    (place / "store" / "ledger.jsonl").unlink()
+    forget(place / "store")

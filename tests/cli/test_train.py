@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledgers import forget
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
@@ -84,6 +85,7 @@ def test_a_plan_file_and_options_make_the_same_run(store, tmp_path, capsys):
     plan = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
     plan.save(tmp_path / "plan.json")
     assert train(store, tmp_path / "a", "--plan", str(tmp_path / "plan.json"), *MODEL) == 0
+    forget(store.path)  # the second would inherit what the first released
     assert train(store, tmp_path / "b", *PLAN, *MODEL) == 0
     for name in ("a", "b"):
         assert claim(tmp_path / name / "ledger.jsonl").guarantee == plan.guarantee()

@@ -275,7 +275,8 @@ def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_ta
     assert again.run.done == 7
     again.close()
     kinds = [line["kind"] for line in read_entries(tmp_path / "run" / "ledger.jsonl")]
-    assert kinds == ["run", *["attempt"] * 7]  # and no end: its whole plan stays reserved
+    # An opening by each process, and no end: its whole plan stays reserved.
+    assert kinds == ["run", "open", *["attempt"] * 3, "open", *["attempt"] * 4]
     (charge,) = StoreLedger(tmp_path / "store").charges()
     assert (charge.steps, charge.settled) == (8, False)
 

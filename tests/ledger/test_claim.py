@@ -4,50 +4,56 @@ import math
 
 import pytest
 
+from tests.ledgers import begun, run_with
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claim import claim
+from userdp.claim.lineage import Lineage, Query, of_parts
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
 from userdp.ledger.journal import append_entries, read_entries
-from userdp.ledger.run import samplers_of, write_winner
+from userdp.ledger.run import SCHEMA, samplers_of, write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plan import FixedGrid, PrivateSelection, StepRecord
 
 
-def run(path, plan, attempts):
-    path.mkdir()
-    ledger = RunLedger.create(path / "ledger.jsonl", plan=plan, run_id=path.name)
-    for _ in range(attempts):
-        ledger.attempt(StepRecord.of_plan(plan))
-    ledger.close()
-    return path
-
-
 @pytest.mark.parametrize("plan", [uls_plan(), els_plan()], ids=["ULS", "ELS"])
 def test_a_finished_runs_epsilon_is_the_plans(tmp_path, plan):
-    result = claim(run(tmp_path / "run", plan, plan.steps))
+    result = claim(run_with(tmp_path / "run", plan, plan.steps))
     assert result.guarantee == plan.guarantee()
     assert result.complete
 
 
 def test_invariant_7_every_attempt_is_charged_and_a_resume_cannot_exceed_the_plan(tmp_path):
     plan = uls_plan()
-    run(tmp_path / "run", plan, 3)
+    run_with(tmp_path / "run", plan, 3)
     ledger = RunLedger(tmp_path / "run" / "ledger.jsonl")
     assert (ledger.attempts, ledger.remaining) == (3, 2)
+    unfinished = claim(tmp_path / "run")
+    assert unfinished.guarantee == plan.guarantee(), "when it stopped, its outputs may have chosen"
+    assert unfinished.so_far == plan.guarantee(3)
+    assert not unfinished.complete
     for _ in range(2):
         ledger.attempt(StepRecord.of_plan(plan))
     with pytest.raises(FailureError, match="all 5 planned steps are spent"):
         ledger.attempt(StepRecord.of_plan(plan))
-    assert claim(tmp_path / "run").guarantee.epsilon == plan.guarantee().epsilon
+    assert claim(tmp_path / "run").guarantee == plan.guarantee()
+    assert claim(tmp_path / "run").so_far is None
+    assert claim(tmp_path / "run").complete
+
+
+def test_broken_twin_the_price_of_the_steps_so_far_is_below_what_the_run_may_cost(tmp_path):
+    """A stopping rule that looks at what was released turns the one into the other."""
+    plan = uls_plan()
+    found = claim(run_with(tmp_path / "run", plan, 3))
+    assert found.so_far.epsilon < found.guarantee.epsilon
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(StepRecord)])
 def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(tmp_path, field):
     plan = uls_plan()
-    ledger = RunLedger.create(tmp_path / "ledger.jsonl", plan=plan, run_id="r")
+    ledger = begun(tmp_path / "ledger.jsonl", plan)
     honest = StepRecord.of_plan(plan)
     broken = {
         "sampling": els_plan().sampling,
@@ -65,18 +71,19 @@ def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(t
 
 def test_unsafe_shuffling_and_no_privacy_claim_nothing(tmp_path):
     shuffled = uls_plan(unsafe_shuffle=True)
-    assert claim(run(tmp_path / "a", shuffled, 2)).guarantee.epsilon == math.inf
-    assert claim(run(tmp_path / "b", None, 0)).guarantee.epsilon == math.inf
+    assert claim(run_with(tmp_path / "a", shuffled, 2)).guarantee.epsilon == math.inf
+    assert claim(run_with(tmp_path / "b", None, 0)).guarantee.epsilon == math.inf
 
 
-def test_the_store_charges_whole_reservations_until_they_settle(tmp_path):
+def test_the_store_charges_whole_plans_whether_or_not_all_of_it_ran(tmp_path):
     plan = uls_plan()
     store = StoreLedger(tmp_path)
     store.reserve("one", plan)
     assert claim(tmp_path).guarantee.epsilon == plan.guarantee().epsilon
     assert not claim(tmp_path).complete
     store.settle("one", steps=3)
-    assert claim(tmp_path).guarantee.epsilon == plan.guarantee(3).epsilon
+    assert claim(tmp_path).guarantee.epsilon == plan.guarantee().epsilon
+    assert claim(tmp_path).steps == 3
     assert claim(tmp_path).complete
 
 
@@ -88,7 +95,8 @@ def test_runs_on_one_store_add_up(tmp_path):
     total = claim(tmp_path)
     assert total.guarantee.epsilon == uls.guarantee().epsilon + els.guarantee().epsilon
     assert total.guarantee.delta == uls.budget.target_delta + els.budget.target_delta
-    assert total.runs == 2
+    assert [part.id for part in total.parts] == ["one", "two"]
+    assert total.standing == "spent so far", "the second price may have been chosen by the first"
     at_delta = claim(tmp_path, delta=1e-5)
     assert at_delta.guarantee.delta == pytest.approx(1e-5)
     assert at_delta.guarantee.epsilon > total.guarantee.epsilon
@@ -135,15 +143,15 @@ def test_no_ledger_at_all_is_refused(tmp_path):
 
 
 def test_a_ledger_is_begun_once(tmp_path):
-    run(tmp_path / "run", uls_plan(), 1)
+    run_with(tmp_path / "run", uls_plan(), 1)
     with pytest.raises(UseError, match="exists already"):
-        RunLedger.create(tmp_path / "run" / "ledger.jsonl", plan=uls_plan(), run_id="r")
+        begun(tmp_path / "run" / "ledger.jsonl", uls_plan())
 
 
 def test_invariant_9_the_shareable_ledger_holds_public_constants_only(tmp_path):
-    run(tmp_path / "run", uls_plan(), 3)
-    from userdp.ledger.journal import read_entries
-
+    run_with(tmp_path / "run", uls_plan(), 3)
+    header = read_entries(tmp_path / "run" / "ledger.jsonl")[0]
+    assert set(header) == {"kind", "schema", "run_id", "plan", "facts", "lineage"}
     allowed = {"kind", "attempt", *(field.name for field in dataclasses.fields(StepRecord))}
     attempts = [
         e for e in read_entries(tmp_path / "run" / "ledger.jsonl") if e["kind"] == "attempt"
@@ -155,26 +163,28 @@ def test_invariant_9_the_shareable_ledger_holds_public_constants_only(tmp_path):
 def test_a_run_with_known_seeds_claims_nothing(tmp_path):
     plan = uls_plan()
     path = tmp_path / "ledger.jsonl"
-    RunLedger.create(path, plan=plan, run_id="r", facts={"unsafe_seeds": True}).close()
+    begun(path, plan, facts={"unsafe_seeds": True}).close()
     assert claim(path).guarantee.epsilon == math.inf
 
 
 @pytest.mark.parametrize("sampler", list(NoiseSampler))
 def test_every_attempt_names_what_drew_its_noise(tmp_path, sampler):
     plan, path = uls_plan(), tmp_path / "ledger.jsonl"
-    ledger = RunLedger.create(path, plan=plan, run_id="r")
+    ledger = begun(path, plan)
     ledger.attempt(StepRecord.of_plan(plan, noise_sampler=sampler))
     ledger.close()
     assert read_entries(path)[1]["noise_sampler"] == sampler
     assert samplers_of(read_entries(path)) == (sampler,)
-    assert claim(path).guarantee == plan.guarantee(1)
+    assert claim(path).guarantee == plan.guarantee()
+    assert claim(path).so_far == plan.guarantee(1)
 
 
 @pytest.mark.parametrize("said", [None, "float32", ""])
 def test_attempts_whose_noise_no_price_knows_claim_nothing(tmp_path, said):
     """What drew float32 noise on accelerators wrote no word about it."""
     plan, path = uls_plan(), tmp_path / "ledger.jsonl"
-    header = {"kind": "run", "schema": "userdp.ledger/3", "run_id": "r", "facts": {}}
+    header = {"kind": "run", "schema": SCHEMA, "run_id": "r", "facts": {}}
+    header |= {"lineage": Lineage().plain}
     honest = {"kind": "attempt", **encode(StepRecord.of_plan(plan))}
     other = {**honest, "noise_sampler": said}
     if said is None:
@@ -183,7 +193,7 @@ def test_attempts_whose_noise_no_price_knows_claim_nothing(tmp_path, said):
         path = tmp_path / name
         steps = [{**line, "attempt": k} for k, line in enumerate((honest, second), start=1)]
         append_entries(path, lambda _, steps=steps: [{**header, "plan": encode(plan)}, *steps])
-    assert claim(tmp_path / "honest").guarantee == plan.guarantee(2)
+    assert claim(tmp_path / "honest").guarantee == plan.guarantee()
     assert claim(tmp_path / "other").guarantee.epsilon == math.inf
     assert samplers_of(read_entries(tmp_path / "other")) is None
 
@@ -210,20 +220,20 @@ def tuning(plan):
     return PrivateSelection(plans=(plan,), score_epsilon=0.1, repetitions=LAW)
 
 
-def trial(path, plan, selection_id="s"):
-    path.mkdir()
-    ledger = RunLedger.create(path / "ledger.jsonl", plan=plan, run_id="t", trial_of=selection_id)
-    for _ in range(plan.steps):
-        ledger.attempt(StepRecord.of_plan(plan))
-    ledger.finish()
-    ledger.close()
-    return path / "ledger.jsonl"
+def trial(path, plan):
+    return run_with(path, plan, plan.steps, finished=True, trial=True) / "ledger.jsonl"
+
+
+def win(source, target, tuned, *, lineage=None):
+    lineage = Lineage() if lineage is None else lineage
+    write_winner(source, target, tuned, tuning_id="s", basis="DP scores", lineage=lineage.plain)
 
 
 def test_a_selection_is_one_charge_and_its_trials_are_none(tmp_path):
     plan, store = uls_plan(), StoreLedger(tmp_path)
     store.reserve_selection("s", tuning(plan))
-    store.require_selection("s", plan)
+    store.slots("s", lambda: {"first": "constants", "second": "constants"})
+    store.take_slot("first", "t", plan, constants="constants")
     assert claim(tmp_path).guarantee == tuning(plan).guarantee()
     assert claim(tmp_path, delta=1e-7).guarantee == tuning(plan).guarantee(delta=1e-7)
     store.reserve("one", plan)
@@ -232,33 +242,44 @@ def test_a_selection_is_one_charge_and_its_trials_are_none(tmp_path):
     assert claim(tmp_path, delta=1e-7).guarantee.delta == pytest.approx(1e-7)
     with pytest.raises(UseError, match="already reserved"):
         store.reserve_selection("s", tuning(plan))
-    for selection_id, other in (("x", plan), ("one", plan), ("s", els_plan())):
-        with pytest.raises(UseError, match="pays for this plan"):
-            store.require_selection(selection_id, other)
 
 
 def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tmp_path):
     plan = uls_plan()
     source = trial(tmp_path / "trial", plan)
     assert claim(source).guarantee.epsilon == math.inf
-    write_winner(source, tmp_path / "winner.jsonl", tuning(plan), basis="DP scores")
+    assert claim(source).trial
+    win(source, tmp_path / "winner.jsonl", tuning(plan))
     found = claim(tmp_path / "winner.jsonl")
     assert found.guarantee == tuning(plan).guarantee()
     assert found.guarantee.epsilon > plan.guarantee().epsilon
     assert found.complete
-    assert "trial_of" not in (tmp_path / "winner.jsonl").read_text()
+    assert not found.trial
+    assert [part.id for part in found.parts] == ["s"], "as the store's ledger knows the tuning"
+    header, *others = read_entries(tmp_path / "winner.jsonl")
+    assert "trial" not in header
+    assert "t" not in (header["run_id"], *(entry.get("charge") for entry in others))
     grid = FixedGrid(plans=(plan, plan, plan), score_epsilon=0.1)
-    ledger = run(tmp_path / "run", plan, 5) / "ledger.jsonl"
-    write_winner(ledger, tmp_path / "grid.jsonl", grid, basis="DP scores")
+    ledger = run_with(tmp_path / "run", plan, 5, finished=True) / "ledger.jsonl"
+    win(ledger, tmp_path / "grid.jsonl", grid)
     assert claim(tmp_path / "grid.jsonl").guarantee == grid.guarantee()
+
+
+def test_a_winner_inherits_what_the_whole_tuning_descends_from(tmp_path):
+    plan = uls_plan()
+    before = of_parts([Query(id="q", name="users", pure_epsilon=0.25)])
+    win(trial(tmp_path / "trial", plan), tmp_path / "winner.jsonl", tuning(plan), lineage=before)
+    found = claim(tmp_path / "winner.jsonl")
+    assert found.guarantee.epsilon == tuning(plan).guarantee().epsilon + 0.25
+    assert [part.id for part in found.parts] == ["q", "s"]
 
 
 def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tmp_path):
     source = trial(tmp_path / "trial", uls_plan())
     other = tuning(uls_plan(noise_multiplier=9.0))
     with pytest.raises(UseError, match="did not try"):
-        write_winner(source, tmp_path / "winner.jsonl", other, basis="DP scores")
-    write_winner(source, tmp_path / "winner.jsonl", tuning(uls_plan()), basis="DP scores")
+        win(source, tmp_path / "winner.jsonl", other)
+    win(source, tmp_path / "winner.jsonl", tuning(uls_plan()))
     lines = (tmp_path / "winner.jsonl").read_text().splitlines()
     header = json.loads(lines[0])
     header["tuning"]["plans"] = [encode(uls_plan(noise_multiplier=9.0))]

@@ -143,7 +143,7 @@ def test_processes_that_charge_a_new_store_at_the_same_time_are_all_charged(tmp_
 
 @pytest.mark.slow
 def test_broken_twin_who_looks_for_the_ledger_before_the_lock_spoils_it(tmp_path):
-    with pytest.raises(KeyError):
+    with pytest.raises(UseError, match="unknown kind"):
         charged_by_processes(tmp_path, "before the lock")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import corpus, prepared
+from tests.ledgers import forget
 from userdp.claim import claim
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -27,7 +28,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def store(made):
-    (made.path / "ledger.jsonl").unlink(missing_ok=True)
+    forget(made.path)
     return made
 
 

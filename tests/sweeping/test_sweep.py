@@ -21,6 +21,7 @@ from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
 from userdp.claim import claim
 from userdp.cli.app import run as userdp
+from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.reporting.run_facts import read_run
@@ -28,6 +29,7 @@ from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.scores import selection_score
 from userdp.sweeping.sweep import describe, run_sweep
 from userdp.sweeping.trials import train_arguments
+from userdp.training.runs import constants_digest
 from userdp.vocabulary import round_up
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
@@ -87,6 +89,11 @@ def sweep(store, out, asked, **options):
     return run_sweep(store, out, asked, **options)
 
 
+def slots(store):
+    """Those of the one selection in the store's ledger, if there is one."""
+    return dict(*StoreLedger(store.path).history().slots.values())
+
+
 def kinds(store):
     return [line["kind"] for line in lines(store.path / "ledger.jsonl")]
 
@@ -104,7 +111,7 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
     basis = read_run(out / "winner").settings["plan_basis"]
     assert basis.startswith("non-private tuning on held-out-users (2 candidates")
     assert describe(result, store)["operator_only"] is True
-    for private in ("operator.jsonl", "sweep.json", "trials.json"):
+    for private in ("operator.jsonl", "sweep.json"):
         assert stat.S_IMODE((out / private).stat().st_mode) == 0o600
     assert {path.name for path in (out / "winner").iterdir()} == {
         "plan.json",
@@ -139,7 +146,14 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert price.epsilon <= 8.0
     assert claim(out / "winner" / "ledger.jsonl").guarantee == price
     assert claim(store.path).guarantee == price
-    assert kinds(store) == ["store", "selection"], "the number of trials is nowhere"
+    assert kinds(store) == [
+        *("store", "declare", "declare", "selection", "slots"),
+        *("trial", "open", "settle") * 2,
+        "release",
+    ]
+    ledger = store.path / "ledger.jsonl"
+    assert stat.S_IMODE(ledger.stat().st_mode) == 0o600, "the number of trials is the operator's"
+    assert len(set(slots(store))) == 2
     for number in (1, 2):
         trial = out / f"trial-{number:03d}"
         assert claim(trial / "ledger.jsonl").guarantee.epsilon == math.inf
@@ -155,19 +169,30 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
 def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_nothing(
     store, tmp_path, capsys
 ):
-    asked = request(store, "private-selection")
-    tuned = asked.candidates[0].plan
-    StoreLedger(store.path).reserve_selection("known", asked.tuning)
-    before = (store.path / "ledger.jsonl").read_bytes()
-    for number, (selection, plan) in enumerate([("other", tuned), ("known", PLAN)]):
+    asked, ledger = request(store, "private-selection"), StoreLedger(store.path)
+    tuned = asked.candidates[0]
+    ledger.reserve_selection("known", asked.tuning)
+    constants = constants_digest(tuned.plan, encode(tuned.config))
+    ledger.slots("known", lambda: {"drawn": constants})
+    before = ledger.path.read_bytes()
+    # No slot; one that was never drawn; a drawn one with another plan, or with other options.
+    for number, (slot, plan, rate) in enumerate(
+        [
+            ("known", tuned.plan, "0.003"),
+            ("other", tuned.plan, "0.003"),
+            ("drawn", PLAN, "0.003"),
+            ("drawn", tuned.plan, "0.5"),
+        ]
+    ):
         plan.save(tmp_path / "plan.json")
         arguments = ["train", str(store.path), "--out", str(tmp_path / f"run{number}")]
         arguments += ["--plan", str(tmp_path / "plan.json"), "--model", "new", "--layers", "1"]
-        arguments += ["--width", "16", "--heads", "2", "--trial-of", selection]
+        arguments += ["--width", "16", "--heads", "2", "--learning-rate", rate, "--slot", slot]
         assert userdp(arguments) == 2
-        assert "pays for this plan" in capsys.readouterr().err
+        assert "pays for this trial" in capsys.readouterr().err
         assert not (tmp_path / f"run{number}").exists()
-    assert (store.path / "ledger.jsonl").read_bytes() == before
+    assert ledger.path.read_bytes() == before
+    assert not list((store.path / "runs").iterdir())
 
 
 @pytest.mark.slow
@@ -177,7 +202,8 @@ def test_no_candidate_at_all_releases_nothing(store, tmp_path, monkeypatch):
     result = sweep(store, tmp_path / "sweep", asked)
     assert result.winner is None
     assert describe(result, store)["winner"] is None
-    assert kinds(store) == ["store", "selection"]
+    assert kinds(store) == ["store", "declare", "declare", "selection", "slots"]
+    assert slots(store) == {}
 
 
 @pytest.mark.slow
@@ -208,7 +234,7 @@ def test_invariant_7_an_interrupted_sweep_keeps_what_was_drawn_trained_and_score
     out, asked = tmp_path / "sweep", request(store, mode)
     with pytest.raises(KeyboardInterrupt):
         sweep(store, out, asked, launch=InProcess(crash_before=2))
-    drawn = (out / "trials.json").read_bytes()
+    drawn = slots(store)
     trained = (out / "trial-001" / "ledger.jsonl").read_bytes()
     (score,) = lines(out / "operator.jsonl")
     with pytest.raises(UseError, match="there is a sweep"):
@@ -219,7 +245,8 @@ def test_invariant_7_an_interrupted_sweep_keeps_what_was_drawn_trained_and_score
     launch = InProcess()
     sweep(store, out, asked, resume=True, launch=launch)
     assert len(launch.calls) == 1
-    assert (out / "trials.json").read_bytes() == drawn
+    assert slots(store) == drawn
+    assert len(drawn) == (2 if mode == "private-selection" else 0)
     assert (out / "trial-001" / "ledger.jsonl").read_bytes() == trained
     assert lines(out / "operator.jsonl")[0] == score
     assert len(lines(out / "operator.jsonl")) == 2
@@ -277,7 +304,7 @@ def test_the_options_of_a_trial_are_its_configuration(tmp_path):
     assert stat.S_IMODE(options.stat().st_mode) == 0o600
     assert train_config(tomllib.loads(options.read_text())["train"]) == config
     arguments = train_arguments(
-        tmp_path, RunFolder(tmp_path / "run"), plan, options, trial_of=None, tensorboard=True
+        tmp_path, RunFolder(tmp_path / "run"), plan, options, slot=None, tensorboard=True
     )
     assert arguments[arguments.index("--config") + 1] == str(options)
     assert arguments[arguments.index("--plan") + 1] == str(plan)

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.broken_runs import BROKEN, Draws
 from tests.auditing.toy import CONFIG, audit_store
+from tests.ledgers import forget
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
 from userdp.auditing.audit_run import audit_run
@@ -48,8 +49,14 @@ def plan(kind, **changes) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def made(tmp_path_factory):
     return audit_store(tmp_path_factory.mktemp("bounded"))
+
+
+@pytest.fixture
+def store(made):
+    forget(made.path)  # a later run would inherit what the earlier ones released
+    return made
 
 
 @pytest.mark.parametrize("kind", fast_then_slow(KINDS))

@@ -104,7 +104,8 @@ def test_invariant_1_twin_a_ledger_of_another_noise_ratio_is_refused_by_the_clai
     record = encode(StepRecord.of_plan(plan, l2_clip_norm=0.3))
     record[field] *= 0.9
     append_entries(path, lambda _: [{"kind": "attempt", "attempt": 2, **record}])
-    assert kept.guarantee == plan.guarantee(1)
+    assert kept.guarantee == plan.guarantee()
+    assert kept.so_far == plan.guarantee(1)
     with pytest.raises(UseError, match="no epsilon can be claimed"):
         claim(path)
 

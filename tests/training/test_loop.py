@@ -7,6 +7,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from tests.ledgers import forget
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
@@ -28,8 +29,9 @@ from userdp.training.config import (
 from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.evaluation import evaluate
 from userdp.training.loop import train
-from userdp.training.models import read_model, weights_digest
+from userdp.training.models import read_model
 from userdp.training.optimizers import learning_rate
+from userdp.training.origin import digest_of_weights
 from userdp.vocabulary import NONE
 
 # So little noise that it hides nothing; the claim is what it is.
@@ -226,11 +228,11 @@ def test_a_model_that_would_misread_the_store_is_refused(store, tmp_path):
 
 def test_the_digest_of_weights_sees_every_value(store):
     model = toy_model(store)
-    first = weights_digest(model)
-    assert first == weights_digest(toy_model(store))
+    first = digest_of_weights(model)
+    assert first == digest_of_weights(toy_model(store))
     with torch.no_grad():
         model.transformer.ln_f.bias[-1] += 1e-6
-    assert weights_digest(model) != first
+    assert digest_of_weights(model) != first
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))
@@ -306,6 +308,7 @@ def test_engines_make_different_digests_and_the_same_claim(store, tmp_path):
     assert set(ENGINES) == {str(engine) for engine in EngineName}
     for engine in ("reference", "auto"):
         config = changed(engine=EngineName(engine))
+        forget(store.path)  # a second run would inherit what the first released
         train(store, uls_plan(steps=2), config, out=tmp_path / engine, tensorboard=False)
     first, second = (claim(tmp_path / e / "ledger.jsonl") for e in ("reference", "auto"))
     assert first.guarantee == second.guarantee

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.ledgers import begun
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, sgd, toy_model
@@ -18,7 +19,7 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
-from userdp.ledger import RunFolder, RunLedger, StoreLedger
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.sampling.coins import secret_generator
 from userdp.training import private as private_module
 from userdp.training.collate import Collator
@@ -216,7 +217,7 @@ def test_scores_of_a_model_of_this_very_store_are_refused(store, tmp_path):
     for name, trained_on in (("here", store.meta.store_id), ("there", "another")):
         (tmp_path / name / "model").mkdir(parents=True)
         ledger = tmp_path / name / "ledger.jsonl"
-        RunLedger.create(ledger, plan=None, run_id=name, facts={"store": trained_on}).close()
+        begun(ledger, None, run_id=name, facts={"store": trained_on}).close()
     with pytest.raises(UseError, match="trained on this store"):
         require_public(str(tmp_path / "here" / "model"), store)
     require_public(str(tmp_path / "there" / "model"), store)

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.ledgers import begun
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model
 from userdp.data.ownership import first_owner_facts, greedy_facts
-from userdp.ledger import RunFolder, RunLedger
+from userdp.ledger import RunFolder
 from userdp.training.private import make_private
 from userdp.training.store_facts import store_facts
 
@@ -39,10 +40,7 @@ def test_text_filtered_against_private_data_is_named_once(tmp_path):
     later = {"kind": "folder", "filtered_against_private": [{"private_data": "beef"}]}
     facts = store_facts(a_store(SINGLE, filtered, [later, filtered]))
     assert facts == {"filtered_against_private": ["beef", "feed"]}
-    ledger = RunLedger.create(
-        tmp_path / "ledger.jsonl", plan=None, run_id="base", facts={"store_facts": facts}
-    )
-    ledger.close()
+    begun(tmp_path / "ledger.jsonl", None, facts={"store_facts": facts}).close()
     (tmp_path / "model").mkdir()
     clean = a_store(SINGLE, {"kind": "folder"})
     assert store_facts(clean, base_model=str(tmp_path / "model")) == facts

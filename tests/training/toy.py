@@ -82,5 +82,10 @@ def lines(path: Path) -> list[dict]:
 
 
 def attempts(run: Path) -> int:
-    """Read off the file, not through the ledger's own code."""
-    return sum(line["kind"] == "attempt" for line in lines(run / "ledger.jsonl"))
+    """Steps charged: those of lost folders and cut lines too, which the counter alone remembers.
+
+    Read off the file, not through the ledger's own code.
+    """
+    entries = lines(run / "ledger.jsonl")
+    lost = sum(line["attempts"] for line in entries if line["kind"] == "lost")
+    return lost + sum(line["kind"] == "attempt" for line in entries)

@@ -16,7 +16,7 @@ from userdp.auditing.references import (
     reference_scores,
     require_references,
 )
-from userdp.claim import claim
+from userdp.claim import Claim, claim
 from userdp.codec import encode
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
@@ -91,8 +91,10 @@ def audit_run(
         )
     options = folder.read_train()
     config = train_config(options)
-    claimed = claim(folder.ledger).guarantee
+    whole = claim(folder.ledger)
+    claimed = whole.guarantee
     plan = plan_of(folder.ledger, read_entries(folder.ledger))
+    held = price_of_steps(whole)
     if not inference and (not repeat or plan is None):
         raise UseError(
             "nothing is left to audit: a run without privacy claims nothing that a repetition "
@@ -138,7 +140,7 @@ def audit_run(
             unsafe_seed=unsafe_seed,
         )
     proven = None if again is None else max(again.bound.epsilon_lower, again.steps.epsilon_lower)
-    flagged = [] if again is None else contradictions(again, claimed.epsilon)
+    flagged = [] if again is None else contradictions(again, held)
     result: dict[str, Any] = {
         "claimed_epsilon": claimed.epsilon,
         "delta": claimed.delta,
@@ -150,12 +152,23 @@ def audit_run(
         "run_seconds": _seconds_of(folder.operator),
         "epsilon_lower": proven,
         "flagged": flagged,
-        "false_alarm": 0.0 if again is None or math.isinf(claimed.epsilon) else again.false_alarm,
+        "false_alarm": 0.0 if again is None or math.isinf(held) else again.false_alarm,
         "passed": not flagged,
     }
     files.write_json(place / RESULT, files.finite(result), mode=files.OPERATOR_FILE)
     folder.log({"kind": "audit", "flagged": flagged, "epsilon_lower": files.finite(proven)})
     return result
+
+
+def price_of_steps(whole: Claim) -> float:
+    """ε that an extra run is held against: that of the plan's steps; infinite without a claim.
+
+    It repeats these steps alone, once. What else the model descends from, how often its plan was
+    charged, and what choosing it cost would only hide that they leak too much.
+    """
+    if whole.plan is None or math.isinf(whole.parts[-1].guarantee().epsilon):
+        return math.inf
+    return whole.plan.guarantee().epsilon
 
 
 def contradictions(again: ExtraRun, claimed: float) -> list[str]:

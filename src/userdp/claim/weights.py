@@ -121,30 +121,39 @@ def descriptions_of(folder: Path) -> list[tuple[Path, Described | None]]:
     return told
 
 
-def lineage_of_base(name: str, weights: str | None, released: Iterable[tuple[str, Any]]) -> Lineage:
+def lineage_of_base(
+    name: str, weights: str | None, released: Iterable[tuple[str, Any]], *, loaded: bool
+) -> Lineage:
     """What a model that training begins from descends from.
 
     Args:
-        name: of the model, or its folder.
-        weights: the digest of its weights as they were loaded, if it is known.
+        name: of the model, or its folder; empty if nothing is known of where it is from.
+        weights: the digest of its weights as they are in memory, if it is known.
         released: of the store that is trained on: digests of weights that runs over it released,
             and what those descend from, as plain values.
+        loaded: the weights were just read from ``name``, so that they are those of its files even
+            where they were read in another dtype. Otherwise ``name`` is only what the model says
+            of itself, and its weights may have learned from anybody since they were read.
 
     Returns:
         What the folder says, and what the store's ledger knows of these weights. Weights that
         neither knows, or that are not those that the folder speaks of, may have learned from
         anybody: a condition.
     """
-    folder = Path(name) if name and any(Path(name).glob("*.safetensors")) else None
+    folder = Path(name) if name and Path(name).is_dir() else None  # "" would be the current folder
     described = None if folder is None else description_of(folder)
-    known = {digest_of(folder)} if folder is not None else set()
-    known |= {weights} if weights else set()
+    files_there = folder is not None and _files(folder, required=False)
+    on_disk = {digest_of(folder)} if folder is not None and files_there else set()
+    in_memory = {weights} if weights else set()
+    sure = in_memory | on_disk if loaded else in_memory
     lineage = Lineage() if described is None else described.lineage
-    ours = [plain for digest, plain in released if digest in known]
-    for plain in ours:
-        lineage += lineage_from(plain, what="the lineage of a base model")
-    if not ours and (described is None or described.weights not in known):
-        named = Path(name).name or "a model given in memory"
+    known = described is not None and described.weights in sure
+    for digest, plain in released:
+        if digest in in_memory | on_disk:
+            lineage += lineage_from(plain, what="the lineage of a base model")
+            known = known or digest in sure
+    if not known:
+        named = Path(name).name or "given in memory"
         lineage += Lineage(conditions=(Condition(kind=ConditionKind.BASE, told=named),))
     return lineage
 

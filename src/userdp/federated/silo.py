@@ -212,7 +212,7 @@ class Silo:
             return Lineage()
         history = StoreLedger(self.store.path).history()
         released = [(one.weights, one.lineage) for one in history.released]
-        return lineage_of_base(resolve(spec.model), None, released)
+        return lineage_of_base(resolve(spec.model), None, released, loaded=True)
 
     def close(self) -> None:
         """Let go of the run's folder; what remains of its plan stays reserved."""

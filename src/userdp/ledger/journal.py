@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from userdp import files
 from userdp.errors import FailureError, UseError
 from userdp.files import sync
 
@@ -37,20 +38,23 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
 
 
 def append_entries(
-    path: Path, compose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+    path: Path,
+    compose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    *,
+    mode: int = files.SHAREABLE_FILE,
 ) -> None:
     """Append what ``compose`` makes of the entries so far; on the disk when this returns.
 
     No other process appends between the look and the write. A torn last line is trimmed first;
     ``compose`` sees no entries in a journal that is new, or whose first line a crash cut short.
-    What it raises is raised, and nothing appended.
+    What it raises is raised, and nothing appended. A new file has ``mode``.
 
     Raises:
         FailureError: the disk refused (the journal then still ends in its old last line).
     """
     created = not path.exists()
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     except OSError as error:
         raise FailureError(f"cannot write the ledger {path}: {error.strerror}") from error
     try:

@@ -59,7 +59,15 @@ class Counter:
 
     def count(self) -> None:
         """Count one attempt more, on the disk when this returns."""
-        text = b"%020d" % (self.attempts + 1)
+        self._keep(self.attempts + 1)
+
+    def begin_at(self, attempts: int) -> None:
+        """Count from ``attempts`` on: what a further charge finds taken already."""
+        if attempts > self.attempts:
+            self._keep(attempts)
+
+    def _keep(self, attempts: int) -> None:
+        text = b"%020d" % attempts
         try:
             os.pwrite(self._descriptor, text, 0)
             os.fdatasync(self._descriptor)
@@ -68,7 +76,11 @@ class Counter:
                 f"cannot write {self._path}: {error.strerror}; the step was not taken",
                 hint="free some disk space and resume the run",
             ) from error
-        self.attempts += 1
+        self.attempts = attempts
+
+    def forget(self) -> None:
+        """Remove the file of a charge that was refused."""
+        self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let another process go on; twice does harm."""

@@ -39,23 +39,29 @@ class Place:
 
     def __init__(self, store: Path) -> None:
         self._path = store / PLACE
-        self._kept: dict[str, Any] = (
-            files.read_json(self._path, what="where the ledger is") if self._path.exists() else {}
-        )
+        self._kept: dict[str, Any] = {}
+        self.id = ""
+        self._read()
         shared = self._kept.get("shared")
         self.ledger = Path(shared) if shared else store / LEDGER
         self.runs = self.ledger.parent / "runs"
-        self.id: str = self._kept.get("id") or secrets.token_hex(16)
-        if self._kept.get("inode") is not None and not self.ledger.exists():
+        if self.ledger.exists():
+            self._require_whole()
+        else:
+            self.require_new()
+
+    def require_new(self) -> None:
+        """`UseError` if the ledger held something before; call where nothing is found in it."""
+        if self._kept.get("inode") is not None:
             raise UseError(
                 f"the privacy ledger {self.ledger} is gone: what these people were charged is not "
                 "known, so that nothing may be charged and nothing claimed",
                 hint="prepare the store again; what was trained before is then not in its claims",
             )
-        if (
-            self._kept.get("head") is not None
-            and self._head(self._kept["bytes"]) != (self._kept["head"])
-        ):
+
+    def _require_whole(self) -> None:
+        head = self._kept.get("head")
+        if head is not None and self._head(self._kept["bytes"]) != head:
             raise UseError(
                 f"the privacy ledger {self.ledger} was put back to an earlier state, or written "
                 "anew: it does not hold what these people were charged since",
@@ -89,24 +95,42 @@ class Place:
         values = {"shared": str(ledger.resolve())}
         files.write_json(store / PLACE, values, mode=files.OPERATOR_FILE)
 
-    def moved(self) -> bool:
-        """Whether there is a ledger, and it is another file than the one that was begun here."""
-        if not self.ledger.exists():
-            return False
-        kept = self._kept.get("inode")
-        # Nothing is kept of the file where others share it, or a kill came after its first line.
-        return kept != self._inode() if kept is not None else not self._kept
+    def take(self, begun_as: str | None) -> bool:
+        """Note what is about to be written to; call it under the ledger's lock.
 
-    def begin(self) -> None:
-        """Remember the id before the ledger's first line is written."""
-        if not self._kept.get("id"):
-            self._keep(inode=self._kept.get("inode"))
+        Args:
+            begun_as: the id in the ledger's first line; None if it has none yet.
+
+        Returns:
+            Whether the ledger is another file than when it was last written to.
+
+        Raises:
+            UseError: the ledger has no line, and had some.
+        """
+        self._read()  # another process may have begun it
+        if begun_as is None:
+            self.require_new()
+            if not self._kept.get("id"):
+                self._keep(inode=None)
+            return False
+        self._require_whole()
+        # A kill right after the first line leaves no inode, and the id still tells.
+        inode, known_as = self._kept.get("inode"), self.id
+        self.id = begun_as
+        if self._kept.get("shared"):
+            return False
+        return known_as != begun_as or (inode is not None and inode != self._inode())
 
     def settle(self) -> None:
         """Remember the file as it is now, after a line was added."""
         with self.ledger.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # nobody is in the middle of a line
             self._keep(inode=self._inode())
+
+    def _read(self) -> None:
+        exists = self._path.exists()
+        self._kept = files.read_json(self._path, what="where the ledger is") if exists else {}
+        self.id = str(self._kept.get("id") or secrets.token_hex(16))
 
     def _inode(self) -> int:
         return self.ledger.stat().st_ino

@@ -38,6 +38,7 @@ class RunLedger:
     Attributes:
         plan: what its first line says; None of a run without privacy.
         attempts: steps charged so far.
+        charge: the id of the charge in the store's ledger that pays for the steps to come.
         last_clip_norm: of the last of them; where the clip norm adapts, a resumed run goes on
             with it (what the interrupted step would have made of it is lost). None before any.
     """
@@ -50,6 +51,7 @@ class RunLedger:
         self.attempts = count_attempts(entries)
         self.lineage: dict[str, Any] = entries[0]["lineage"]
         self._counter: Counter | None = None
+        self.charge = str((charges_in(entries) or [entries[0]["run_id"]])[-1])
         self.last_clip_norm: float | None = clips[-1] if clips else None
         self._writer = JournalWriter(path)
 
@@ -95,13 +97,12 @@ class RunLedger:
             counter: of the charge, held by this process.
             charge: its id in the store's ledger: the run's own, or that of a further charge.
         """
-        lost = counter.attempts - self.attempts
-        counter.attempts = max(counter.attempts, self.attempts)
+        lost = counter.attempts - self.attempts if self.plan is not None else 0
         if lost > 0:  # a crash before the line was written, or a folder that was put back
             self._writer.append({"kind": "lost", "attempts": lost})
             self.attempts += lost
         self._writer.append({"kind": "open", "nonce": nonce, "charge": charge})
-        self._counter = counter
+        self._counter, self.charge = counter, charge
 
     @property
     def remaining(self) -> int:
@@ -281,6 +282,6 @@ def samplers_of(entries: list[dict[str, Any]]) -> tuple[NoiseSampler, ...] | Non
 
 def count_attempts(entries: list[dict[str, Any]]) -> int:
     """Attempted steps among a run ledger's entries, those of lost folders included."""
-    taken = len([entry for entry in entries if entry["kind"] == "attempt"])
-    lost = sum(int(entry["attempts"]) for entry in entries if entry["kind"] == "lost")
-    return taken + lost
+    lost: int = sum(entry["attempts"] for entry in entries if entry["kind"] == "lost")
+    lines: int = sum(entry["kind"] == "attempt" for entry in entries)
+    return lost + lines

@@ -13,12 +13,14 @@ share (`userdp.ledger.place`). It is the operator's.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from userdp import files
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
@@ -26,7 +28,15 @@ from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.place import Place
 from userdp.plan import Plan, PrivateSelection
 from userdp.plan.tuning import tuning_from
-from userdp.vocabulary import require_delta, require_positive
+from userdp.vocabulary import (
+    NONE,
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    delta_up,
+    require_delta,
+    require_positive,
+)
 
 SCHEMA = "userdp.store-ledger/4"
 
@@ -293,7 +303,8 @@ class StoreLedger:
             lineage: what they descend from, now that they were chosen.
         """
         entry = {"kind": "release", "run_id": run_id, "weights": weights, "lineage": dict(lineage)}
-        self._amend(lambda history: [entry])
+        known = Released(run_id=run_id, weights=weights, lineage=dict(lineage))
+        self._amend(lambda history: [] if known in history.released else [entry])
 
     def look(self, what: str) -> None:
         """Record that ``what`` shows an exact number of people's text; call it before it does.
@@ -335,7 +346,10 @@ class StoreLedger:
 
     def history(self) -> History:
         """The ledger, read; empty if nothing was ever written in it."""
-        return history_of(self.path, read_entries(self.path)) if self.path.exists() else History()
+        entries = read_entries(self.path) if self.path.exists() else []
+        if not entries:
+            self.place.require_new()
+        return history_of(self.path, entries)
 
     def charges(self) -> list[Charge]:
         """One charge per run, oldest first; none without a file, or with one just begun."""
@@ -347,6 +361,8 @@ class StoreLedger:
         def compose(history: History) -> list[dict[str, Any]]:
             if entry["run_id"] in history.charges:
                 raise UseError(taken)
+            _READ[entry["kind"]](history, entry, history.lines)
+            _refuse_beyond_total(self.path, history)
             return [entry]
 
         self._append(compose)
@@ -354,18 +370,22 @@ class StoreLedger:
     def _append(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
         """Append what ``compose`` makes of the ledger so far; begins it where there is none."""
 
+        wrote = False
+
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            nonlocal wrote
             added = compose(history_of(self.path, entries))
             if not added:
                 return []
+            wrote = True
+            moved = self.place.take(str(entries[0].get("id")) if entries else None)
             if not entries:
                 return [{"kind": "store", "schema": SCHEMA, "id": self.place.id}, *added]
             return ([{"kind": "place"}] if moved else []) + added
 
-        moved = self.place.moved()
-        self.place.begin()
-        append_entries(self.path, lines)
-        self.place.settle()
+        append_entries(self.path, lines, mode=files.OPERATOR_FILE)
+        if wrote:  # else a copy would be taken for the ledger that was begun here, unnoticed
+            self.place.settle()
 
     def _amend(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
         """As `_append`, but never begins a ledger."""
@@ -422,6 +442,47 @@ def history_of(path: Path, entries: list[dict[str, Any]]) -> History:
         except KeyError as error:
             raise UseError(f"{path} holds a line of unknown kind or content: {entry}") from error
     return history
+
+
+def _refuse_beyond_total(path: Path, history: History) -> None:
+    """`UseError` if all charges together exceed the total that was fixed before the first."""
+    if history.total is None:
+        return
+    epsilon, delta = history.total
+    prices = [_price(charge) for charge in history.charges.values()]
+    spent = math.fsum(price.epsilon for price in prices) if prices else 0.0
+    share = math.fsum(price.delta for price in prices)
+    # What counts people in different ways does not add up to anything.
+    if len({price.adjacency for price in prices}) > 1 or not (spent <= epsilon and share <= delta):
+        raise UseError(
+            f"{path} would be charged beyond the total that was fixed for it before the first "
+            f"charge: epsilon {epsilon:g} at delta {delta_up(delta)}",
+            hint="plan for what is left of it; a total that is raised after a look bounds nothing",
+        )
+
+
+def _price(charge: Charge) -> Guarantee:
+    if charge.query_epsilon is not None:
+        return Guarantee(
+            epsilon=charge.query_epsilon,
+            delta=0.0,
+            unit=PrivacyUnit.USER,
+            adjacency=Adjacency.ADD_OR_REMOVE,
+            sampling=NONE,
+            accountant="pure",
+        )
+    if charge.selection is not None:
+        return charge.selection.guarantee()
+    if charge.plan is not None:
+        return charge.plan.guarantee()
+    return Guarantee(
+        epsilon=math.inf,
+        delta=0.0,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=NONE,
+        accountant="none",
+    )
 
 
 def _reserve(history: History, entry: dict[str, Any], at: int) -> None:

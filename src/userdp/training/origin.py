@@ -13,6 +13,7 @@ from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
 from userdp.claim.weights import lineage_of_base, weights_digest
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.gradients.shards import is_sharded
 from userdp.ledger import StoreLedger
 from userdp.plan import MadeFor, Plan
 from userdp.training.config import TrainConfig
@@ -39,12 +40,18 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
     Args:
         model: at the weights that training begins with.
         store: that is trained on; its ledger knows what was released of its people.
-        name: where they were loaded from; by default what `transformers` noted in the model.
+        name: where they were just loaded from; by default what `transformers` noted in the model,
+            which only counts as far as the weights are still those of that place.
     """
-    known = str(getattr(model, "name_or_path", "") or "") if name is None else name
+    noted = str(getattr(model, "name_or_path", "") or "")
     released = StoreLedger(store.path).history().released
+    # No process holds all weights of a sharded model, and this one asks by itself.
+    sharded = any(is_sharded(tensor) for tensor in model.parameters())
     return lineage_of_base(
-        known, digest_of_weights(model), [(one.weights, one.lineage) for one in released]
+        noted if name is None else name,
+        None if sharded else digest_of_weights(model),
+        [(one.weights, one.lineage) for one in released],
+        loaded=name is not None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,12 @@ class OpenRun:
                 "train": _file_digest(options) if options.exists() else None,
             }
         )
+        # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
         self.store.settle(
-            self.run_id, steps=self.ledger.attempts, weights=weights, lineage=self.lineage.plain
+            self.ledger.charge,
+            steps=self.ledger.attempts,
+            weights=weights,
+            lineage=self.lineage.plain,
         )
 
     def close(self) -> None:
@@ -135,7 +139,7 @@ def open_run(
             kept = _check_resume(folder, expected)
         else:
             _refuse_used(folder, begun=begun)
-            kept = {"run_id": new_id(), "nonce": None}
+            kept = {"run_id": new_id(), "nonces": [], "charge": None}
         files.sweep(out)
         if slot is not None and (plan is None or unsafe_seeds):
             raise UseError("a trial of a private selection needs a plan and secret seeds")
@@ -149,7 +153,8 @@ def open_run(
             charges=StoreLedger(store.path),
             store_path=store.path,
             run_id=kept["run_id"],
-            written=kept["nonce"],
+            written=kept["nonces"],
+            begun_charge=kept["charge"],
             expected=expected,
             plan=plan,
             priced=None if unsafe_seeds else plan,
@@ -191,15 +196,18 @@ class _Opening:
 
     The nonce of an opening is in the folder first, then in the store's ledger, then in the run's: a
     folder that holds the store's last nonce, as one that is to be written or as one that was, is
-    the folder that was opened last. The store is charged before the run's ledger exists, so that no
-    step can be taken whose plan the store does not know.
+    the folder that was opened last. The one that the store knows stays in the folder beside the new
+    one, so that any number of openings may be killed one after another. The store is charged before
+    the run's ledger exists, so that no step can be taken whose plan the store does not know; a
+    further charge is in the folder first, so that it is not made twice.
     """
 
     folder: RunFolder
     charges: StoreLedger
     store_path: Path
     run_id: str
-    written: str | None
+    written: Sequence[str]
+    begun_charge: str | None
     expected: Mapping[str, str]
     plan: Plan | None
     priced: Plan | None
@@ -210,33 +218,46 @@ class _Opening:
         history, nonce = self.charges.history(), new_id()
         begun = is_begun(self.folder.ledger)
         entries = read_entries(self.folder.ledger) if begun else []
-        known = nonces_of(entries)[-1:]
-        charge = (charges_in(entries) or [self.run_id])[-1]
+        paid = charges_in(entries)
+        charge, last = (paid or [self.run_id])[-1], nonces_of(entries)[-1:]
+        if begun and self.begun_charge not in (None, *paid):
+            charge, last = str(self.begun_charge), []  # what a kill left unfinished
+        elif begun and again:
+            charge, last = new_id(), []
         opened, before = history.nonces.get(charge, (None, 0))
-        if again and begun:
-            charge, known, opened = new_id(), [], None
+        # Only an opening that a kill left unfinished has more than one nonce that may be the last.
+        whole = opened is None or list(self.written[-1:]) == last
+        known = last if whole else [*self.written, *last]
         counter = Counter(self.charges.place.runs / charge, begun=opened is not None)
         try:
-            # An opening that was cut short has taken no step: else the run's ledger was put back.
-            if opened == self.written and counter.attempts == before:
-                known = [*known, opened] if opened is not None else known
-            lost = counter.attempts - count_attempts(entries)
-            if begun and charge in charges_in(entries) and lost > 1:
-                known = ["put back"]
+            # An opening that a kill left unfinished has taken no step, and a kill loses one step at
+            # most: else the run's ledger was put back to an earlier state.
+            unfinished = opened is not None and [opened] != last
+            lost = counter.attempts - (before if unfinished else count_attempts(entries))
+            if lost > (0 if unfinished else 1):
+                known = ["none: put back"]
             # Asked before anything is written here: what a copy holds must stay what it was.
             self.charges.require_last(charge, known)
-            self._write(nonce)
-            self._charge(history, charge)
+            self._write(nonces=[opened, nonce] if opened else [nonce], charge=charge)
+            try:
+                self._charge(history, charge)
+            except UseError:
+                if not begun:  # nothing was charged, so that there is nothing to go on with
+                    self.folder.resume.unlink()
+                    counter.forget()
+                raise
             self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             if begun:
                 ledger = RunLedger(self.folder.ledger)
+                if charge != self.run_id and charge not in paid:
+                    counter.begin_at(ledger.attempts)
             else:
-                whole = base + inherited(self.charges.history(), self.run_id, self.constants)
+                origin = base + inherited(self.charges.history(), self.run_id, self.constants)
                 ledger = RunLedger.create(
                     self.folder.ledger,
                     plan=self.plan,
                     run_id=self.run_id,
-                    lineage=whole.plain,
+                    lineage=origin.plain,
                     facts=facts,
                     trial=self.slot is not None,
                 )
@@ -246,12 +267,13 @@ class _Opening:
             raise
         return ledger
 
-    def _write(self, nonce: str) -> None:
+    def _write(self, *, nonces: Sequence[str], charge: str) -> None:
         files.write_json(
             self.folder.resume,
             {
                 "run_id": self.run_id,
-                "nonce": nonce,
+                "nonces": list(nonces),
+                "charge": charge,
                 "store_path": str(self.store_path.resolve()),
                 "digests": dict(self.expected),
             },

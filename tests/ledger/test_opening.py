@@ -1,0 +1,342 @@
+"""Invariant 12: one charge is gone on with once, whatever is copied, put back, killed or deleted.
+
+What is opened here are run folders without a model: a step is its line in the ledger.
+"""
+
+import contextlib
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from tests.plans import uls_plan
+from userdp import files
+from userdp.claim import claim
+from userdp.claim.lineage import Lineage
+from userdp.errors import FailureError, UseError
+from userdp.ledger import StoreLedger, journal
+from userdp.ledger.opening import Counter
+from userdp.plan import StepRecord
+from userdp.training.runs import open_run
+
+PLAN = uls_plan()
+ELSEWHERE = "not the one that was opened last"
+
+
+class Killed(BaseException):
+    """Stands for a process that is no more."""
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "store").mkdir()
+    meta = SimpleNamespace(content_sha256="0" * 64, store_id="people")
+    return SimpleNamespace(path=tmp_path / "store", meta=meta)
+
+
+def opened(folder, store, **options):
+    """The run in ``folder``, begun or gone on with; nobody else may open it until it is closed."""
+    options.setdefault("resume", (folder / "resume.json").exists())
+    return open_run(
+        folder, store, PLAN, base=Lineage(), identity={}, facts={}, unsafe_seeds=False, **options
+    )
+
+
+def go_on(folder, store, steps=1, **options):
+    """Take so many steps in ``folder``; how many were taken before the ledger refused one."""
+    run = opened(folder, store, **options)
+    try:
+        for taken in range(steps):
+            if not run.ledger.remaining:
+                return taken
+            run.ledger.attempt(StepRecord.of_plan(PLAN))
+        return steps
+    finally:
+        run.close()
+
+
+def copied(folder, to):
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to, copy_function=shutil.copy2)
+    return to
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != ".lock"}
+
+
+@pytest.fixture
+def run(tmp_path, store):
+    folder = tmp_path / "run"
+    go_on(folder, store)
+    return folder
+
+
+def test_a_run_goes_on_as_often_as_it_is_interrupted(run, store):
+    assert [go_on(run, store) for _ in range(6)] == [1, 1, 1, 1, 0, 0]
+    assert claim(run).guarantee == PLAN.guarantee() == claim(store.path).guarantee
+    assert claim(run).complete
+    assert len(StoreLedger(store.path).charges()) == 1
+
+
+# Copies, and what was put back.
+
+
+def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_path):
+    copy = copied(run, tmp_path / "copy")
+    go_on(run, store)
+    before = contents(copy)
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(copy, store)
+    assert contents(copy) == before, "what a copy holds may not become what the store knows"
+    go_on(run, store)
+
+
+def test_invariant_12_where_the_copy_went_on_the_first_is_refused(run, store, tmp_path):
+    copy = copied(run, tmp_path / "copy")
+    go_on(copy, store)
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(run, store)
+    go_on(copy, store)
+
+
+def test_broken_twin_an_opening_that_is_not_written_in_the_store_lets_a_copy_go_on(
+    run, store, tmp_path, monkeypatch
+):
+    copy = copied(run, tmp_path / "copy")
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreLedger, "open", lambda *arguments, **options: None)
+        go_on(run, store)
+    go_on(copy, store)
+
+
+def test_invariant_12_a_folder_that_was_put_back_is_refused(run, store, tmp_path):
+    backup = copied(run, tmp_path / "backup")
+    go_on(run, store)
+    copied(backup, run)
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(run, store)
+
+
+@pytest.mark.parametrize("back_to", ["the opening before", "before the run"])
+def test_invariant_12_a_stores_ledger_that_was_put_back_is_refused(store, tmp_path, back_to):
+    ledger, run = store.path / "ledger.jsonl", tmp_path / "run"
+    StoreLedger(store.path).query("q", name="users", pure_epsilon=0.1)
+    kept = ledger.read_bytes()
+    go_on(run, store)
+    if back_to == "the opening before":
+        kept = ledger.read_bytes()
+        go_on(run, store)
+    ledger.write_bytes(kept)
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(run, store)
+
+
+def test_a_copy_of_before_the_end_of_a_finished_run_is_refused(run, store, tmp_path):
+    copy = copied(run, tmp_path / "copy")
+    opening = opened(run, store)
+    latest = copied(run, tmp_path / "latest")
+    while opening.ledger.remaining:
+        opening.ledger.attempt(StepRecord.of_plan(PLAN))
+    opening.finish()
+    opening.close()
+    with pytest.raises(UseError, match="was finished"):
+        go_on(latest, store)
+    with pytest.raises(UseError, match="was finished"):
+        go_on(copy, store)
+    with pytest.raises(UseError, match="is finished"):
+        go_on(run, store)
+
+
+def test_a_copy_is_not_opened_while_the_first_is_open(run, store, tmp_path):
+    opening = opened(run, store)
+    copy = copied(run, tmp_path / "copy")
+    with pytest.raises(FailureError, match="in use by another process"):
+        go_on(copy, store)
+    opening.close()
+    go_on(copy, store)
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(run, store)
+
+
+# The counter.
+
+
+def steps_of_all(run, store, tmp_path):
+    """Folder and store's ledger put back again and again: the steps that all of them took."""
+    ledger = store.path / "ledger.jsonl"
+    backup, kept = copied(run, tmp_path / "backup"), ledger.read_bytes()
+    taken = 1
+    for _ in range(4):
+        taken += go_on(run, store, 2)
+        copied(backup, run)
+        ledger.write_bytes(kept)
+    return taken
+
+
+def test_invariant_12_all_folders_together_take_as_many_steps_as_were_charged(run, store, tmp_path):
+    assert steps_of_all(run, store, tmp_path) == PLAN.steps
+    go_on(run, store)
+    assert claim(run).steps == PLAN.steps, "steps of lost folders stay charged"
+
+
+def test_broken_twin_without_the_counter_folders_that_were_put_back_take_more(
+    run, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Counter, "count", lambda self: None)
+    assert steps_of_all(run, store, tmp_path) > PLAN.steps
+
+
+def test_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
+    (counter,) = (store.path / "runs").iterdir()
+    opening = opened(run, store)
+
+    def killed(*arguments):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.JournalWriter, "append", killed)
+        with pytest.raises(Killed):
+            opening.ledger.attempt(StepRecord.of_plan(PLAN))
+    opening.close()
+    assert int(counter.read_bytes()) == 2
+    opened(run, store).close()
+    assert claim(run).steps == 2
+
+
+def test_a_counter_that_was_deleted_or_damaged_is_refused(run, store):
+    (counter,) = (store.path / "runs").iterdir()
+    kept = counter.read_bytes()
+    counter.unlink()
+    with pytest.raises(UseError, match="is gone"):
+        go_on(run, store)
+    assert not counter.exists()
+    counter.write_bytes(b"none")
+    with pytest.raises(UseError, match="is damaged"):
+        go_on(run, store)
+    counter.write_bytes(kept)
+    go_on(run, store)
+
+
+def test_what_lies_beside_the_ledger_is_the_operators(run, store):
+    (counter,) = (store.path / "runs").iterdir()
+    modes = [path.stat().st_mode & 0o777 for path in (counter.parent, counter)]
+    assert modes == [0o700, 0o600]
+
+
+# Kills.
+
+
+class Kill:
+    """Ends the process before its write number ``at``, from 0; counts them."""
+
+    def __init__(self, patch, at=None):
+        self.writes = 0
+        honest_file, honest_line = files.write_file, journal._write
+
+        def before(honest):
+            def write(*arguments, **options):
+                if self.writes == at:
+                    raise Killed
+                self.writes += 1
+                return honest(*arguments, **options)
+
+            return write
+
+        patch.setattr(files, "write_file", before(honest_file))
+        patch.setattr(journal, "_write", before(honest_line))
+
+
+def writes_of(monkeypatch, action):
+    with monkeypatch.context() as patch:
+        kill = Kill(patch)
+        action()
+    return kill.writes
+
+
+@pytest.mark.parametrize("opening", ["first", "second", "charged again"])
+def test_invariant_7_a_kill_between_any_two_writes_of_an_opening_costs_nothing(
+    store, tmp_path, monkeypatch, opening
+):
+    """Two kills in a row, before each pair of writes; then the run goes on to its end."""
+
+    def prepared(name):
+        here = SimpleNamespace(path=tmp_path / name / "store", meta=store.meta)
+        here.path.mkdir(parents=True)
+        run = tmp_path / name / "run"
+        if opening != "first":
+            go_on(run, here)
+        if opening == "charged again":
+            copy = copied(run, tmp_path / name / "copy")
+            go_on(copy, here)
+        return run, here
+
+    charges = 2 if opening == "charged again" else 1
+    run, here = prepared("honest")
+    again = {"charge_again": charges == 2}
+    count = writes_of(monkeypatch, lambda: go_on(run, here, 0, **again))
+    assert count >= 3
+    for first in range(count):
+        for second in range(count):
+            run, here = prepared(f"{first}-{second}")
+            again = {"charge_again": charges == 2}
+            for at in (first, second):
+                with monkeypatch.context() as patch:
+                    Kill(patch, at)
+                    with contextlib.suppress(Killed):
+                        go_on(run, here, 0, **again)
+                        again = {}  # it was charged, and the command said so
+            go_on(run, here, PLAN.steps, **again)
+            assert len(StoreLedger(here.path).charges()) == charges, (first, second)
+            assert claim(run).steps == PLAN.steps
+            assert claim(run).guarantee.epsilon == charges * PLAN.guarantee().epsilon
+
+
+# A further charge.
+
+
+def test_a_copy_that_is_charged_again_goes_on_and_claims_twice_as_much(run, store, tmp_path):
+    copy = copied(run, tmp_path / "copy")
+    go_on(run, store)
+    assert go_on(copy, store, 99, charge_again=True) == PLAN.steps - 1
+    twice = claim(copy)
+    assert twice.guarantee.epsilon == 2 * PLAN.guarantee().epsilon
+    assert twice.guarantee.delta == 2 * PLAN.guarantee().delta
+    assert twice.steps == PLAN.steps
+    assert "charged 2 times" in twice.composition
+    assert claim(store.path).guarantee == twice.guarantee
+    assert claim(run).guarantee == PLAN.guarantee(), "the first goes on at its own price"
+    assert go_on(run, store, 99) == PLAN.steps - 2
+
+
+def test_a_further_charge_is_gone_on_with_once_too(run, store, tmp_path):
+    copy = copied(run, tmp_path / "copy")
+    go_on(run, store)
+    go_on(copy, store, charge_again=True)
+    second = copied(copy, tmp_path / "second")
+    go_on(copy, store)
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(second, store)
+    assert go_on(copy, store, 99) == PLAN.steps - 3
+    assert len(StoreLedger(store.path).charges()) == 2
+
+
+def test_each_charge_of_a_run_ends_by_itself(run, store, tmp_path):
+    """Weights that came of a copy are known to the store as those of the first are."""
+    copy = copied(run, tmp_path / "copy")
+    for folder, options in ((run, {}), (copy, {"charge_again": True})):
+        opening = opened(folder, store, **options)
+        while opening.ledger.remaining:
+            opening.ledger.attempt(StepRecord.of_plan(PLAN))
+        opening.finish(f"weights of {folder.name}")
+        opening.close()
+    history = StoreLedger(store.path).history()
+    assert [one.weights for one in history.released] == ["weights of run", "weights of copy"]
+    assert claim(store.path).complete
+
+
+def test_a_deleted_counter_is_paid_for(run, store):
+    (counter,) = (store.path / "runs").iterdir()
+    counter.unlink()
+    assert go_on(run, store, 99, charge_again=True) == PLAN.steps - 1
+    assert claim(run).guarantee.epsilon == 2 * PLAN.guarantee().epsilon

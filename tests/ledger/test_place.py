@@ -1,0 +1,155 @@
+"""Where a store's ledger lies: one that is gone, copied or shared is known as such."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.plans import uls_plan
+from userdp.claim import claim
+from userdp.claim.lineage import ConditionKind
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger, journal, place
+from userdp.ledger.journal import read_entries
+from userdp.ledger.place import Place
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "store").mkdir()
+    StoreLedger(tmp_path / "store").reserve("one", uls_plan())
+    return tmp_path / "store"
+
+
+def charged(store, name="two"):
+    StoreLedger(store).reserve(name, uls_plan())
+    return claim(store)
+
+
+def kinds(store):
+    return {condition.kind for condition in claim(store).conditions}
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied"])
+def test_invariant_12_a_ledger_that_is_gone_is_noticed(store, how):
+    if how == "deleted":
+        (store / "ledger.jsonl").unlink()
+    else:
+        (store / "ledger.jsonl").write_bytes(b"")
+    with pytest.raises(UseError, match="is gone"):
+        charged(store)
+    with pytest.raises(UseError, match="is gone"):
+        StoreLedger(store).history()
+    with pytest.raises(UseError):
+        claim(store)
+    assert not list(store.glob("runs/*"))
+
+
+def test_broken_twin_where_the_place_is_not_kept_a_deleted_ledger_is_begun_again(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Place, "settle", lambda self: None)
+    StoreLedger(tmp_path).reserve("one", uls_plan())
+    (tmp_path / "ledger.jsonl").unlink()
+    assert charged(tmp_path).guarantee == uls_plan().guarantee(), "one of two runs"
+
+
+def test_a_copied_store_says_that_it_counts_on_no_other_copy(store, tmp_path):
+    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
+    charged(tmp_path / "copy")
+    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
+    charged(tmp_path / "copy", "three")
+    assert [e["kind"] for e in read_entries(tmp_path / "copy" / "ledger.jsonl")].count("place") == 1
+    charged(store)
+    assert kinds(store) == set(), "nothing tells the first that it was copied"
+
+
+def test_a_ledger_that_was_copied_without_its_place_is_one_too(store, tmp_path):
+    (tmp_path / "copy").mkdir()
+    shutil.copy2(store / "ledger.jsonl", tmp_path / "copy")
+    charged(tmp_path / "copy")
+    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
+
+
+def test_a_copy_to_which_nothing_is_added_stays_one(store, tmp_path):
+    StoreLedger(store).declare("constants")
+    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
+    StoreLedger(tmp_path / "copy").declare("constants")
+    charged(tmp_path / "copy")
+    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
+
+
+def test_a_store_that_was_moved_keeps_quiet(store, tmp_path):
+    store.rename(tmp_path / "moved")
+    assert charged(tmp_path / "moved").conditions == ()
+    assert len(claim(tmp_path / "moved").parts) == 2
+
+
+def test_broken_twin_whoever_does_not_look_at_the_file_takes_a_copy_for_the_first(
+    store, tmp_path, monkeypatch
+):
+    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
+    monkeypatch.setattr(Place, "_inode", lambda self: 1)
+    kept = json.loads((tmp_path / "copy" / "ledger.json").read_text())
+    (tmp_path / "copy" / "ledger.json").write_text(json.dumps({**kept, "inode": 1}))
+    charged(tmp_path / "copy")
+    assert kinds(tmp_path / "copy") == set()
+
+
+class Killed(BaseException):
+    """Stands for a process that is no more."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(journal, "_write"), (Place, "settle")], ids=["first line", "inode"]
+)
+def test_a_kill_while_a_ledger_is_begun_makes_it_no_copy(tmp_path, monkeypatch, owner, name):
+    def killed(*arguments, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(Killed):
+            charged(tmp_path, "one")
+    begun = [charge.run_id for charge in StoreLedger(tmp_path).charges()]
+    assert begun == (["one"] if owner is Place else [])
+    assert charged(tmp_path).conditions == ()
+
+
+def test_the_place_is_the_operators(store):
+    assert (store / place.PLACE).stat().st_mode & 0o777 == 0o600
+
+
+# One ledger for several stores.
+
+
+def test_invariant_12_stores_of_the_same_people_are_charged_in_one_ledger(tmp_path):
+    ledger, stores = tmp_path / "people" / "ledger.jsonl", [tmp_path / "a", tmp_path / "b"]
+    for store in stores:
+        store.mkdir()
+        Place.share(store, ledger)
+    charged(stores[0], "one")
+    total = charged(stores[1], "two")
+    assert [part.id for part in total.parts] == ["one", "two"]
+    assert total.guarantee == claim(stores[0]).guarantee == claim(ledger).guarantee
+    assert total.conditions == ()
+    for store in stores:
+        assert StoreLedger(store).path == ledger
+        assert not (store / "ledger.jsonl").exists()
+        assert StoreLedger(store).place.runs == tmp_path / "people" / "runs"
+    ledger.unlink()
+    for store in stores:
+        with pytest.raises(UseError, match="is gone"):
+            charged(store, "three")
+
+
+def test_a_store_that_was_charged_already_shares_no_other_ledger(store, tmp_path):
+    with pytest.raises(UseError, match="has a ledger already"):
+        Place.share(store, tmp_path / "people.jsonl")
+    assert claim(store).guarantee == uls_plan().guarantee()
+
+
+def test_broken_twin_a_ledger_of_its_own_for_each_store_forgets_the_other(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        assert charged(tmp_path / name).guarantee == uls_plan().guarantee(), "half of what it cost"

@@ -1,0 +1,40 @@
+"""Ledgers that tests share: a run's with so many attempts, and a store's that is begun anew."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from userdp.claim.lineage import Lineage
+from userdp.ledger import RunLedger
+from userdp.plan import Plan, StepRecord
+
+
+def begun(path: Path, plan: Plan | None, *, run_id: str = "r", **options: Any) -> RunLedger:
+    """A new run's ledger at ``path``, that descends from nothing but itself."""
+    values: dict[str, Any] = {"lineage": Lineage().plain, **options}
+    return RunLedger.create(path, plan=plan, run_id=run_id, **values)
+
+
+def run_with(
+    folder: Path, plan: Plan | None, attempts: int, *, finished: bool = False, **options: Any
+) -> Path:
+    """A run's folder that holds a ledger with so many attempts, and nothing else."""
+    folder.mkdir()
+    ledger = begun(folder / "ledger.jsonl", plan, **{"run_id": folder.name, **options})
+    for _ in range(attempts):
+        assert plan is not None
+        ledger.attempt(StepRecord.of_plan(plan))
+    if finished:
+        digest = None if plan is None else plan.digest
+        ledger.finish({"weights": None, "plan": digest, "train": None})
+    ledger.close()
+    return folder
+
+
+def forget(store: Path) -> None:
+    """Make a store as it was before anything was charged, for fixtures that many tests share."""
+    for name in ("ledger.jsonl", "ledger.json"):
+        (store / name).unlink(missing_ok=True)
+    shutil.rmtree(store / "runs", ignore_errors=True)
