@@ -43,6 +43,7 @@ class People:
     """A store, as its ledger should tell it."""
 
     paid: dict[str, float] = field(default_factory=dict)
+    learned: dict[str, float] = field(default_factory=dict)
     looked: bool = False
     copied: bool = False
     void: bool = False
@@ -76,10 +77,12 @@ class Truth:
         from_base = self.models[base].paid if base else {}
         conditional = people.looked or people.copied or not clean
         conditional = conditional or bool(base and self.models[base].conditional)
-        paid = {**from_base, **{k: v for k, v in people.paid.items() if v < math.inf}}
+        priced = {k: v for k, v in people.paid.items() if v < math.inf}
+        paid = {**from_base, **people.learned, **priced}
         self.models[run] = Model(store, {**paid, run: EPSILON}, conditional, done)
         people.paid[run] = EPSILON
         people.looked = True  # its operator saw losses
+        people.learned |= {k: v for k, v in from_base.items() if v < math.inf}
 
     def plain(self, run: str, store: str) -> None:
         self.models[run] = Model(store, {run: math.inf}, conditional=True)
@@ -238,7 +241,9 @@ class Life:
     def copy_store(self, store: str) -> None:
         name, people = self.new("store"), self.truth.people[store]
         shutil.copytree(self.folder / store, self.folder / name)
-        self.truth.people[name] = People(dict(people.paid), people.looked, bool(people.paid))
+        self.truth.people[name] = People(
+            dict(people.paid), dict(people.learned), people.looked, bool(people.paid)
+        )
         if people.looked and not people.paid:
             self.truth.people[name].copied = True
 
@@ -251,9 +256,11 @@ class Life:
 
     def known_as(self, old: str, new: str) -> None:
         """A name of ours is no part of the truth."""
-        for one in (*self.truth.models.values(), *self.truth.people.values()):
-            if old in one.paid:
-                one.paid[new] = one.paid.pop(old)
+        known = [one.paid for one in (*self.truth.models.values(), *self.truth.people.values())]
+        known += [one.learned for one in self.truth.people.values()]
+        for paid in known:
+            if old in paid:
+                paid[new] = paid.pop(old)
 
     def back_up(self, store: str) -> None:
         ledger = self.folder / store / "ledger.jsonl"
@@ -327,7 +334,7 @@ def nothing(*args: object, **options: object) -> None:
 
 
 def _forget_base(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(origin_module, "lineage_of_base", lambda *args: Lineage())
+    patch.setattr(origin_module, "lineage_of_base", lambda *args, **options: Lineage())
 
 
 def _forget_files(patch: pytest.MonkeyPatch) -> None:

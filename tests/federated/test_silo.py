@@ -368,7 +368,7 @@ def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_pat
     assert found.guarantee == made.guarantee()
     # A ledger that is missing is charged in full.
     assert federation_claim(made, runs[:2]).guarantee == made.guarantee()
-    assert found.other_charges == 0
+    assert [part.in_words for part in found.claim.parts] == ["all rounds of local-group-dp"]
     with pytest.raises(UseError, match="second ledger"):
         federation_claim(made, [runs[0], runs[0]])
     with pytest.raises(UseError, match="another federation"):
@@ -383,8 +383,12 @@ def test_what_the_stores_were_charged_besides_is_told_beside_the_claim(tmp_path)
         (tmp_path / "run").rename(tmp_path / f"run {number}")
         for name in ("begun.json", "released.safetensors"):
             (tmp_path / name).unlink()
+    held = set(StoreLedger(tmp_path / "store").history().charges)
     (tmp_path / "run 1").rename(tmp_path / "run")
-    assert federation_claim(made, [tmp_path / "run"]).other_charges == 1
+    told = federation_claim(made, [tmp_path / "run"])
+    (first,) = [part for part in told.claim.parts if part.id in held]
+    both = made.guarantee().epsilon + first.guarantee().epsilon
+    assert told.guarantee.epsilon == pytest.approx(both)
 
 
 def test_known_seeds_void_the_claim_of_a_federation(tmp_path):

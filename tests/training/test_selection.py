@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ledgers import begun
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, sgd, toy_model
@@ -25,7 +24,7 @@ from userdp.training import private as private_module
 from userdp.training.collate import Collator
 from userdp.training.microbatches import sum_of_microbatches
 from userdp.training.private import make_private
-from userdp.training.scores import require_public, score_store
+from userdp.training.scores import score_store
 
 G = 3
 EVERYBODY = {"population": 100, "group_size": G, "steps": 2}
@@ -213,17 +212,24 @@ def test_selections_that_mean_nothing_are_refused(scored, store, tmp_path, optio
     assert not (tmp_path / "run").exists()
 
 
-def test_scores_of_a_model_of_this_very_store_are_refused(store, tmp_path):
-    for name, trained_on in (("here", store.meta.store_id), ("there", "another")):
-        (tmp_path / name / "model").mkdir(parents=True)
-        ledger = tmp_path / name / "ledger.jsonl"
-        begun(ledger, None, run_id=name, facts={"store": trained_on}).close()
-    with pytest.raises(UseError, match="trained on this store"):
-        require_public(str(tmp_path / "here" / "model"), store)
-    require_public(str(tmp_path / "there" / "model"), store)
-    ledger.write_text(ledger.read_text().replace("another", "altered") * 2)
-    with pytest.raises(UseError, match="edited"):
-        require_public(str(tmp_path / "there" / "model"), store)
+def test_scores_of_a_model_that_learned_from_people_are_refused(store, tmp_path):
+    """Of this store or of another: what it learned would choose among other people's examples."""
+    run = tmp_path / "run"
+    train(store, uls_plan(population=100, steps=1), CONFIG, out=run, tensorboard=False)
+    for place in (run / "model", shutil.copytree(run / "model", tmp_path / "copy")):
+        with pytest.raises(UseError, match="trained on people's text"):
+            score_store(store, str(place), tmp_path / "scores.arrow")
+    assert not (tmp_path / "scores.arrow").exists()
+
+
+def test_scores_of_a_model_of_unknown_origin_are_a_condition(scored, store, tmp_path):
+    """The fixture's model is none that a run released: it may have learned from anybody."""
+    model = toy_model(store)
+    options = {"selection": "highest-perplexity", "scores": scored[2], "base": Lineage()}
+    with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run", **options):
+        pass
+    told = {one.kind for one in claim(tmp_path / "run").conditions}
+    assert ConditionKind.BASE in told
 
 
 def test_the_command_line_scores_and_trains_by_them(scored, store, tmp_path, capsys):

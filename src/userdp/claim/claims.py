@@ -181,8 +181,8 @@ def compose(lineage: Lineage, *, delta: float | None = None) -> Guarantee:
     adjacencies = {part.adjacency for part in claimed}
     samplings = {part.sampling for part in parts}
     # A subject is a user of several silos: whatever is priced per user is so for a subject too.
-    units = {part.unit for part in parts} - {PrivacyUnit.USER} or {PrivacyUnit.USER}
-    void = len(adjacencies) > 1 or len(claimed) < len(parts)
+    units = {part.unit for part in claimed} - {PrivacyUnit.USER} or {PrivacyUnit.USER}
+    void = len(units) > 1 or len(adjacencies) > 1 or len(claimed) < len(parts)
     return Guarantee(
         epsilon=math.inf if void else math.fsum(part.epsilon for part in parts),
         delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
@@ -217,8 +217,15 @@ def inherited(history: History, run_id: str, constants: str) -> Lineage:
     conditions = [_COPIED] if history.copied else []
     if looks:
         conditions.append(Condition(kind=ConditionKind.LOOKS, told=", ".join(sorted(looks))))
-    parts = [part for part in parts_of(earlier) if not isinstance(part, Unclaimed)]
-    return of_parts(parts, *conditions, fixed=history.total is not None)
+    # What has no price is a look: a condition. What it was used for is the operator's to say.
+    parts = [part for part in parts_of(earlier) if math.isfinite(part.guarantee().epsilon)]
+    own_people = of_parts(parts, *conditions, fixed=history.total is not None)
+    for charge in earlier:
+        if charge.base:  # what an earlier run here released, it learned from other people too
+            base = lineage_from(charge.base, what=f"the base of {charge.run_id}")
+            priced = (part for part in base.parts if math.isfinite(part.guarantee().epsilon))
+            own_people += of_parts(priced, *base.conditions)
+    return own_people
 
 
 def parts_of(charges: Iterable[Charge]) -> list[Part]:
@@ -227,7 +234,7 @@ def parts_of(charges: Iterable[Charge]) -> list[Part]:
     for charge in charges:
         first = parts.get(charge.again or "")
         if isinstance(first, Steps):
-            parts[first.id] = replace(first, charges=first.charges + 1)
+            parts[first.id] = replace(first, further=(*first.further, charge.run_id))
         else:
             parts[charge.run_id] = _part_of(charge)
     return list(parts.values())
@@ -268,7 +275,8 @@ def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> P
         return Choice(id=run_id, tuning=tuning)
     if header.get("trial"):
         return Unclaimed(id=run_id, why="a trial of a private selection")
-    return Steps(id=run_id, plan=plan, charges=max(1, len(run_ledger.charges_in(entries))))
+    further = tuple(one for one in run_ledger.charges_in(entries) if one != run_id)
+    return Steps(id=run_id, plan=plan, further=further)
 
 
 def _of_plan(plan: Plan | None) -> tuple[Condition, ...]:

@@ -56,14 +56,19 @@ class Steps(Part):
 
     Args:
         plan: of the run.
-        charges: how often the whole plan was charged: more than once for a run that went on from a
-            copy, or from a folder that could not be told from one.
+        further: ids of further charges of the whole plan: of a run that went on from a copy, or
+            from a folder that could not be told from one.
     """
 
     kind: ClassVar[str] = "run"
 
     plan: Plan
-    charges: int = 1
+    further: tuple[str, ...] = ()
+
+    @property
+    def charges(self) -> int:
+        """How often the whole plan was charged."""
+        return 1 + len(self.further)
 
     @property
     def in_words(self) -> str:
@@ -198,7 +203,7 @@ class ConditionKind(StrEnum):
     PLAN = "plan-from-exact-numbers"
     COPY = "copied-ledger"
     TEXT = "text-of-unknown-origin"
-    FILTERED = "text-filtered-against-private-data"
+    FILTERED = "filtered-against-private"
     OTHERS = "base-of-other-people"
     SILOS = "silos-per-subject"
 
@@ -286,9 +291,9 @@ def of_parts(parts: Iterable[Part], *conditions: Condition, fixed: bool = True) 
 
 
 def _dearer(one: Part, other: Part) -> Part:
-    """Of two records of one part: the one that was charged more often, or that has no ε."""
+    """Of two records of one part: all that either charged for it; or the one that has no ε."""
     if isinstance(one, Unclaimed) or isinstance(other, Unclaimed):
         return one if isinstance(one, Unclaimed) else other
     if isinstance(one, Steps) and isinstance(other, Steps):
-        return one if one.charges >= other.charges else other
+        return replace(one, further=tuple(dict.fromkeys((*one.further, *other.further))))
     return one

@@ -85,18 +85,6 @@ class RunFolder:
         return any(entry.get("kind") == "finish" for entry in entries)
 
 
-def facts_of_model(model: str) -> dict[str, Any]:
-    """The public facts of the run that released the model in this folder; none for any other.
-
-    Raises:
-        UseError: there is a ledger beside the model, and it was edited.
-    """
-    place = Path(model).resolve()  # a model of that name may lie on the hub, and no folder here
-    ledger = RunFolder(place.parent).ledger
-    entries = read_entries(ledger) if place.is_dir() and ledger.is_file() else []
-    return dict(entries[0].get("facts", {})) if entries else {}
-
-
 def train_toml(values: Mapping[str, Any]) -> str:
     """Options of ``userdp train`` as a file for its ``--config``; those that are None left out.
 

@@ -56,6 +56,7 @@ class Charge:
         answer: what was released; None if a crash came between the charge and its answer.
         selection: of a private selection, all of whose trials this pays for.
         again: the run that this is a further charge of the whole plan of; None for a first one.
+        base: what the model that the run began from descends from, as plain values.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class Charge:
     answer: int | None = None
     selection: PrivateSelection | None = None
     again: str | None = None
+    base: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,18 +129,27 @@ class StoreLedger:
         self.place = Place(store)
         self.path = self.place.ledger
 
-    def reserve(self, run_id: str, plan: Plan | None, *, again: str | None = None) -> None:
+    def reserve(
+        self,
+        run_id: str,
+        plan: Plan | None,
+        *,
+        again: str | None = None,
+        base: Mapping[str, Any] | None = None,
+    ) -> None:
         """Charge a run's whole plan, on the disk before this returns.
 
         Args:
             run_id: new in this ledger.
             plan: None for a run without privacy.
             again: the run of which this is a further charge.
+            base: what the model that it begins from descends from, as plain values.
 
         Raises:
             UseError: the run has a reservation already.
         """
         entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan), "again": again}
+        entry["base"] = None if base is None else dict(base)
         self._charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:
@@ -489,7 +500,12 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
     run_id = entry["run_id"]
     plan = decode(Plan, entry["plan"], what=f"the plan of {run_id}") if entry["plan"] else None
     history.charges[run_id] = Charge(
-        run_id=run_id, at=at, plan=plan, steps=plan.steps if plan else 0, again=entry["again"]
+        run_id=run_id,
+        at=at,
+        plan=plan,
+        steps=plan.steps if plan else 0,
+        again=entry["again"],
+        base=entry["base"],
     )
 
 

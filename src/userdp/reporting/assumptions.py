@@ -56,16 +56,14 @@ def assumptions_of(runs: Sequence[RunFacts]) -> tuple[Assumption, ...]:
     samplings = [run.plan.sampling for run in runs if run.plan is not None]
     assumed = {one.key: one for sampling in samplings for one in sampling.words.assumes}
     rests += [Assumption(grade=Grade.CRITICAL, **asdict(one)) for one in assumed.values()]
-    against = ", ".join(sorted({name for run in runs for name in run.filtered_against}))
     holds = {
         "cap": not all(sampling.by_user for sampling in samplings),
         "public-scores": any(
             run.settings.get("selection", "").endswith("perplexity") for run in runs
         ),
-        "filtered-against-private": bool(against),
         "several-runs": len(runs) > 1,
     }
-    rests += [_assumption(key, against) for key, so in holds.items() if so]
+    rests += [_assumption(key) for key, so in holds.items() if so]
     rests += [_assumption("owners", one) for one in sorted({r.owners for r in runs if r.owners})]
     rests += _conditions(runs)
     order = list(Grade)

@@ -73,8 +73,6 @@ class RunFacts:
         train: the public options that the run began with, the model without its place.
         released: losses that were released under DP, at a price of their own.
         owners: the assumption that was made where a record may have several owners; else None.
-        filtered_against: names of private data that the training text, or the base model's, was
-            filtered against.
         ledger_digest: SHA-256 of the ledger's bytes: tells whether a ledger is the one meant here.
     """
 
@@ -92,7 +90,6 @@ class RunFacts:
     train: Mapping[str, Any]
     released: tuple[ReleasedLoss, ...]
     owners: str | None = None
-    filtered_against: tuple[str, ...] = ()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -169,7 +166,7 @@ def read_run(path: Path) -> RunFacts:
     claimed = claim_of(folder.ledger, entries)
     require_released_weights(folder)
     facts, train = entries[0].get("facts", {}), folder.read_train()
-    owners, against = _store_facts(facts.get("store_facts"))
+    owners = _owners(facts.get("store_facts"))
     return RunFacts(
         path=path,
         name=path.resolve().name,
@@ -185,18 +182,13 @@ def read_run(path: Path) -> RunFacts:
         train={key: _shown(key, str(train[key])) for key in ("model", "selection") if key in train},
         released=read_releases(path),
         owners=owners,
-        filtered_against=against,
     )
 
 
-def _store_facts(facts: Any) -> tuple[str | None, tuple[str, ...]]:
-    """How the store was made: ``owners`` and ``filtered_against`` of `RunFacts`."""
-    facts = facts if isinstance(facts, dict) else {}
-    owners, against = facts.get("owners"), facts.get("filtered_against_private")
-    return (
-        owners[:_LONGEST] if isinstance(owners, str) else None,
-        tuple(str(name)[:_LONGEST] for name in against) if isinstance(against, list) else (),
-    )
+def _owners(facts: Any) -> str | None:
+    """How the store gave records of several people to one: ``owners`` of `RunFacts`."""
+    owners = facts.get("owners") if isinstance(facts, dict) else None
+    return owners[:_LONGEST] if isinstance(owners, str) else None
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, str]:

@@ -138,7 +138,7 @@ def train(
         "identity": identity,
         "facts": {
             "seq_len": store.meta.seq_len,
-            "store_facts": store_facts(store, base_model=config.model),
+            "store_facts": store_facts(store),
         },
         "train": encode(config),
         "base": base,

@@ -13,6 +13,7 @@ from typing import Any
 from userdp import files
 from userdp.claim.claims import inherited, run_lineage
 from userdp.claim.lineage import Lineage
+from userdp.claim.weights import digest_of
 from userdp.codec import digest, encode
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -65,6 +66,7 @@ class OpenRun:
                 "weights": weights,
                 "plan": None if plan is None else plan.digest,
                 "train": _file_digest(options) if options.exists() else None,
+                "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
             }
         )
         # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
@@ -238,9 +240,11 @@ class _Opening:
                 known = ["none: put back"]
             # Asked before anything is written here: what a copy holds must stay what it was.
             self.charges.require_last(charge, known)
+            if begun and charge not in (self.run_id, *paid):
+                counter.begin_at(count_attempts(entries))
             self._write(nonces=[opened, nonce] if opened else [nonce], charge=charge)
             try:
-                self._charge(history, charge)
+                self._charge(history, charge, base)
             except UseError:
                 if not begun:  # nothing was charged, so that there is nothing to go on with
                     self.folder.resume.unlink()
@@ -249,8 +253,6 @@ class _Opening:
             self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             if begun:
                 ledger = RunLedger(self.folder.ledger)
-                if charge != self.run_id and charge not in paid:
-                    counter.begin_at(ledger.attempts)
             else:
                 origin = base + inherited(self.charges.history(), self.run_id, self.constants)
                 ledger = RunLedger.create(
@@ -280,14 +282,14 @@ class _Opening:
             mode=files.OPERATOR_FILE,
         )
 
-    def _charge(self, history: History, charge: str) -> None:
+    def _charge(self, history: History, charge: str, base: Lineage) -> None:
         if self.slot is not None and self.plan is not None:
             self.charges.take_slot(self.slot, charge, self.plan, constants=self.constants)
         elif charge not in history.charges:
             # Whoever knows the seed can undo the noise, so that such a run counts as one without
             # privacy.
             further = self.run_id if charge != self.run_id else None
-            self.charges.reserve(charge, self.priced, again=further)
+            self.charges.reserve(charge, self.priced, again=further, base=base.plain)
 
 
 def _file_digest(path: Path) -> str:

@@ -8,15 +8,14 @@ from userdp.data.ownership import first_owner_facts
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.ledger.folder import facts_of_model
 from userdp.plan import Plan
 from userdp.vocabulary import Adjacency
 
 _MAY_NAME_SEVERAL = ("jsonl", "csv", "parquet", "hf", "mbox", "maildir")
 
 
-def store_facts(store: UserStore, *, base_model: str | None = None) -> dict[str, Any]:
-    """What a report must say of how a store was made, and of what the base model depends on.
+def store_facts(store: UserStore) -> dict[str, Any]:
+    """What a report must say of how a store was made.
 
     Guarantee (invariant 9): nothing here depends on the records. The assumption about owners is
     told for every kind of source whose records *may* have several, whether or not one has:
@@ -24,12 +23,9 @@ def store_facts(store: UserStore, *, base_model: str | None = None) -> dict[str,
 
     Args:
         store: that is trained on.
-        base_model: where training begins; for a model in a run's folder, what that run says of its
-            own text is added.
 
     Returns:
-        Any of ``owners`` (the assumption, in words) and ``filtered_against_private`` (names of the
-        private data that the training text, or the base model's, was filtered against).
+        ``owners`` (the assumption, in words), where records may have several.
     """
     facts: dict[str, Any] = {}
     rule = store.meta.ownership
@@ -38,16 +34,6 @@ def store_facts(store: UserStore, *, base_model: str | None = None) -> dict[str,
         "assumption" in rule or any(kind.get("kind") in _MAY_NAME_SEVERAL for kind in kinds)
     ):
         facts["owners"] = first_owner_facts()["assumption"]
-    against = {
-        str(provenance["private_data"])
-        for kind in kinds
-        for provenance in kind.get("filtered_against_private", ())
-    }
-    if base_model is not None:
-        of_base = facts_of_model(base_model).get("store_facts", {})
-        against |= set(of_base.get("filtered_against_private", ()))
-    if against:
-        facts["filtered_against_private"] = sorted(against)
     return facts
 
 
