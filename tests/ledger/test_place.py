@@ -36,9 +36,9 @@ def test_invariant_12_a_ledger_that_is_gone_is_noticed(store, how):
         (store / "ledger.jsonl").unlink()
     else:
         (store / "ledger.jsonl").write_bytes(b"")
-    with pytest.raises(UseError, match="is gone|was put back"):
+    with pytest.raises(UseError, match=r"is gone|was put back"):
         charged(store)
-    with pytest.raises(UseError, match="is gone|was put back"):
+    with pytest.raises(UseError, match=r"is gone|was put back"):
         StoreLedger(store).history()
     with pytest.raises(UseError):
         claim(store)

@@ -42,7 +42,7 @@ def hostile_run(make_run: MakeRun, number: int, text: str) -> RunFacts:
     config = {
         "train": {"model": text, "schedule": text},
         "plan_basis": f"non-private statistics: {text}",
-        "store_facts": {"owners": text, "filtered_against_private": [text]},
+        "store_facts": {"owners": text},
     }
     release = {
         "split": text,
@@ -50,13 +50,17 @@ def hostile_run(make_run: MakeRun, number: int, text: str) -> RunFacts:
         "epsilon": 0.5,
         "model": {"user_loss": 4.87125, "standard_error": 0.01},
     }
-    base = Condition(kind=ConditionKind.BASE, told=text)
+    base, text_of = (
+        Condition(kind=kind, told=text) for kind in (ConditionKind.BASE, ConditionKind.FILTERED)
+    )
     folder = make_run(
         f"r{number}",
         PLAN,
         config=config,
         facts={"userdp": text},
-        lineage=Lineage(parts=(Query(id="q", name=text, pure_epsilon=0.5),), conditions=(base,)),
+        lineage=Lineage(
+            parts=(Query(id="q", name=text, pure_epsilon=0.5),), conditions=(base, text_of)
+        ),
         releases=[release],
     )
     folder = folder.rename(folder.with_name(f"{text} {number}".replace("/", "\N{DIVISION SLASH}")))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.reporting.conftest import MakeRun, examples_plan
+from userdp.claim import Lineage
+from userdp.claim.lineage import Condition, ConditionKind
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.html import render_report
 from userdp.reporting.run_facts import read_run, read_runs
@@ -23,8 +25,11 @@ def test_the_assumption_about_owners_stands_in_the_page(make_run: MakeRun) -> No
 
 
 def test_text_filtered_against_private_data_is_named_and_escaped(make_run: MakeRun) -> None:
-    names = ["feedbeef", "<script>alert(1)</script>"]
-    run = make_run(config={"store_facts": {"filtered_against_private": names}})
+    told = [
+        Condition(kind=ConditionKind.FILTERED, told=name)
+        for name in ("feedbeef", "<script>alert(1)</script>")
+    ]
+    run = make_run(lineage=Lineage(conditions=tuple(told)))
     found = {a.key: a for a in assumptions_of(read_runs([run]))}
     assert found["filtered-against-private"].grade is Grade.CRITICAL
     page = render_report(read_runs([run]))
@@ -41,7 +46,7 @@ def test_fixed_graph_and_scores_have_assumptions_of_their_own(make_run: MakeRun)
     assert not {"public-graph", "public-scores"} & keys(make_run("plain", plan))
 
 
-@pytest.mark.parametrize("facts", [7, [], "x", {"owners": 3}, {"filtered_against_private": "no"}])
+@pytest.mark.parametrize("facts", [7, [], "x", {"owners": 3}, {"owners": ["no"]}])
 def test_a_strange_configuration_says_nothing(make_run: MakeRun, facts: object) -> None:
     run = read_run(make_run(config={"store_facts": facts}))
-    assert (run.owners, run.filtered_against) == (None, ())
+    assert run.owners is None

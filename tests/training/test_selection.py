@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, sgd, toy_model
+from userdp.claim import Lineage, claim
+from userdp.claim.lineage import ConditionKind
 from userdp.cli.app import run as userdp
 from userdp.data.scores import read_scores
 from userdp.data.store import UserStore
@@ -22,6 +25,7 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.sampling.coins import secret_generator
 from userdp.training import private as private_module
 from userdp.training.collate import Collator
+from userdp.training.loop import train
 from userdp.training.microbatches import sum_of_microbatches
 from userdp.training.private import make_private
 from userdp.training.scores import score_store

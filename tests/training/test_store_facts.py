@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.ledgers import begun
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model
+from userdp.claim import Lineage
+from userdp.claim.lineage import ConditionKind, Query
 from userdp.data.ownership import first_owner_facts, greedy_facts
 from userdp.ledger import RunFolder
+from userdp.training.origin import lineage_of_text
 from userdp.training.private import make_private
 from userdp.training.store_facts import store_facts
 
@@ -20,7 +22,7 @@ SINGLE = {"rule": "single", "adjacency": "add-or-remove"}
 
 def a_store(ownership, source, appended=()):
     meta = SimpleNamespace(ownership=ownership, sources=[source, *appended])
-    return SimpleNamespace(meta=meta)
+    return SimpleNamespace(meta=meta, path="store")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "mbox", "parquet"])
@@ -35,16 +37,21 @@ def test_where_no_record_can_or_all_are_covered_nothing_is_assumed():
     assert store_facts(a_store(greedy_facts(3), {"kind": "mbox"})) == {}
 
 
-def test_text_filtered_against_private_data_is_named_once(tmp_path):
+def test_text_filtered_against_private_data_is_a_condition_once(tmp_path):
     filtered = {"kind": "folder", "filtered_against_private": [{"private_data": "feed"}]}
     later = {"kind": "folder", "filtered_against_private": [{"private_data": "beef"}]}
-    facts = store_facts(a_store(SINGLE, filtered, [later, filtered]))
-    assert facts == {"filtered_against_private": ["beef", "feed"]}
-    begun(tmp_path / "ledger.jsonl", None, facts={"store_facts": facts}).close()
-    (tmp_path / "model").mkdir()
-    clean = a_store(SINGLE, {"kind": "folder"})
-    assert store_facts(clean, base_model=str(tmp_path / "model")) == facts
-    assert store_facts(clean, base_model="bundled") == {}
+    lineage = lineage_of_text(a_store(SINGLE, filtered, [later, filtered]))
+    assert [one.told for one in lineage.conditions] == ["beef", "feed"]
+    assert {one.kind for one in lineage.conditions} == {ConditionKind.FILTERED}
+    assert lineage_of_text(a_store(SINGLE, {"kind": "folder"})) == Lineage()
+
+
+def test_generated_text_carries_what_its_model_descends_from(tmp_path):
+    wrote = Lineage(parts=(Query(id="q", name="users", pure_epsilon=0.5),))
+    known = {"kind": "jsonl", "text_lineage": [wrote.plain]}
+    assert lineage_of_text(a_store(SINGLE, known, [known])) == wrote
+    lost = lineage_of_text(a_store(SINGLE, {"kind": "jsonl", "text_of_unknown_model": True}))
+    assert [one.kind for one in lost.conditions] == [ConditionKind.TEXT]
 
 
 def test_a_run_keeps_them_in_its_ledger(store, tmp_path):
