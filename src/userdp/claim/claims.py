@@ -204,13 +204,20 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
     """What constants descend from that were recorded when ``run_id`` was charged.
 
-    All that was released of these people before is a part: the constants may have been chosen by
-    it. All that showed an exact number before is a condition. What `StoreLedger.declare` recorded
-    earlier was not chosen by anything after that.
+    What `StoreLedger.declare` recorded earlier was not chosen by anything after that; see
+    `inherited_at`.
     """
     own = history.charges.get(run_id)
     begun = history.lines if own is None else own.at
-    at = min(begun, history.declared.get(constants, begun))
+    return inherited_at(history, history.fixed_at(constants, begun))
+
+
+def inherited_at(history: History, at: int) -> Lineage:
+    """What constants descend from that were recorded at line ``at`` of a store's ledger.
+
+    All that was released of these people before is a part: the constants may have been chosen by
+    it. All that showed an exact number before is a condition.
+    """
     earlier = [charge for charge in history.charges.values() if charge.at < at]
     looks = {what for place, what in history.looks if place < at}
     looks |= {"train" for charge in earlier if charge.query_epsilon is None}

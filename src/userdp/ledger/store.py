@@ -99,6 +99,8 @@ class History:
         taken: by slot, the trial that took it.
         looks: what showed its operator an exact number, and at which line.
         declared: constants by their digest, and the first line that records them.
+        begun: constants of runs by their digest, and the line of the first run that has them.
+        sweeps: the line at which each began, by its id.
         released: weights.
         total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
         copied: the ledger was found in another place than it was begun in.
@@ -112,10 +114,27 @@ class History:
     taken: dict[str, str] = field(default_factory=dict)
     looks: list[tuple[int, str]] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
+    sweeps: dict[str, int] = field(default_factory=dict)
     released: list[Released] = field(default_factory=list)
     total: tuple[float, float] | None = None
     copied: bool = False
     lines: int = 0
+
+    def fixed_at(self, constants: str, begun: int) -> int:
+        """The line at which the constants of a run that was charged at ``begun`` were fixed.
+
+        Where several runs were declared, which of them is trained could be chosen by a look: so
+        each counts as declared once, and in its turn, before any that was declared later.
+        """
+        declared = self.declared.get(constants, begun)
+        again = self.begun.get(constants, begun) < begun
+        turn = [
+            line
+            for one, line in self.declared.items()
+            if line < begun and not self.begun.get(one, begun) < begun
+        ]
+        return declared if declared < begun and not again and min(turn) == declared else begun
 
 
 class StoreLedger:
@@ -136,6 +155,7 @@ class StoreLedger:
         *,
         again: str | None = None,
         base: Mapping[str, Any] | None = None,
+        constants: str = "",
     ) -> None:
         """Charge a run's whole plan, on the disk before this returns.
 
@@ -144,12 +164,13 @@ class StoreLedger:
             plan: None for a run without privacy.
             again: the run of which this is a further charge.
             base: what the model that it begins from descends from, as plain values.
+            constants: the digest of its plan and options, see `declare`.
 
         Raises:
             UseError: the run has a reservation already.
         """
         entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan), "again": again}
-        entry["base"] = None if base is None else dict(base)
+        entry |= {"base": None if base is None else dict(base), "constants": constants}
         self._charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:
@@ -327,10 +348,16 @@ class StoreLedger:
     def declare(self, constants: str) -> None:
         """Record constants of a run to come, by their digest: nothing later can have chosen them.
 
+        They count once, and in the order in which they were declared (`History.fixed_at`).
         What is recorded already stays as old as it is.
         """
         line = {"kind": "declare", "constants": constants}
         self._append(lambda history: [] if constants in history.declared else [line])
+
+    def begin_sweep(self, sweep_id: str) -> None:
+        """Record that a sweep begins: its whole grid is fixed now."""
+        line = {"kind": "sweep", "run_id": sweep_id}
+        self._append(lambda history: [] if sweep_id in history.sweeps else [line])
 
     def declare_total(self, epsilon: float, delta: float) -> None:
         """Fix the total within which all charges here will stay; those beyond it are refused.
@@ -507,6 +534,8 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
         again=entry["again"],
         base=entry["base"],
     )
+    if entry["again"] is None:
+        history.begun.setdefault(entry["constants"], at)
 
 
 def _open(history: History, entry: dict[str, Any], at: int) -> None:
@@ -573,6 +602,10 @@ def _declare(history: History, entry: dict[str, Any], at: int) -> None:
     history.declared.setdefault(entry["constants"], at)
 
 
+def _sweep(history: History, entry: dict[str, Any], at: int) -> None:
+    history.sweeps.setdefault(entry["run_id"], at)
+
+
 def _total(history: History, entry: dict[str, Any], at: int) -> None:
     history.total = (entry["epsilon"], entry["delta"])
 
@@ -593,6 +626,7 @@ _READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
     "answer": _answer,
     "look": _look,
     "declare": _declare,
+    "sweep": _sweep,
     "total": _total,
     "place": _place,
 }

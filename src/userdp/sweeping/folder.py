@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 from userdp import files
 from userdp.claim.claims import run_lineage
-from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claim.lineage import Lineage
 from userdp.claim.weights import describe, digest_of
 from userdp.codec import decode, encode
 from userdp.errors import UseError
@@ -33,7 +33,7 @@ from userdp.ledger import RunFolder
 from userdp.ledger.folder import train_toml
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import write_winner
-from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
+from userdp.sweeping.request import Candidate, SweepRequest
 from userdp.sweeping.scores import Score
 
 
@@ -156,7 +156,9 @@ class SweepFolder:
         ]
         return {line.trial: line.score for line in lines}
 
-    def release(self, number: int, request: SweepRequest, sweep_id: str) -> tuple[str, Lineage]:
+    def release(
+        self, number: int, request: SweepRequest, sweep_id: str, inherited: Lineage
+    ) -> tuple[str, Lineage]:
         """Make ``winner/``, whole or not at all; twice does no harm.
 
         Guarantee: nothing in it tells how many trials there were: no time, mode, name or id of the
@@ -168,12 +170,17 @@ class SweepFolder:
         run, winner = self.run(number), RunFolder(self.winner)
         if not self.winner.exists():
             with files.whole_folder(self.winner) as folder:
-                self._copy(run, RunFolder(folder), request, sweep_id)
+                self._copy(run, RunFolder(folder), request, sweep_id, inherited)
         lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
         return digest_of(winner.model), lineage
 
     def _copy(
-        self, run: RunFolder, winner: RunFolder, request: SweepRequest, sweep_id: str
+        self,
+        run: RunFolder,
+        winner: RunFolder,
+        request: SweepRequest,
+        sweep_id: str,
+        inherited: Lineage,
     ) -> None:
         parts = [
             (one, other)
@@ -190,7 +197,7 @@ class SweepFolder:
             request.tuning,
             tuning_id=sweep_id,
             basis=request.in_words,
-            lineage=_inherited(run, request).plain,
+            lineage=inherited.plain,
         )
         lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
         for _, other in parts:
@@ -198,13 +205,3 @@ class SweepFolder:
         for path in (*winner.path.rglob("*"), winner.path):
             path.chmod(0o755 if path.is_dir() else files.SHAREABLE_FILE)
             os.utime(path, (_NO_TIME, _NO_TIME))
-
-
-def _inherited(run: RunFolder, request: SweepRequest) -> Lineage:
-    """What every trial inherited alike: constants and base are those of the whole grid."""
-    header = read_entries(run.ledger)[0]
-    lineage = lineage_from(header["lineage"], what=f"the lineage in {run.ledger}")
-    if request.mode is TuningMode.NON_PRIVATE:
-        looked = Condition(kind=ConditionKind.LOOKS, told="sweep")
-        return lineage + Lineage(conditions=(looked,))
-    return lineage

@@ -17,6 +17,9 @@ from typing import Any
 
 from userdp import files
 from userdp.claim import claim
+from userdp.claim.claims import inherited_at
+from userdp.claim.lineage import Condition, ConditionKind, Lineage
+from userdp.claim.weights import lineage_of_base
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
@@ -42,6 +45,8 @@ from userdp.sweeping.trials import (
     launcher,
     train_arguments,
 )
+from userdp.training.models import NEW, resolve
+from userdp.training.origin import lineage_of_text
 from userdp.training.runs import constants_digest
 from userdp.vocabulary import require_count
 
@@ -172,8 +177,7 @@ class _Sweep:
     def run(self) -> SweepResult:
         """Everything that is not done yet, in order."""
         charges = StoreLedger(self.store.path)
-        for constants in self._constants:
-            charges.declare(constants)
+        charges.begin_sweep(self.sweep_id)
         tuning = self.request.tuning
         if isinstance(tuning, PrivateSelection):
             if self.sweep_id not in charges.history().charges:
@@ -195,8 +199,21 @@ class _Sweep:
 
     @property
     def _constants(self) -> list[str]:
-        """Of each candidate: recorded before the first trial, so that no score chose them."""
+        """Of each candidate: what a slot is for."""
         return [constants_digest(one.plan, encode(one.config)) for one in self.request.candidates]
+
+    def _inherited(self) -> Lineage:
+        """What the whole grid descends from: it was fixed when the sweep began."""
+        history = StoreLedger(self.store.path).history()
+        lineage = inherited_at(history, history.sweeps[self.sweep_id])
+        name = self.request.candidates[0].config.model
+        if name != NEW:  # all candidates begin from one model
+            released = [(one.weights, one.lineage) for one in history.released]
+            lineage += lineage_of_base(resolve(name), None, released, loaded=True)
+        if self.request.mode is TuningMode.NON_PRIVATE:
+            looked = Condition(kind=ConditionKind.LOOKS, told="sweep")
+            lineage += Lineage(conditions=(looked,))
+        return lineage + lineage_of_text(self.store)
 
     def _draw(self, tuning: PrivateSelection) -> dict[str, str]:
         """The trials of a private selection, from the operating system's randomness."""
@@ -307,7 +324,7 @@ class _Sweep:
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
-        weights, lineage = self.folder.release(best, self.request, self.sweep_id)
+        weights, lineage = self.folder.release(best, self.request, self.sweep_id, self._inherited())
         StoreLedger(self.store.path).release(self.sweep_id, weights=weights, lineage=lineage.plain)
         lost = [number for number in self._numbers() if number not in ranked]
         rows = [

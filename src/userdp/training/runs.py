@@ -289,7 +289,9 @@ class _Opening:
             # Whoever knows the seed can undo the noise, so that such a run counts as one without
             # privacy.
             further = self.run_id if charge != self.run_id else None
-            self.charges.reserve(charge, self.priced, again=further, base=base.plain)
+            self.charges.reserve(
+                charge, self.priced, again=further, base=base.plain, constants=self.constants
+            )
 
 
 def _file_digest(path: Path) -> str:
