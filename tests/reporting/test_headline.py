@@ -30,7 +30,7 @@ ASKED = Query(id="q", name="users", pure_epsilon=0.5)
 @pytest.fixture
 def later(make_run: MakeRun) -> Path:
     """A run that an answer and a look came before, from a base of unknown origin, stopped."""
-    lineage = Lineage(parts=(ASKED,), conditions=(LOOKED, BASE), fixed=False)
+    lineage = Lineage(parts=(ASKED,), conditions=(LOOKED, BASE))
     return make_run("later", attempts=1, lineage=lineage)
 
 

@@ -198,7 +198,9 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
     header = entries[0]
     plan = run_ledger.plan_of(path, entries)
     inherited = lineage_from(header["lineage"], what=f"the lineage in {path}")
-    return inherited + Lineage(parts=(_own_part(path, entries, plan),), conditions=_of_plan(plan))
+    # The run was charged in the ledger that it inherits from, within the same total.
+    own = Lineage(parts=(_own_part(path, entries, plan),), within=inherited.within)
+    return inherited + own + Lineage(conditions=_of_plan(plan))
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
@@ -226,7 +228,7 @@ def inherited_at(history: History, at: int) -> Lineage:
         conditions.append(Condition(kind=ConditionKind.LOOKS, told=", ".join(sorted(looks))))
     # What has no price is a look: a condition. What it was used for is the operator's to say.
     parts = [part for part in parts_of(earlier) if math.isfinite(part.guarantee().epsilon)]
-    own_people = of_parts(parts, *conditions, fixed=history.total is not None)
+    own_people = of_parts(parts, *conditions, within=history.within)
     for charge in earlier:
         if charge.base:  # what an earlier run here released, it learned from other people too
             base = lineage_from(charge.base, what=f"the base of {charge.run_id}")
@@ -319,7 +321,7 @@ def _store_claim(history: History, delta: float | None) -> Claim:
     lineage = of_parts(
         parts_of(charges),
         *([_COPIED] if history.copied else ()),
-        fixed=history.total is not None,
+        within=history.within,
     )
     return Claim(
         guarantee=compose(lineage, delta=delta),

@@ -248,15 +248,22 @@ class Lineage:
     Args:
         parts: each once, in the order in which they were charged.
         conditions: each once.
-        fixed: the prices of all parts, or a total that they stay within, were fixed before the
-            first of them was seen. The sum of prices that were chosen by what earlier ones
-            released is no DP guarantee (Rogers et al. 2016, "Privacy Odometers and Filters"),
-            and is told as what was spent so far.
+        within: the id of the one ledger that all parts were charged in, if a total that they stay
+            within was fixed there before the first of them; else empty.
     """
 
     parts: tuple[Part, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    fixed: bool = True
+    within: str = ""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether prices, or a total, were fixed before the first of several parts was seen.
+
+        The sum of prices that were chosen by what earlier ones released is no DP guarantee (Rogers
+        et al. 2016, "Privacy Odometers and Filters"), and is told as what was spent so far.
+        """
+        return len(self.parts) < 2 or self.within != ""
 
     def __add__(self, other: Lineage) -> Lineage:
         """Both: a part that both descend from counts once, in its greater price."""
@@ -264,11 +271,11 @@ class Lineage:
         for part in other.parts:
             known = parts.get(part.id)
             parts[part.id] = part if known is None else _dearer(known, part)
+        totals = {one.within for one in (self, other) if one.parts}
         return Lineage(
             parts=tuple(parts.values()),
             conditions=tuple(sorted({*self.conditions, *other.conditions})),
-            # What was fixed of some parts says nothing of those that came to them.
-            fixed=any(one.fixed for one in (self, other) if len(one.parts) == len(parts)),
+            within=next(iter(totals)) if len(totals) == 1 else "",
         )
 
     @property
@@ -282,12 +289,12 @@ def lineage_from(values: Any, *, what: str) -> Lineage:
     return decode(Lineage, values, what=what)
 
 
-def of_parts(parts: Iterable[Part], *conditions: Condition, fixed: bool = True) -> Lineage:
+def of_parts(parts: Iterable[Part], *conditions: Condition, within: str = "") -> Lineage:
     """A lineage of parts that were charged one after another."""
     whole = Lineage(conditions=tuple(sorted(set(conditions))))
     for part in parts:
-        whole += Lineage(parts=(part,))
-    return replace(whole, fixed=fixed or len(whole.parts) < 2)
+        whole += Lineage(parts=(part,), within=within)
+    return whole
 
 
 def _dearer(one: Part, other: Part) -> Part:

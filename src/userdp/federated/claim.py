@@ -123,5 +123,5 @@ def _besides(lineage: Lineage, run_id: str) -> Lineage:
             if part.id != run_id or isinstance(part, Unclaimed) or charged_again
         ),
         conditions=lineage.conditions,
-        fixed=lineage.fixed,
+        within=lineage.within,
     )

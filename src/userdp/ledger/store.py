@@ -102,6 +102,7 @@ class History:
         begun: constants of runs by their digest, and the line of the first run that has them.
         sweeps: the line at which each began, by its id.
         released: weights.
+        id: random, of the ledger; empty while it has no line.
         total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
         copied: the ledger was found in another place than it was begun in.
         lines: how many there are.
@@ -117,9 +118,15 @@ class History:
     begun: dict[str, int] = field(default_factory=dict)
     sweeps: dict[str, int] = field(default_factory=dict)
     released: list[Released] = field(default_factory=list)
+    id: str = ""
     total: tuple[float, float] | None = None
     copied: bool = False
     lines: int = 0
+
+    @property
+    def within(self) -> str:
+        """The ledger's id if a total was fixed in it, that all its charges stay within."""
+        return "" if self.total is None else self.id
 
     def fixed_at(self, constants: str, begun: int) -> int:
         """The line at which the constants of a run that was charged at ``begun`` were fixed.
@@ -474,6 +481,7 @@ def history_of(path: Path, entries: list[dict[str, Any]]) -> History:
             f"{path} is not a store ledger of schema {SCHEMA}, it says "
             f"{entries[0].get('schema')!r}: what it charged is not known to this version"
         )
+    history.id = str(entries[0].get("id", ""))
     for at, entry in enumerate(entries[1:], start=1):
         try:
             _READ[entry["kind"]](history, entry, at)
