@@ -412,7 +412,9 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", fast_then_slow(LOSSES), ids=lambda loss: loss.__name__)
-def test_invariant_13_twin_a_planted_loss_of_lineage_is_caught(prepared, tmp_path, monkeypatch, loss):
+def test_invariant_13_twin_a_planted_loss_of_lineage_is_caught(
+    prepared, tmp_path, monkeypatch, loss
+):
     """The life that shows it is played as it is, and then with the loss."""
     for planted in (False, True):
         (tmp_path / f"{planted}").mkdir()

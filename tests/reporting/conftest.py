@@ -158,7 +158,7 @@ def six_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
         for epsilon in (1.0, 4.0, 16.0)
     }
     for plan in plans.values():  # all of them fixed before any ran, so that none claims another
-        ledger.declare(constants_digest(plan, encode(CONFIG)))
+        ledger.declare(constants_digest(plan, encode(CONFIG), store))
     for name, plan in plans.items():
         run = folder / name
         # Of ELS δ is 1/n, which the page is to say.

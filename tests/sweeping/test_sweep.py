@@ -172,7 +172,7 @@ def test_invariant_1_a_trial_that_no_selection_pays_for_is_refused_and_charges_n
     asked, ledger = request(store, "private-selection"), StoreLedger(store.path)
     tuned = asked.candidates[0]
     ledger.reserve_selection("known", asked.tuning)
-    constants = constants_digest(tuned.plan, encode(tuned.config))
+    constants = constants_digest(tuned.plan, encode(tuned.config), store)
     ledger.slots("known", lambda: {"drawn": constants})
     before = ledger.path.read_bytes()
     # No slot; one that was never drawn; a drawn one with another plan, or with other options.

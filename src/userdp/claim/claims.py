@@ -27,8 +27,8 @@ from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
 from userdp.ledger.folder import LEDGER
 from userdp.ledger.journal import read_entries
-from userdp.ledger.place import PLACE, Place
-from userdp.ledger.store import Charge, History, history_of
+from userdp.ledger.place import PLACE
+from userdp.ledger.store import Charge, History, StoreLedger, history_of
 from userdp.plan import Plan, StepRecord
 from userdp.plan.origin import NonPrivateLook
 from userdp.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit, require_delta
@@ -149,9 +149,12 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
     if delta is not None:
         require_delta(delta)
     folder = path if path.is_dir() else path.parent
-    if (folder / PLACE).exists():
-        path = Place(folder).ledger  # a store's, which is the one that was begun there
-    elif path.is_dir():
+    if (folder / PLACE).exists():  # a store's: the ledger is held against what is kept beside it
+        history = StoreLedger(folder).history()
+        if not history.lines:
+            raise UseError(f"the ledger of {folder} is empty: nothing was ever charged in it")
+        return _store_claim(history, delta)
+    if path.is_dir():
         path = path / LEDGER
     return claim_of(path, read_entries(path), delta=delta)
 

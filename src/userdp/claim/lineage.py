@@ -218,7 +218,8 @@ _WORDS = {
     "people's text",
     ConditionKind.FILTERED: "nobody of this store is in the private data ({told}) that text it "
     "learned from was filtered against",
-    ConditionKind.OTHERS: "nobody whose text the base model learned from ({told}) is in this store",
+    ConditionKind.OTHERS: "nobody whose text the base model learned from ({told}) is in the store "
+    "that it was trained on next (for those people themselves nothing is claimed)",
     ConditionKind.SILOS: "nobody has items in more than {told} silos",
 }
 

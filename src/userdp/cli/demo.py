@@ -68,7 +68,7 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     config = replace(recipe.config, model=_base_model(recipe))
     ledger = StoreLedger(store.path)
     for _, plan in recipe.plans:  # both were fixed before either ran: neither claims the other
-        ledger.declare(constants_digest(plan, encode(config)))
+        ledger.declare(constants_digest(plan, encode(config), store))
     for name, plan in recipe.plans:
         words = f"{plan.algorithm} from the bundled base model, {plan.steps} steps"
         with stages.next("train", words) as bar:

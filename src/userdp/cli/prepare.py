@@ -78,6 +78,7 @@ def prepare(
     from userdp.data.splits import SplitRule
     from userdp.data.tokenize import StoreTokenizer
     from userdp.errors import UseError
+    from userdp.ledger import StoreLedger
     from userdp.ledger.place import Place
 
     if append and overwrite:
@@ -115,6 +116,8 @@ def prepare(
         )
     if ledger is not None:
         Place.share(out, ledger)
+    if StoreLedger(out).history().lines:  # these counts are shown to whoever may charge it next
+        StoreLedger(out).look("prepare")
     result = {"store": str(out), **meta.to_dict()}
     return Answer(values=result, parts=_parts(result))
 

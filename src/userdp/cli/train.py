@@ -89,7 +89,7 @@ def train(
     from userdp.data.store import UserStore
 
     if declare:
-        return _declare(store, chosen, settings)
+        return _declare(store, chosen, settings, scores)
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
 
@@ -119,17 +119,19 @@ def train(
     return Answer(values=result, parts=_parts(result, claimed))
 
 
-def _declare(store: Path, plan: Plan | PlainPlan, config: TrainConfig) -> Answer:
+def _declare(
+    store: Path, plan: Plan | PlainPlan, config: TrainConfig, scores: Path | None
+) -> Answer:
     """Record the constants of a run to come."""
     from userdp.codec import encode
-    from userdp.data.meta import read_meta
+    from userdp.data.store import UserStore
     from userdp.ledger import StoreLedger
     from userdp.training.runs import constants_digest
 
     if isinstance(plan, PlainPlan):
         raise UseError("a run without privacy claims nothing: there is nothing to declare")
-    read_meta(store)
-    StoreLedger(store).declare(constants_digest(plan, encode(config)))
+    opened = UserStore.open(store, fixed_graph=True)
+    StoreLedger(store).declare(constants_digest(plan, encode(config), opened, scores=scores))
     return Answer(
         values={"store": str(store), "declared": True},
         parts=["Recorded in the store's ledger: nothing that is asked of it later chose this run."],

@@ -53,6 +53,11 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
         self.lock = path / ".lock"
 
+    @property
+    def run_id(self) -> str:
+        """The random id in the ledger's first line."""
+        return str(read_entries(self.ledger)[0]["run_id"])
+
     def read_facts(self) -> dict[str, Any]:
         """The public facts in the ledger's first line; `UseError` if there is no run here."""
         entries = read_entries(self.ledger)

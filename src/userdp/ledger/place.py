@@ -121,6 +121,13 @@ class Place:
             return False
         return known_as != begun_as or (inode is not None and inode != self._inode())
 
+    def elsewhere(self) -> bool:
+        """Whether the ledger is another file than when it was last written to from here."""
+        inode = self._kept.get("inode")
+        if inode is None or self._kept.get("shared"):
+            return False
+        return bool(inode != self._inode())
+
     def settle(self) -> None:
         """Remember the file as it is now, after a line was added."""
         with self.ledger.open("rb") as file:

@@ -25,6 +25,7 @@ from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import append_entries, read_entries
+from userdp.ledger.opening import attempts_in
 from userdp.ledger.place import Place
 from userdp.plan import Plan, PrivateSelection
 from userdp.plan.tuning import tuning_from
@@ -394,7 +395,17 @@ class StoreLedger:
         entries = read_entries(self.path) if self.path.exists() else []
         if not entries:
             self.place.require_new()
-        return history_of(self.path, entries)
+        history = history_of(self.path, entries)
+        history.copied = history.copied or self.place.elsewhere()
+        known = {*history.charges, *history.taken.values()}
+        lost = [name for name, taken in attempts_in(self.place.runs).items() if taken]
+        if not known.issuperset(lost):
+            raise UseError(
+                f"steps were taken beside {self.path} that it knows nothing of: it was put back to "
+                "an earlier state, and does not hold what these people were charged since",
+                hint="prepare the store again; what was trained before is then not in its claims",
+            )
+        return history
 
     def charges(self) -> list[Charge]:
         """One charge per run, oldest first; none without a file, or with one just begun."""

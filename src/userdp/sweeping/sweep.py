@@ -200,7 +200,10 @@ class _Sweep:
     @property
     def _constants(self) -> list[str]:
         """Of each candidate: what a slot is for."""
-        return [constants_digest(one.plan, encode(one.config)) for one in self.request.candidates]
+        return [
+            constants_digest(one.plan, encode(one.config), self.store)
+            for one in self.request.candidates
+        ]
 
     def _inherited(self) -> Lineage:
         """What the whole grid descends from: it was fixed when the sweep began."""

@@ -42,9 +42,11 @@ class Position:
 
     Args:
         step: attempts charged (or plain steps done) when it was written.
+        run_id: of the run that wrote it: another run's weights have a price of their own.
     """
 
     step: int
+    run_id: str
 
 
 def save_checkpoint(
@@ -72,6 +74,7 @@ def save_checkpoint(
     files.operator_folder(folder)
     facts = {
         "step": position.step,
+        "run_id": position.run_id,
         "average_updates": average.updates if average else None,
         "optimizer": numbers,
     }
@@ -91,8 +94,18 @@ def save_checkpoint(
         shutil.rmtree(old)
 
 
-def read_checkpoint(folder: Path) -> Content | None:
-    """The latest checkpoint; None if there is none."""
+def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Content | None:
+    """The latest checkpoint; None if there is none.
+
+    Args:
+        folder: of the run's checkpoints.
+        run_id: of the run.
+        most_steps: attempts charged so far; None for a run without privacy.
+
+    Raises:
+        FailureError: it cannot be read, is another run's, or is of a step that this run has not
+            taken: its weights are not what this run's ledger tells of.
+    """
     if not folder.exists():
         return None
     files.sweep(folder)
@@ -107,6 +120,12 @@ def read_checkpoint(folder: Path) -> Content | None:
             f"the checkpoint {paths[-1]} cannot be read: {error}",
             hint="remove it to resume from the one before",
         ) from error
+    if facts.get("run_id") != run_id or (most_steps is not None and facts["step"] > most_steps):
+        raise FailureError(
+            f"the checkpoint {paths[-1]} is not of this run: going on from it would release what "
+            "another run has learned, at the price of this one",
+            hint="put this run's own checkpoints back, or remove it to resume from the one before",
+        )
     return tensors, facts
 
 
@@ -137,7 +156,7 @@ def restore(
             for name, parameter in parameters.items()
         }
         average.restore(own, facts["average_updates"])
-    return Position(step=facts["step"])
+    return Position(step=facts["step"], run_id=facts["run_id"])
 
 
 def keep_noise(folder: Path, *, step: int, state: Mapping[str, Tensor]) -> None:

@@ -117,8 +117,9 @@ def train(
     model = load_model(config, store)
     # Before adapters: their initial weights follow the configuration, which has a digest too.
     identity = {"model": digest_of_weights(model), "configuration": config.digest}
-    base = Lineage() if resume else _origin(model, config, store)
-    if base_of_others and not resume:
+    # Of a resumed run too: a kill may have come before the ledger had its first line.
+    base = _origin(model, config, store)
+    if base_of_others:
         base = of_others(base, config.model, store)
     if isinstance(plan, Plan):
         require_made_for(plan, store, made_with(model, config))
@@ -173,7 +174,13 @@ def train(
             **opening,
         )
     with run:
-        checkpoint = world.on_rank_zero(lambda: read_checkpoint(run.folder.checkpoints))
+        checkpoint = world.on_rank_zero(
+            lambda: read_checkpoint(
+                run.folder.checkpoints,
+                run_id=run.folder.run_id,
+                most_steps=run.done if isinstance(run, PrivateRun) else None,
+            )
+        )
         if checkpoint is not None:
             position = restore(checkpoint, model=model, optimizer=optimizer, average=average)
             if isinstance(run, PlainRun):
@@ -216,7 +223,7 @@ def train(
             if takes_part and (last or step.number % config.checkpoint_every == 0):
                 save_checkpoint(
                     run.folder.checkpoints,
-                    Position(step=step.number),
+                    Position(step=step.number, run_id=run.folder.run_id),
                     model=model,
                     optimizer=optimizer,
                     average=average,

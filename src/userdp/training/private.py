@@ -236,8 +236,6 @@ def make_private(
         )
 
     def origin() -> Lineage:
-        if resume:  # the ledger has it, and the weights may be those of a checkpoint by now
-            return Lineage()
         known = lineage_of_weights(model, opened) if base is None else base
         known += lineage_of_text(opened)
         return known if scores is None else known + _lineage_of_scores(scores)
@@ -259,6 +257,7 @@ def make_private(
             resume=resume,
             charge_again=charge_again,
             slot=slot,
+            scores=scores,
         )
 
     run = SharedRun(world, RunFolder(Path(out)), begin)

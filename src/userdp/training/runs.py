@@ -24,6 +24,7 @@ from userdp.ledger.opening import Counter
 from userdp.ledger.run import charges_in, count_attempts, is_begun, nonces_of
 from userdp.ledger.store import History, new_id
 from userdp.plan import Plan
+from userdp.training.models import resolve
 from userdp.version import __version__
 
 
@@ -98,6 +99,7 @@ def open_run(
     resume: bool = False,
     charge_again: bool = False,
     slot: str | None = None,
+    scores: Path | None = None,
 ) -> OpenRun:
     """Begin a run in a new folder, or continue one.
 
@@ -114,6 +116,7 @@ def open_run(
         charge_again: go on in a folder that is not the one opened last, and charge the whole plan
             once more.
         slot: of a private selection, which pays for this run.
+        scores: the file by which examples are selected.
 
     Raises:
         FailureError: another process holds the folder, or a copy of it; or the disk refused.
@@ -160,7 +163,7 @@ def open_run(
             expected=expected,
             plan=plan,
             priced=None if unsafe_seeds else plan,
-            constants=constants_digest(plan, train),
+            constants=constants_digest(plan, train, store, scores=scores),
             slot=slot,
         ).open(
             base,
@@ -186,9 +189,30 @@ def open_run(
         raise
 
 
-def constants_digest(plan: Plan | None, train: Mapping[str, Any] | None) -> str:
-    """What `StoreLedger.declare` records beforehand of a run: its plan and its options."""
-    return digest({"plan": encode(plan), "train": dict(train or {})})
+def constants_digest(
+    plan: Plan | None,
+    train: Mapping[str, Any] | None,
+    store: UserStore,
+    *,
+    scores: Path | None = None,
+) -> str:
+    """What `StoreLedger.declare` records beforehand of a run, and what a slot is for.
+
+    Its plan and options; and the text, the base model and the scores themselves, since whoever
+    exchanges one of them after a look has chosen it by the look.
+    """
+    name = str((train or {}).get("model", ""))
+    base = Path(resolve(name)) if name else None
+    files_there = base is not None and any(base.glob("*.safetensors"))
+    return digest(
+        {
+            "plan": encode(plan),
+            "train": dict(train or {}),
+            "text": store.meta.content_sha256,
+            "base": digest_of(base) if base is not None and files_there else "",
+            "scores": None if scores is None else _file_digest(scores),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
