@@ -115,7 +115,9 @@ def _members(hint: Any) -> Iterator[Any]:
     elif inspect.isclass(hint) and _declares_kind(hint):
         if "kind" in _tags(hint):
             yield hint
-        for one in hint.__subclasses__():
+        # A dataclass with slots is made twice, and the first one lives on until it is collected:
+        # of two classes of one name the last is the one that everybody knows.
+        for one in {one.__qualname__: one for one in hint.__subclasses__()}.values():
             yield from _members(one)
     else:
         yield hint
