@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections.abc import Mapping
@@ -135,3 +136,24 @@ def test_what_is_no_object_of_it_is_refused(values):
 def test_what_json_cannot_hold_is_not_written(bad):
     with pytest.raises(UseError):
         encode(replace(WHOLE, size=bad))
+
+
+def test_what_is_decoded_is_of_the_class_that_everybody_knows():
+    """A dataclass with slots is made twice; the first stays a subclass until it is collected."""
+
+    @dataclass(frozen=True)
+    class Kind:
+        kind: ClassVar[str]
+
+    gc.disable()
+    try:
+
+        @dataclass(frozen=True, slots=True)
+        class One(Kind):
+            kind: ClassVar[str] = "one"
+            number: int
+
+        assert len(Kind.__subclasses__()) == 2
+        assert decode(Kind, encode(One(number=3)), what="it") == One(number=3)
+    finally:
+        gc.enable()

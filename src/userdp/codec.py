@@ -117,8 +117,7 @@ def _members(hint: Any) -> Iterator[Any]:
             yield hint
         # A dataclass with slots is made twice, and the first one lives on until it is collected:
         # of two classes of one name the last is the one that everybody knows.
-        known = {(one.__module__, one.__qualname__): one for one in hint.__subclasses__()}
-        for one in known.values():
+        for one in {str(one): one for one in hint.__subclasses__()}.values():
             yield from _members(one)
     else:
         yield hint

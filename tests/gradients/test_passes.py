@@ -1,11 +1,17 @@
 """What is asked of a model before the first step covers every pass that a step can make."""
 
+from unittest.mock import Mock
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from userdp.gradients import Units, causal_lm_loss, coupling, get_engine
+from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.engines import choice
 from userdp.gradients.engines.passes import largest_passes, rows_per_pass
-from userdp.gradients.units import Units
 
 
 def empty(width: int) -> Units:
@@ -28,3 +34,27 @@ def test_every_pass_fits_into_one_that_was_asked_of(micro_batch, seq_len, unit_r
     rows = min(micro_batch, max(rows_per_pass(empty(width), micro_batch), unit_rows))
     assert any(rows <= most and width <= longest for most, longest in asked)
     assert all(r * w <= 2 * 1024 or r <= unit_rows for r, w in asked)
+
+
+@pytest.mark.parametrize("name", ["auto", "bookkeeping"])
+@pytest.mark.parametrize("sizes", [[], [1], [4, 3, 1], [1] * 40])
+@pytest.mark.parametrize("width", [5, 33, 64])
+def test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, name, sizes, width):
+    """A question may be refused, and that is seen: so all are asked before the first step."""
+    shape = GPT2Config(vocab_size=11, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    model, asked = GPT2LMHeadModel(shape).eval(), largest_passes(64, 64, unit_rows=4, cut=True)
+    require_rows_apart(model, causal_lm_loss, masked=False, largest=asked)
+    monkeypatch.setattr(coupling, "_coupling", Mock(side_effect=AssertionError("asked again")))
+    lengths = torch.full((sum(sizes),), width)
+    drawn = Units(
+        input_ids=torch.ones(sum(sizes), width, dtype=torch.int64),
+        lengths=lengths,
+        offsets=torch.tensor([0, *sizes]).cumsum(0),
+    )
+    get_engine(name)(model, causal_lm_loss, drawn, l2_clip_norm=1.0, micro_batch=64)
+
+
+def test_twin_where_nobody_counts_as_a_whole_micro_batch_is_caught(monkeypatch):
+    monkeypatch.setattr(choice, "_most_rows", lambda task, traced: task.micro_batch)
+    with pytest.raises(AssertionError, match="asked again"):
+        test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, "auto", [], 64)

@@ -400,6 +400,7 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
     """
     units, rank, size = one_token_each(), dist.get_rank(), dist.get_world_size()
     model = shard(small_model(dropout=0.5))
+    torch.manual_seed(4 + rank)
     clip = 0.02
 
     def summed(kept: list[int]) -> torch.Tensor:

@@ -36,7 +36,6 @@ from userdp.data.strategy import Strategy
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
     ClippedSum,
-    ClipRule,
     Loss,
     Units,
     causal_lm_loss,
@@ -46,10 +45,7 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients.counts import noisy_count
-from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import two_pass
-from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import largest_passes
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, like, reshard, sharded_parts
@@ -73,6 +69,7 @@ from userdp.training.distributed_run import (
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
 from userdp.training.optimizers import MovementCheck, require_same_parameters, set_noise_std
 from userdp.training.origin import digest_of_weights, lineage_of_text, lineage_of_weights
+from userdp.training.questions import device_of, require_fit_for_steps, rule_of
 from userdp.training.runs import OpenRun, open_run
 from userdp.training.steps import Step, operator_facts
 from userdp.training.store_facts import require_covered, store_facts
@@ -160,7 +157,7 @@ def make_private(
         if warning is not None:
             warnings.warn(warning, stacklevel=2)
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
-    if _device(model).type == "cpu":
+    if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
     require_same_parameters(model, optimizer)
     require_uncoupled(model)
@@ -193,7 +190,7 @@ def make_private(
         "selection": str(strategy) if scores is None else f"{strategy} {_digest(scores)}",
         **(identity or {}),
     }
-    machine = machine_facts(_device(model))
+    machine = machine_facts(device_of(model))
     world.require_same(
         {
             **same,
@@ -205,35 +202,15 @@ def make_private(
         }
     )
     world.broadcast_model(model)
-    if sharded_parts(model):
-        if engine != "auto":
-            raise UseError(
-                f"a sharded model has an engine of its own, not {engine!r}",
-                hint="leave --engine out, or --sharded",
-            )
-        two_pass.require_supported(
-            Task(
-                model=model,
-                loss=loss,
-                units=two_pass.nobody(model, masked=opened.meta.loss_mask),
-                l2_clip_norm=plan.clip.l2_norm,
-                item_clip_norm=plan.clip.item_norm,
-                rule=_rule(plan),
-            )
-        )
-    else:
-        largest = largest_passes(
-            micro_batch,
-            opened.meta.seq_len,
-            unit_rows=plan.sampling.group_size if plan.sampling.by_user else 1,
-            cut=engine != "vmap" and _device(model).type == "cpu",
-        )
-        require_rows_apart(
-            model,
-            loss,
-            masked=opened.meta.loss_mask,
-            largest=() if engine == "reference" else largest,
-        )
+    require_fit_for_steps(
+        model,
+        loss,
+        plan,
+        engine=engine,
+        micro_batch=micro_batch,
+        seq_len=opened.meta.seq_len,
+        masked=opened.meta.loss_mask,
+    )
 
     def origin() -> Lineage:
         known = lineage_of_weights(model, opened) if base is None else base
@@ -316,7 +293,7 @@ class PrivateRun:
         self._sharded = bool(sharded_parts(model))
         self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
         self._noise = noise
-        self._rule = _rule(plan)
+        self._rule = rule_of(plan)
         self._l2_clip_norm = plan.clip.l2_norm
         if plan.clip.adaptation is not None and run.last_clip_norm is not None:
             self._l2_clip_norm = run.last_clip_norm
@@ -367,7 +344,7 @@ class PrivateRun:
                 sampling=self._sampler.sampling,
                 l2_clip_norm=self._l2_clip_norm,
                 noise_std=self._noise_std,
-                noise_sampler=self._noise.sampler_on(_device(self._model)),
+                noise_sampler=self._noise.sampler_on(device_of(self._model)),
                 count_noise_std=self._count_noise_std,
             )
         )
@@ -404,7 +381,7 @@ class PrivateRun:
         return self._engine(
             self._model,
             self._loss,
-            units.to(_device(self._model)),
+            units.to(device_of(self._model)),
             l2_clip_norm=self._l2_clip_norm,
             item_clip_norm=self.plan.clip.item_norm,
             micro_batch=self._micro_batch,
@@ -555,11 +532,6 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _rule(plan: Plan) -> ClipRule:
-    clip = plan.clip
-    return ClipRule(form=clip.form, stability=clip.stability, layer_split=clip.split)
-
-
 def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int | None) -> Noise:
     """The one source of noise of each coordinate."""
     if any(is_sharded(p) for p in trainable_parameters(model).values()):
@@ -567,7 +539,3 @@ def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int
     if world.size > 1:
         return RankZeroNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
     return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(iter(trainable_parameters(model).values())).device

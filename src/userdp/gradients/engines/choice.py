@@ -128,11 +128,11 @@ def why_alone(task: Task, *, traced: bool = False) -> str | None:
 
 
 def _most_rows(task: Task, *, traced: bool) -> int:
-    """Of a pass with several units, or with one that is no longer than a pass may be."""
-    if traced or not len(task.units):
+    """Of a pass of these units; `largest_passes` has as many, whoever was drawn, or nobody."""
+    if traced:
         return task.micro_batch
-    rows = rows_per_pass(task.units, task.micro_batch)
-    return min(task.micro_batch, max(rows, int(task.units.offsets.diff().max())))
+    longest = max(task.units.offsets.diff().tolist(), default=0)
+    return min(task.micro_batch, max(rows_per_pass(task.units, task.micro_batch), longest))
 
 
 def _clipped_sum(name: str, task: Task) -> ClippedSum:
