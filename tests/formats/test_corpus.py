@@ -25,7 +25,12 @@ CLAIMS = json.loads((CORPUS / "claims.json").read_text(encoding="utf-8"))
 
 @pytest.fixture
 def corpus(tmp_path) -> Path:
-    return Path(shutil.copytree(CORPUS, tmp_path / "corpus"))
+    """As it was written: a checkout is a copy of a ledger, and claims would say so."""
+    path = Path(shutil.copytree(CORPUS, tmp_path / "corpus"))
+    place = path / "store" / "ledger.json"
+    inode = (path / "store" / "ledger.jsonl").stat().st_ino
+    place.write_text(json.dumps({**json.loads(place.read_text()), "inode": inode}))
+    return path
 
 
 @pytest.mark.parametrize("name", CLAIMS)

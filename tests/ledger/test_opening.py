@@ -12,7 +12,7 @@ import pytest
 from tests.plans import uls_plan
 from userdp import files
 from userdp.claim import claim
-from userdp.claim.lineage import Lineage
+from userdp.claim.lineage import Lineage, Query
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal
 from userdp.ledger.opening import Counter
@@ -37,9 +37,8 @@ def store(tmp_path):
 def opened(folder, store, **options):
     """The run in ``folder``, begun or gone on with; nobody else may open it until it is closed."""
     options.setdefault("resume", (folder / "resume.json").exists())
-    return open_run(
-        folder, store, PLAN, base=Lineage(), identity={}, facts={}, unsafe_seeds=False, **options
-    )
+    options.setdefault("base", Lineage())
+    return open_run(folder, store, PLAN, identity={}, facts={}, unsafe_seeds=False, **options)
 
 
 def go_on(folder, store, steps=1, **options):
@@ -298,6 +297,31 @@ def test_invariant_7_a_kill_between_any_two_writes_of_an_opening_costs_nothing(
             assert len(StoreLedger(here.path).charges()) == charges, (first, second)
             assert claim(run).steps == PLAN.steps
             assert claim(run).guarantee.epsilon == charges * PLAN.guarantee().epsilon
+
+
+def test_invariant_13_a_kill_at_the_beginning_forgets_nothing_of_the_base(
+    store, tmp_path, monkeypatch
+):
+    """Whoever goes on may have a model whose origin can no longer be looked up."""
+    learned = Query(id="q", name="users", pure_epsilon=0.5)
+    base = Lineage(parts=(learned,))
+    honest = SimpleNamespace(path=tmp_path / "honest" / "store", meta=store.meta)
+    honest.path.mkdir(parents=True)
+    count = writes_of(monkeypatch, lambda: go_on(tmp_path / "honest/run", honest, 0, base=base))
+    charged = 0
+    for at in range(count):
+        here = SimpleNamespace(path=tmp_path / str(at) / "store", meta=store.meta)
+        here.path.mkdir(parents=True)
+        run = tmp_path / str(at) / "run"
+        with monkeypatch.context() as patch:
+            Kill(patch, at)
+            with pytest.raises(Killed):
+                go_on(run, here, 0, base=base)
+        known = learned in [learned for one in StoreLedger(here.path).charges() if one.base]
+        charged += known
+        go_on(run, here, PLAN.steps)
+        assert (learned in claim(run).parts) == known, at
+    assert charged >= 2
 
 
 # A further charge.

@@ -64,6 +64,29 @@ def test_a_copied_store_says_that_it_counts_on_no_other_copy(store, tmp_path):
     assert kinds(store) == set(), "nothing tells the first that it was copied"
 
 
+def test_a_copied_store_is_known_as_one_before_anything_is_written_to_it(store, tmp_path):
+    shutil.copytree(store, tmp_path / "copy", copy_function=shutil.copy2)
+    before = (tmp_path / "copy" / "ledger.jsonl").read_bytes()
+    assert kinds(tmp_path / "copy") == {ConditionKind.COPY}
+    assert (tmp_path / "copy" / "ledger.jsonl").read_bytes() == before
+
+
+def test_invariant_12_a_store_that_was_put_back_whole_knows_that_steps_were_taken_since(
+    tmp_path,
+):
+    """Ledger and place agree, as they did then; what was counted beside them does not."""
+    StoreLedger(tmp_path).declare("constants")
+    kept = {name: (tmp_path / name).read_bytes() for name in ("ledger.jsonl", place.PLACE)}
+    charged(tmp_path, "one")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "one").write_bytes(b"%020d" % 3)
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    for asks in (claim, lambda store: StoreLedger(store).reserve("two", uls_plan())):
+        with pytest.raises(UseError, match="knows nothing of"):
+            asks(tmp_path)
+
+
 def test_a_ledger_that_was_copied_without_its_place_is_one_too(store, tmp_path):
     (tmp_path / "copy").mkdir()
     shutil.copy2(store / "ledger.jsonl", tmp_path / "copy")

@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,12 @@ from tests.plans import uls_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.claim import claim
+from userdp.errors import FailureError
 from userdp.ledger import RunLedger
-from userdp.training import loop
+from userdp.training import checkpoints, loop
 from userdp.training.loop import train
 
+EACH_STEP = replace(CONFIG, checkpoint_every=1)
 KILLS = 20
 STEPS = 200
 TRAIN = [
@@ -129,3 +133,42 @@ def test_invariant_7_twin_a_ledger_that_lags_behind_the_updates_is_caught(
     else:
         with pytest.raises(AssertionError, match="released more than was charged"):
             require_charged(run, plan.steps, at_least=1)
+
+
+def checkpoints_of(store, path, monkeypatch, *, stop):
+    """A run that was interrupted right after the checkpoint of step ``stop``."""
+    save = loop.save_checkpoint
+
+    def save_and_crash(folder, position, **options):
+        save(folder, position, **options)
+        if position.step == stop:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", save_and_crash)
+        with pytest.raises(KeyboardInterrupt):
+            train(store, uls_plan(), EACH_STEP, out=path, tensorboard=False)
+    return path
+
+
+def test_invariant_13_a_checkpoint_of_another_run_is_refused(store, tmp_path, monkeypatch):
+    """Its weights have a price of their own, of which this run's ledger says nothing."""
+    run = checkpoints_of(store, tmp_path / "run", monkeypatch, stop=1)
+    other = checkpoints_of(store, tmp_path / "other", monkeypatch, stop=3)
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(other / "checkpoints", run / "checkpoints")
+    with pytest.raises(FailureError, match="is not of this run"):
+        train(store, uls_plan(), EACH_STEP, out=run, resume=True, tensorboard=False)
+    assert released_step(run) == 3, "nothing was taken from it, and nothing removed"
+
+
+def test_broken_twin_a_checkpoint_that_is_not_asked_whose_it_is_goes_on_in_another_run(
+    store, tmp_path, monkeypatch
+):
+    run = checkpoints_of(store, tmp_path / "run", monkeypatch, stop=1)
+    other = checkpoints_of(store, tmp_path / "other", monkeypatch, stop=1)
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(other / "checkpoints", run / "checkpoints")
+    monkeypatch.setattr(checkpoints, "_is_of", lambda *whatever: True)
+    train(store, uls_plan(), EACH_STEP, out=run, resume=True, tensorboard=False)
+    assert claim(run).complete

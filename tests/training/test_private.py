@@ -372,6 +372,21 @@ def test_invariant_7_a_changed_store_plan_or_model_refuses_to_resume(store, tmp_
     assert attempts(tmp_path / "run") == 1
 
 
+@pytest.mark.parametrize("how", ["loaded", "by .data"])
+def test_invariant_13_weights_that_came_after_the_opening_take_no_step(store, tmp_path, how):
+    """What they had learned before, nobody was asked about."""
+    model, other = toy_model(store), toy_model(store)
+    torch.nn.init.normal_(other.transformer.wpe.weight)
+    with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run") as private:
+        if how == "loaded":
+            model.load_state_dict(other.state_dict())
+        else:
+            model.transformer.wpe.weight.data = other.transformer.wpe.weight.data
+        with pytest.raises(UseError, match="weights changed between"):
+            next(iter(private))
+    assert attempts(tmp_path / "run") == 0
+
+
 def test_a_finished_run_does_not_go_on(store, tmp_path):
     model = toy_model(store)
     run_all(model, store, uls_plan(), tmp_path / "run")

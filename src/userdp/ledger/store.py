@@ -397,6 +397,11 @@ class StoreLedger:
             self.place.require_new()
         history = history_of(self.path, entries)
         history.copied = history.copied or self.place.elsewhere()
+        self._require_counted(history)
+        return history
+
+    def _require_counted(self, history: History) -> None:
+        """`UseError` if the ledger does not know a charge that steps were taken of."""
         known = {*history.charges, *history.taken.values()}
         lost = [name for name, taken in attempts_in(self.place.runs).items() if taken]
         if not known.issuperset(lost):
@@ -405,7 +410,6 @@ class StoreLedger:
                 "an earlier state, and does not hold what these people were charged since",
                 hint="prepare the store again; what was trained before is then not in its claims",
             )
-        return history
 
     def charges(self) -> list[Charge]:
         """One charge per run, oldest first; none without a file, or with one just begun."""
@@ -430,7 +434,9 @@ class StoreLedger:
 
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             nonlocal wrote
-            added = compose(history_of(self.path, entries))
+            history = history_of(self.path, entries)
+            self._require_counted(history)
+            added = compose(history)
             if not added:
                 return []
             wrote = True

@@ -120,13 +120,18 @@ def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Con
             f"the checkpoint {paths[-1]} cannot be read: {error}",
             hint="remove it to resume from the one before",
         ) from error
-    if facts.get("run_id") != run_id or (most_steps is not None and facts["step"] > most_steps):
+    if not _is_of(facts, run_id, most_steps):
         raise FailureError(
             f"the checkpoint {paths[-1]} is not of this run: going on from it would release what "
             "another run has learned, at the price of this one",
             hint="put this run's own checkpoints back, or remove it to resume from the one before",
         )
     return tensors, facts
+
+
+def _is_of(facts: Mapping[str, Any], run_id: str, most_steps: int | None) -> bool:
+    later = most_steps is not None and facts["step"] > most_steps
+    return facts.get("run_id") == run_id and not later
 
 
 def restore(

@@ -13,7 +13,7 @@ from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
 from userdp.claim.weights import lineage_of_base, weights_digest
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.gradients.shards import is_sharded
+from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
 from userdp.plan import MadeFor, Plan
 from userdp.training.config import TrainConfig
@@ -29,7 +29,8 @@ _NAMES = {
 def digest_of_weights(model: nn.Module) -> str:
     """The digest of a model's parameters and buffers, as `userdp.claim.weights.digest_of` has it.
 
-    That of the saved model is the same, where it is saved in the dtype that it is in.
+    That of the saved model is the same, where it is saved in the dtype that it is in. Of a sharded
+    model it is that of this process's part.
     """
     return weights_digest(_tensors(model))
 
@@ -139,6 +140,6 @@ def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
 def _tensors(model: nn.Module) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
     for tensor in model.state_dict().values():
         if isinstance(tensor, Tensor) and tensor.dtype in _NAMES:
-            values = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            values = local(tensor.detach()).cpu().contiguous().view(-1).view(torch.uint8).numpy()
             digest = hashlib.sha256(values.data).digest()
             yield _NAMES[tensor.dtype], tuple(tensor.shape), digest

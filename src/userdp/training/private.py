@@ -251,6 +251,7 @@ def make_private(
         engine=engine,
         world=world,
         unsafe_noise_seed=unsafe_noise_seed,
+        opened_with=None if resume else digest_of_weights(model),
     )
 
 
@@ -280,6 +281,7 @@ class PrivateRun:
         engine: str,
         world: World,
         unsafe_noise_seed: int | None = None,
+        opened_with: str | None = None,
     ) -> None:
         self.plan = plan
         self._run = run
@@ -306,6 +308,7 @@ class PrivateRun:
             None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
         )
         self._moved = False
+        self._opened_with = opened_with  # None of a resumed run, whose caller loads a checkpoint
         if plan.noise.memory and self.done:
             try:
                 self._world.on_rank_zero(self._go_on_with_noise)
@@ -339,6 +342,7 @@ class PrivateRun:
     def _step(self) -> Step:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()
+        self._require_known_weights()
         number = self._run.attempt(
             StepRecord(
                 sampling=self._sampler.sampling,
@@ -375,6 +379,19 @@ class PrivateRun:
         )
         self._adapt(summed)
         return Step(number=number, operator=facts)
+
+    def _require_known_weights(self) -> None:
+        """`UseError` where the first step would begin at other weights than the opening saw.
+
+        What those descend from is in the ledger; what came later, nobody was asked about.
+        """
+        opened_with, self._opened_with = self._opened_with, None
+        if opened_with is not None and digest_of_weights(self._model) != opened_with:
+            raise UseError(
+                "the model's weights changed between make_private() and the first step: the claim "
+                "would say nothing of what they had learned before",
+                hint="load the weights first, and then call make_private()",
+            )
 
     def _clip(self, units: Units) -> ClippedSum:
         """The clipped sum of some units, by the engine of the run."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from userdp import files
 from userdp.claim.claims import inherited, run_lineage
-from userdp.claim.lineage import Lineage
+from userdp.claim.lineage import Lineage, lineage_from
 from userdp.claim.weights import digest_of
 from userdp.codec import digest, encode
 from userdp.data.store import UserStore
@@ -264,8 +264,6 @@ class _Opening:
                 known = ["none: put back"]
             # Asked before anything is written here: what a copy holds must stay what it was.
             self.charges.require_last(charge, known)
-            if begun and charge not in (self.run_id, *paid):
-                counter.begin_at(count_attempts(entries))
             self._write(nonces=[opened, nonce] if opened else [nonce], charge=charge)
             try:
                 self._charge(history, charge, base)
@@ -274,11 +272,18 @@ class _Opening:
                     self.folder.resume.unlink()
                     counter.forget()
                 raise
+            # After the charge: steps of which the store knows no charge are refused by everybody.
+            if begun and charge not in (self.run_id, *paid):
+                counter.begin_at(count_attempts(entries))
             self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             if begun:
                 ledger = RunLedger(self.folder.ledger)
             else:
-                origin = base + inherited(self.charges.history(), self.run_id, self.constants)
+                history = self.charges.history()
+                origin = base + inherited(history, self.run_id, self.constants)
+                own = history.charges.get(self.run_id)
+                if own is not None and own.base:  # what was known before a kill stays known
+                    origin += lineage_from(own.base, what=f"the base of {self.run_id}")
                 ledger = RunLedger.create(
                     self.folder.ledger,
                     plan=self.plan,
