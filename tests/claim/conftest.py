@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeping.test_sweep import InProcess, request, sweep
+from tests.sweeping.launch import InProcess
+from tests.sweeping.test_sweep import request, sweep
 from tests.training.conftest import _one_thread, prepared, store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.data.store import UserStore

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from tests.claim.lives import PLAN, Teller, begin, train_from
 from tests.data.corpora import ListSource, interleaved
 from tests.plans import changed_plan
 from tests.speed import fast_then_slow
+from tests.sweeping.launch import InProcess
 from tests.training.conftest import prepared
-from tests.training.toy import cycles, toy_store
+from tests.training.processes import start
+from tests.training.toy import CONFIG, cycles, toy_store
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claim import claims as claims_module
 from userdp.claim import weights as weights_module
 from userdp.claim.lineage import Lineage, Query, Steps, of_parts
@@ -29,6 +33,9 @@ from userdp.data.store import UserStore
 from userdp.ledger import run as run_module
 from userdp.ledger import store as store_module
 from userdp.ledger.place import Place
+from userdp.planning.proposal import load_plan
+from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.sweep import run_sweep
 from userdp.training import origin as origin_module
 from userdp.training import runs as runs_module
 
@@ -58,6 +65,7 @@ class Model:
     paid: dict[str, float]
     conditional: bool
     done: bool = True
+    price: float = EPSILON
     latest: bool = True
 
     @property
@@ -72,15 +80,24 @@ class Truth:
         self.people: dict[str, People] = {}
         self.models: dict[str, Model] = {}
 
-    def train(self, run: str, store: str, base: str | None, *, clean: bool, done: bool) -> None:
+    def train(
+        self,
+        run: str,
+        store: str,
+        base: str | None,
+        *,
+        clean: bool,
+        done: bool,
+        price: float = EPSILON,
+    ) -> None:
         people = self.people[store]
         from_base = self.models[base].paid if base else {}
         conditional = people.looked or people.copied or not clean
         conditional = conditional or bool(base and self.models[base].conditional)
         priced = {k: v for k, v in people.paid.items() if v < math.inf}
         paid = {**from_base, **people.learned, **priced}
-        self.models[run] = Model(store, {**paid, run: EPSILON}, conditional, done)
-        people.paid[run] = EPSILON
+        self.models[run] = Model(store, {**paid, run: price}, conditional, done, price)
+        people.paid[run] = price
         people.looked = True  # its operator saw losses
         people.learned |= {k: v for k, v in from_base.items() if v < math.inf}
 
@@ -88,6 +105,14 @@ class Truth:
         self.models[run] = Model(store, {run: math.inf}, conditional=True)
         self.people[store].paid[run] = math.inf
         self.people[store].looked = True
+
+    def ask(self, query: str, store: str, about: str | None = None) -> None:
+        """An answer about a model says something of all that the model learned from."""
+        people = self.people[store]
+        people.paid[query] = ASKED
+        if about:
+            people.learned |= self.models[about].paid
+            people.looked |= self.models[about].conditional
 
 
 class Life:
@@ -128,7 +153,7 @@ class Life:
 
     def ask(self, store: str) -> None:
         self.tell.done("stats", self.folder / store, "--epsilon", ASKED, "--ask", "users")
-        self.truth.people[store].paid[self.new("query")] = ASKED
+        self.truth.ask(self.new("query"), store)
 
     def look(self, store: str) -> None:
         self.tell.done("stats", self.folder / store)
@@ -161,7 +186,7 @@ class Life:
             copy, model = self.new("run"), self.truth.models[run]
             shutil.copytree(self.folder / run, self.folder / copy)
             first, second = self.draw.sample([run, copy], 2)
-            self.truth.models[copy] = Model(model.store, dict(model.paid), model.conditional, False)
+            self.truth.models[copy] = replace(model, paid=dict(model.paid))
             assert self.resumed(first) == 0
             assert self.resumed(second) == 2
             self.truth.models[first].done = True
@@ -174,9 +199,8 @@ class Life:
             options = ("--out", self.folder / run, "--resume", "--charge-again")
             assert self.tell("train", place, *options)[0] == 0
             model, again = self.truth.models[run], self.new("again")
-            model.paid[again] = EPSILON
+            model.paid[again] = self.truth.people[model.store].paid[again] = model.price
             model.done = model.latest = True
-            self.truth.people[model.store].paid[again] = EPSILON
 
     def go_on(self, store: str) -> None:
         """Training on top of a released model, wherever it lies and whatever it is called."""
@@ -225,7 +249,72 @@ class Life:
         status, _ = self.tell("evaluate", self.folder / run, *options)
         assert (status == 0) == (self.truth.models[run].epsilon < math.inf)
         if status == 0:
-            self.truth.people[store].paid[self.new("query")] = ASKED
+            self.truth.ask(self.new("query"), store, run)
+
+    def plan(self, store: str) -> None:
+        """Gradient norms, exact or under DP; a plan from them; and a run of the plan."""
+        base = self.model()
+        if base is None:
+            return
+        norms, file = (self.folder / self.new(kind) for kind in ("norms", "plan"))
+        model = ("--model", self.folder / base / "model")
+        options = ("--users", 16, "--max-group-size", 4, "--out", norms)
+        under_dp = self.draw.random() < 0.5
+        if under_dp:
+            options += ("--source", "dp-release", "--population", 100, "--epsilon", ASKED)
+        status, _ = self.tell("probe", self.folder / store, *model, *options)
+        priced = self.truth.models[base].epsilon < math.inf
+        assert (status == 0) == (priced or not under_dp)
+        if status != 0:
+            return
+        if under_dp:
+            self.truth.ask(self.new("query"), store, base)
+        else:
+            self.truth.people[store].looked = True
+        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100)
+        limits = ("--delta", 1e-5, "--most-noise", 1000)
+        self.tell.done(
+            "plan", self.folder / store, "--norms", norms, *budget, *limits, "--out", file
+        )
+        run = self.new("run")
+        options = ("--plan", file, "--out", self.folder / run, "--no-tensorboard")
+        self.tell.done("train", self.folder / store, *model, *options)
+        price = load_plan(file).guarantee().epsilon
+        self.truth.train(run, store, base, clean=True, done=True, price=price)
+
+    def sweep(self, store: str) -> None:
+        """Two candidates; by exact losses, or one of them by private selection."""
+        name, opened = self.new("sweep"), UserStore.open(self.folder / store)
+        private = self.draw.random() < 0.5
+        candidates = grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]})
+        if private:
+            law = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
+            mode = TuningMode.PRIVATE_SELECTION
+            asked = build_request(opened, mode, candidates, repetitions=law, epsilon=8.0)
+        else:
+            asked = build_request(opened, TuningMode.NON_PRIVATE, candidates)
+        run_sweep(opened, self.folder / name, asked, launch=InProcess(), poll=0, tensorboard=False)
+        winner = f"{name}/winner"
+        price = asked.tuning.guarantee().epsilon if asked.tuning else EPSILON
+        self.truth.train(winner, store, None, clean=private, done=True, price=price)
+        if not private:
+            self.truth.people[store].paid[self.new("loser")] = EPSILON
+
+    def kill(self, store: str) -> None:
+        """`kill -9` in the middle of a run."""
+        run, plan = self.new("run"), self.folder / self.new("plan")
+        changed_plan(PLAN, steps=200).save(plan)
+        options = ("--plan", plan, "--out", self.folder / run, "--model", "new", "--no-tensorboard")
+        shape = ("--layers", 1, "--width", 16, "--heads", 2)
+        process = start(list(map(str, ("train", self.folder / store, *options, *shape))))
+        ledger = self.folder / run / "ledger.jsonl"
+        while not (ledger.exists() and ledger.read_bytes().count(b'"attempt"') >= 2):
+            assert process.exitcode is None
+            time.sleep(0.01)
+        process.kill()
+        process.join()
+        price = changed_plan(PLAN, steps=200).guarantee().epsilon
+        self.truth.train(run, store, None, clean=True, done=False, price=price)
 
     def append(self, store: str) -> None:
         """More people in the same store; a run that began before would refuse to go on."""
@@ -282,9 +371,9 @@ class Life:
         assert self.tell("account", "--ledger", self.folder / store)[0] == 2
 
     STEPS = (
-        "ask", "look", "train", "stop", "resume", "copy_run", "charge_again", "go_on", "stripped",
-        "plain", "evaluate", "append", "prepare_again", "copy_store", "rename", "back_up",
-        "put_back",
+        "ask", "look", "train", "plan", "stop", "kill", "resume", "copy_run", "charge_again",
+        "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
+        "rename", "back_up", "put_back",
     )  # fmt: skip
 
     def play(self, steps: int) -> None:
@@ -315,7 +404,7 @@ class Life:
 
 def same(said: dict, epsilon: float, log: list[str]) -> None:
     printed = float(said["epsilon"])
-    assert printed == epsilon or abs(printed - epsilon) <= 1e-9 * epsilon, (printed, epsilon, log)
+    assert math.isclose(printed, epsilon, rel_tol=1e-9), (printed, epsilon, log)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -354,6 +443,15 @@ def _forget_answers(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _forget_what_answers_are_about(patch: pytest.MonkeyPatch) -> None:
+    read = store_module._query
+    patch.setitem(
+        store_module._READ,
+        "query",
+        lambda history, entry, at: read(history, {**entry, "base": None}, at),
+    )
+
+
 def _forget_looks(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(store_module._READ, "look", nothing)
 
@@ -370,8 +468,7 @@ def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_copies(patch: pytest.MonkeyPatch) -> None:
-    take = Place.take
-    patch.setattr(Place, "take", lambda self, begun_as: take(self, begun_as) and False)
+    patch.setattr(Place, "_inode", lambda self: 0)
 
 
 def _forget_openings(patch: pytest.MonkeyPatch) -> None:
@@ -399,15 +496,16 @@ def _forget_lost_ledgers(patch: pytest.MonkeyPatch) -> None:
 LOSSES = {
     _forget_base: ["train", "prepare_again", "go_on"],
     _forget_files: ["train", "prepare_again", "go_on"],
-    _forget_known_weights: ["train", "prepare_again", "go_on", "stripped"],
+    _forget_known_weights: ["plain", "stripped"],
     _forget_answers: ["ask", "train"],
+    _forget_what_answers_are_about: ["train", "prepare_again", "evaluate", "train"],
     _forget_looks: ["look", "train"],
     _forget_earlier_runs: ["train", "train"],
     _forget_copies: ["ask", "copy_store", "train"],
     _forget_openings: ["stop", "copy_run"],
     _forget_further_charges: ["stop", "copy_run", "charge_again"],
     _forget_steps_to_come: ["stop"],
-    _forget_lost_ledgers: ["ask", "back_up", "train", "put_back"],
+    _forget_lost_ledgers: ["ask", "back_up", "ask", "put_back"],
 }
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.claim.conftest import HOUR, LONG_AGO
 from tests.claim.lives import Teller
-from tests.sweeping.test_sweep import InProcess, sweep
+from tests.sweeping.launch import InProcess
+from tests.sweeping.test_sweep import sweep
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.errors import UserdpError
 

@@ -74,7 +74,7 @@ def test_nothing_to_resume_and_no_plan_are_refused(place, capsys):
 def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
     place, tmp_path, capsys, monkeypatch
 ):
-    from tests.sweeping.test_sweep import InProcess
+    from tests.sweeping.launch import InProcess
 
     monkeypatch.setattr("userdp.sweeping.sweep.launcher", lambda jobs: InProcess())
     command = ["sweep", str(place / "store"), "--out", str(tmp_path / "sweep"), "--no-tensorboard"]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.data.corpora import corpus, prepared
 from userdp.claim import claim
+from userdp.claim.lineage import Lineage
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import charge_medians, draw_medians
@@ -62,7 +63,7 @@ def test_steps_go_up_with_the_number():
 def test_medians_of_many_users_are_near_and_cost_what_the_ledger_says(store):
     draw = np.random.default_rng(0)
     values = {"1": draw.lognormal(1, 0.4, 4000), "2": draw.lognormal(0.5, 0.4, 4000)}
-    query_id = charge_medians(store, epsilon=1.0, subject="median gradient norms")
+    query_id = charge_medians(store, epsilon=1.0, subject="median gradient norms", of=Lineage())
     found = draw_medians(values, epsilon=1.0, query_id=query_id)
     for name, numbers in values.items():
         assert found.medians[name] == pytest.approx(float(np.median(numbers)), rel=0.1)
@@ -72,7 +73,7 @@ def test_medians_of_many_users_are_near_and_cost_what_the_ledger_says(store):
 
 
 def test_no_users_at_all_still_give_an_answer(store):
-    query_id = charge_medians(store, epsilon=1.0, subject="nobody")
+    query_id = charge_medians(store, epsilon=1.0, subject="nobody", of=Lineage())
     found = draw_medians({"1": np.zeros(0)}, epsilon=1.0, query_id=query_id)
     assert 2.0**-20 <= found.medians["1"] <= 2.0**20
 
@@ -80,5 +81,5 @@ def test_no_users_at_all_still_give_an_answer(store):
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
 def test_a_price_out_of_range_charges_nothing(store, epsilon):
     with pytest.raises(UseError):
-        charge_medians(store, epsilon=epsilon, subject="x")
+        charge_medians(store, epsilon=epsilon, subject="x", of=Lineage())
     assert StoreLedger(store.path).charges() == []

@@ -6,7 +6,8 @@ import pytest
 
 from tests.modes import made_with, open_to_others
 from tests.speed import fast_then_slow
-from tests.sweeping.test_sweep import InProcess, request, sweep
+from tests.sweeping.launch import InProcess
+from tests.sweeping.test_sweep import request, sweep
 from userdp import files
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.errors import UseError

@@ -16,6 +16,7 @@ import pytest
 
 from tests.plans import changed_plan, uls_plan
 from tests.speed import fast_then_slow
+from tests.sweeping.launch import InProcess
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
@@ -35,40 +36,6 @@ from userdp.vocabulary import round_up
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
 RATES = {"learning_rate": [0.003, 0.03]}
 LAW = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
-
-
-class Done:
-    """A process that has ended."""
-
-    def __init__(self, status):
-        self.status = status
-
-    def poll(self):
-        return self.status
-
-    def terminate(self):
-        pass
-
-    def wait(self):
-        return self.status
-
-
-class InProcess:
-    """Runs trials here, one after the other; may crash or refuse one of them."""
-
-    def __init__(self, *, crash_before=None, refuse=None):
-        self.calls = []
-        self._crash_before = crash_before
-        self._refuse = refuse
-
-    def __call__(self, arguments, *, log):
-        self.calls.append(arguments)
-        if len(self.calls) == self._crash_before:
-            raise KeyboardInterrupt
-        if len(self.calls) == self._refuse:
-            log.write_text("error: the machine is out of memory\nhint: buy more\n")
-            return Done(1)
-        return Done(userdp(arguments))
 
 
 @pytest.fixture

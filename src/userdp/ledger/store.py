@@ -57,7 +57,8 @@ class Charge:
         answer: what was released; None if a crash came between the charge and its answer.
         selection: of a private selection, all of whose trials this pays for.
         again: the run that this is a further charge of the whole plan of; None for a first one.
-        base: what the model that the run began from descends from, as plain values.
+        base: what the model descends from that the run began from, or that the query is about, as
+            plain values.
     """
 
     run_id: str
@@ -268,19 +269,28 @@ class StoreLedger:
 
         self._amend(compose)
 
-    def query(self, query_id: str, *, name: str, pure_epsilon: float) -> None:
+    def query(
+        self,
+        query_id: str,
+        *,
+        name: str,
+        pure_epsilon: float,
+        base: Mapping[str, Any] | None = None,
+    ) -> None:
         """Charge a statistic, on the disk before this returns and so before it is drawn.
 
         Args:
             query_id: new in this ledger.
             name: what is asked; public.
             pure_epsilon: the statistic is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
+            base: what the model that it is about descends from, as plain values.
 
         Raises:
             UseError: the id is taken, or ε out of range.
         """
         PureQuery(pure_epsilon=pure_epsilon)
         entry = {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
+        entry |= {"base": None if base is None else dict(base)}
         self._charge(entry, taken=f"query {query_id} is already charged in {self.path}")
 
     def answer(self, query_id: str, *, value: int) -> None:
@@ -610,6 +620,7 @@ def _query(history: History, entry: dict[str, Any], at: int) -> None:
         settled=True,
         query_epsilon=query.pure_epsilon,
         query_name=entry["name"],
+        base=entry["base"],
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.claim.lineage import Lineage
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -68,6 +69,7 @@ def release_means(
     bound: float,
     epsilon: float,
     subject: str,
+    of: Lineage | None = None,
 ) -> ReleasedMeans:
     """For each name the mean of its numbers, clamped to [0, ``bound``], at ``epsilon`` in all.
 
@@ -82,6 +84,7 @@ def release_means(
         bound: a public constant; > 0, at most 1e6.
         epsilon: of all together; finite, > 0, at most 700.
         subject: what the numbers are; public, for the ledger.
+        of: what the models descend from that the numbers are a function of.
 
     Raises:
         UseError: bad arguments, or records of the store have several owners.
@@ -111,7 +114,7 @@ def release_means(
     ledger = StoreLedger(store.path)
     ids = [f"query-{secrets.token_hex(8)}" for _ in plans]
     for query_id, (name, _, _, share) in zip(ids, plans, strict=True):
-        ledger.query(query_id, name=name, pure_epsilon=share)
+        ledger.query(query_id, name=name, pure_epsilon=share, base=of.plain if of else None)
     answers = []
     for query_id, (_, draw, held, _) in zip(ids, plans, strict=True):
         answer = int(draw(held))

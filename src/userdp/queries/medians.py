@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.claim.lineage import Lineage
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -42,8 +43,14 @@ class ReleasedMedians:
     query_id: str
 
 
-def charge_medians(store: UserStore, *, epsilon: float, subject: str) -> str:
+def charge_medians(store: UserStore, *, epsilon: float, subject: str, of: Lineage) -> str:
     """Charge medians that are yet to be computed: the id of the line, which is on the disk.
+
+    Args:
+        store: whose people are asked.
+        epsilon: of all of them together.
+        subject: what is asked; public.
+        of: what the model descends from that the numbers are a function of.
 
     Raises:
         UseError: ``epsilon`` is out of range, or records of the store have several owners.
@@ -51,7 +58,7 @@ def charge_medians(store: UserStore, *, epsilon: float, subject: str) -> str:
     require_positive("epsilon", epsilon, at_most=700.0)
     require_one_owner(store.meta)
     query_id = f"query-{secrets.token_hex(8)}"
-    StoreLedger(store.path).query(query_id, name=subject, pure_epsilon=epsilon)
+    StoreLedger(store.path).query(query_id, name=subject, pure_epsilon=epsilon, base=of.plain)
     return query_id
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.claim.lineage import Lineage
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
@@ -50,19 +51,25 @@ def exact_score(losses: NDArray[np.float64]) -> Score:
 
 
 def released_score(
-    store: UserStore, losses: NDArray[np.float64], *, epsilon: float, bound: float, subject: str
+    store: UserStore,
+    losses: NDArray[np.float64],
+    *,
+    epsilon: float,
+    bound: float,
+    subject: str,
+    of: Lineage,
 ) -> Score:
     """The DP mean over users of each one's loss, charged in the store's ledger before it is drawn.
 
     Guarantee: (``epsilon``, 0)-DP per user, add-or-remove. ``subject`` names this score in the
     ledger, once: a score that a crash took away after it was charged is not drawn again, since
-    nobody would pay for the second.
+    nobody would pay for the second. ``of`` is what the model of the losses descends from.
     """
     charged = StoreLedger(store.path).charges()
     if any((charge.query_name or "").endswith(subject) for charge in charged):
         return Score(value=None, note="a crash came between its charge and its answer")
     released = release_means(
-        store, {"model": losses}, bound=bound, epsilon=epsilon, subject=subject
+        store, {"model": losses}, bound=bound, epsilon=epsilon, subject=subject, of=of
     )
     loss = released.means["model"].value
     return Score(value=-loss, loss=loss)

@@ -313,6 +313,7 @@ class _Sweep:
                 epsilon=request.tuning.score_epsilon,
                 bound=request.loss_bound,
                 subject=f"loss on {request.split}, sweep {self.sweep_id} trial {number:03d}",
+                of=claim(run.path).lineage,
             )
         self.folder.note(number, candidate, score)
         self.say(f"trial {number} of {len(self.trials)}: trained and scored")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from userdp.claim import claim
+from userdp.claim import Claim, claim
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -101,12 +101,12 @@ def release_evaluation(
         FailureError: the disk refused; what was released is in the store's ledger.
     """
     folder = RunFolder(run)
-    require_claim(folder)
+    claimed = require_claim(folder)
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     models = released_models(folder, store, with_base=with_base)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
     released = release_means(
-        store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}"
+        store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}", of=claimed.lineage
     )
     result = {
         "what": "evaluation",
@@ -138,8 +138,8 @@ def release_evaluation(
     return result
 
 
-def require_claim(folder: RunFolder) -> None:
-    """Refuse to release numbers of a model of which nothing is claimed.
+def require_claim(folder: RunFolder) -> Claim:
+    """A run's claim; numbers of a model of which nothing is claimed may not be released.
 
     Raises:
         UseError: the run has no ε, or it is a trial that lost, or that has not won yet.
@@ -152,3 +152,4 @@ def require_claim(folder: RunFolder) -> None:
             "people's text as it is, so that the price of a release would be no bound",
             hint="evaluate it without --epsilon, for its operator alone",
         )
+    return claimed

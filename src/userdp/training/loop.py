@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from userdp import files
-from userdp.claim.lineage import Lineage
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
@@ -30,11 +29,11 @@ from userdp.training.distributed import current_world
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters, save_adapter
 from userdp.training.losses import build_loss
-from userdp.training.models import NEW, enable_checkpointing, load_model, resolve, save_model
+from userdp.training.models import enable_checkpointing, load_model, save_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.origin import (
     digest_of_weights,
-    lineage_of_weights,
+    lineage_of_model,
     made_with,
     of_others,
     require_made_for,
@@ -118,7 +117,7 @@ def train(
     # Before adapters: their initial weights follow the configuration, which has a digest too.
     identity = {"model": digest_of_weights(model), "configuration": config.digest}
     # Of a resumed run too: a kill may have come before the ledger had its first line.
-    base = _origin(model, config, store)
+    base = lineage_of_model(model, config, store)
     if base_of_others:
         base = of_others(base, config.model, store)
     if isinstance(plan, Plan):
@@ -252,13 +251,6 @@ def train(
             )
         run.finish(weights)
     return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
-
-
-def _origin(model: nn.Module, config: TrainConfig, store: UserStore) -> Lineage:
-    """What the weights that ``config`` names descend from; a new model's from nobody."""
-    if config.model == NEW:
-        return Lineage()
-    return lineage_of_weights(model, store, resolve(config.model))
 
 
 class _Notes:

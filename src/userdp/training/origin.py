@@ -17,7 +17,7 @@ from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
 from userdp.plan import MadeFor, Plan
 from userdp.training.config import TrainConfig
-from userdp.training.models import NEW
+from userdp.training.models import NEW, resolve
 
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -54,6 +54,13 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
         [(one.weights, one.lineage) for one in released],
         loaded=name is not None,
     )
+
+
+def lineage_of_model(model: nn.Module, config: TrainConfig, store: UserStore) -> Lineage:
+    """What the weights descend from that ``config`` names and ``model`` holds; new ones: nobody."""
+    if config.model == NEW:
+        return Lineage()
+    return lineage_of_weights(model, store, resolve(config.model))
 
 
 def lineage_of_text(store: UserStore) -> Lineage:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.claim.claims import compose
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
@@ -24,7 +26,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import load_model
-from userdp.training.origin import ledger_id, made_with
+from userdp.training.origin import ledger_id, lineage_of_model, made_with
 from userdp.vocabulary import require_count
 
 _QUARTILES = {"p25": 0.25, "p75": 0.75}
@@ -101,6 +103,13 @@ def probe_store(
     # Before anything is charged: a model that does not fit must cost nothing.
     base = load_model(config, store)
     weights = made_with(base, config)
+    origin = lineage_of_model(base, config, store)
+    if under_dp and not math.isfinite(compose(origin).epsilon) and origin.parts:
+        raise UseError(
+            f"nothing is claimed of the model {config.model!r}: its weights may hold people's text "
+            "as it is, so that the price of a release would be no bound",
+            hint="measure another model, or other people: --source held-out-users",
+        )
     model = add_adapters(base, config)
     loss = build_loss(config, model)
     reporter = progress or NoProgress()
@@ -120,7 +129,7 @@ def probe_store(
     if population is not None and epsilon is not None:
         require_count("population", population)
         subject = f"median gradient norms at G = {', '.join(map(str, grid))}"
-        query_id = charge_medians(store, epsilon=epsilon, subject=subject)
+        query_id = charge_medians(store, epsilon=epsilon, subject=subject, of=origin)
         coins = secret_generator()
         # A coin for each user, not a sample of fixed size: whether one is measured depends on no
         # other user.

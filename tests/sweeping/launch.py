@@ -1,0 +1,37 @@
+"""Trials of a sweep that run in this process."""
+
+from userdp.cli.app import run as userdp
+
+
+class Done:
+    """A process that has ended."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def poll(self):
+        return self.status
+
+    def terminate(self):
+        pass
+
+    def wait(self):
+        return self.status
+
+
+class InProcess:
+    """Runs trials here, one after the other; may crash or refuse one of them."""
+
+    def __init__(self, *, crash_before=None, refuse=None):
+        self.calls = []
+        self._crash_before = crash_before
+        self._refuse = refuse
+
+    def __call__(self, arguments, *, log):
+        self.calls.append(arguments)
+        if len(self.calls) == self._crash_before:
+            raise KeyboardInterrupt
+        if len(self.calls) == self._refuse:
+            log.write_text("error: the machine is out of memory\nhint: buy more\n")
+            return Done(1)
+        return Done(userdp(arguments))
