@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.plans import changed_plan, uls_plan
 from tests.training.toy import CONFIG
 from userdp.cli.app import run as userdp
@@ -32,11 +30,6 @@ PLAN = uls_plan(cohort_size=10, group_size=2, steps=6, l2_clip_norm=1.0, noise_m
 
 SHAPE = ("--layers", "1", "--width", "16", "--heads", "2")
 LEARNING = ("--learning-rate", "0.01", "--no-tensorboard")
-
-
-def seam(reason: str) -> pytest.MarkDecorator:
-    """A claim that does not hold yet, and fails by its own assertion, not in its set-up."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
 
 class Teller:
