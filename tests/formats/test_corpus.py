@@ -1,7 +1,7 @@
-"""What this version wrote stays readable: a store, its ledger, two runs, their claims.
+"""What this version wrote stays readable: a store, its ledger, runs, plans, models, their claims.
 
-The corpus was written once, by the commands; it is never written anew. A later version may learn to
-say more of it, and may not say less.
+The corpus was written once (`write_corpus`), by the commands; it is never written anew. A later
+version may learn to say more of it, and may not say less.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from userdp.claim.verify import verify_model, verify_run
 from userdp.claim.weights import description_of, digest_of
 from userdp.data.store import UserStore
 from userdp.plan import Plan
+from userdp.planning.norms import GradientNorms
+from userdp.planning.proposal import load_plan
 from userdp.reporting.run_facts import read_run
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -44,16 +46,23 @@ def test_a_store_opens_and_reads(corpus):
     assert len(store.split("train").counts) == 12 - len(store.split("held-out-users").counts)
 
 
-@pytest.mark.parametrize("name", ["run", "stopped"])
+@pytest.mark.parametrize("name", [name for name in CLAIMS if name != "store"])
 def test_a_plan_is_that_of_its_ledger(corpus, name):
     assert Plan.load(corpus / name / "plan.json") == claim(corpus / name).plan
 
 
-def test_a_model_says_what_it_descends_from(corpus):
-    described = description_of(corpus / "run" / "model")
+@pytest.mark.parametrize("model", ["run/model", "winner/model", "adapted/model", "adapted/adapter"])
+def test_a_model_says_what_it_descends_from(corpus, model):
+    described = description_of(corpus / model)
     assert described is not None
-    assert described.weights == digest_of(corpus / "run" / "model")
-    assert described.lineage == claim(corpus / "run").lineage
+    assert described.weights == digest_of(corpus / model)
+    assert described.lineage == claim((corpus / model).parent).lineage
+
+
+def test_norms_and_the_plan_that_was_made_from_them_are_read(corpus):
+    norms, plan = GradientNorms.load(corpus / "norms.json"), load_plan(corpus / "proposal.json")
+    assert plan == claim(corpus / "adapted").plan
+    assert plan.made_for == norms.made_for
 
 
 def test_a_release_is_shown(corpus):
@@ -61,6 +70,7 @@ def test_a_release_is_shown(corpus):
     assert released.epsilon == 0.25
 
 
-def test_everything_is_verified(corpus):
-    assert not verify_run(corpus / "run").problems
-    assert not verify_model(corpus / "run" / "model").problems
+@pytest.mark.parametrize("name", ["run", "winner", "adapted"])
+def test_everything_is_verified(corpus, name):
+    assert not verify_run(corpus / name).problems
+    assert not verify_model(corpus / name / "model").problems

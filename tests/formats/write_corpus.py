@@ -1,0 +1,81 @@
+"""How the corpus was written: ``python -m tests.formats.write_corpus FOLDER``, once.
+
+What is in `corpus` is never written anew. When a format grows, write a second corpus beside it,
+with what is new, and let `test_corpus` read both.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from tests.claim.lives import PLAN, Teller, begin, copied
+from tests.sweeping.launch import InProcess
+from tests.training.toy import CONFIG, cycles, toy_store
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.claim import claim
+from userdp.codec import encode
+from userdp.data.store import UserStore
+from userdp.ledger import StoreLedger
+from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.sweep import run_sweep
+from userdp.training.runs import constants_digest
+
+KEPT = ("ledger.jsonl", "plan.json", "train.toml", "model", "adapter")
+
+
+def write(folder: Path) -> None:
+    """Every kind of line and of file once, by the commands that users have."""
+    tell, at = Teller(), folder / "work"
+    at.mkdir(parents=True)
+    made = toy_store(at / "made", cycles(12))
+    store = made.path.rename(folder / "store")
+    ledger, opened = StoreLedger(store), UserStore.open(store)
+    ledger.declare_total(40.0, 1e-3)
+    ledger.declare(constants_digest(PLAN, encode(CONFIG), opened))
+    tell.done("stats", store, "--epsilon", 0.5, "--ask", "users")
+    begin(opened, at / "run")
+    begin(opened, at / "stopped", stop=2)
+    copied(at / "stopped", at / "again")
+    tell.done("train", store, "--out", at / "stopped", "--resume", "--no-tensorboard")
+    tell.done("train", store, "--out", at / "again", "--resume", "--charge-again")
+    tell.done("evaluate", at / "run", "--store", store, "--epsilon", 0.25, "--no-base")
+    tell.done("stats", store)
+    model, lora = ("--model", at / "run" / "model"), ("--lora-rank", 1, "--lora-targets", "c_attn")
+    tell.done("probe", store, *model, *lora, "--users", 8, "--out", folder / "norms.json")
+    tell.done(
+        "plan", store, "--norms", folder / "norms.json", "--population", 100, "--delta", 1e-5,
+        "--budget", 16, "--steps", 2, "--epsilon", 4, "--most-noise", 1e6,
+        "--out", folder / "proposal.json",
+    )  # fmt: skip
+    options = ("--plan", folder / "proposal.json", *model, *lora, "--no-tensorboard")
+    tell.done("train", store, "--out", at / "adapted", *options)
+    asked = build_request(
+        opened,
+        TuningMode.PRIVATE_SELECTION,
+        grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]}),
+        repetitions=TruncatedNegativeBinomial.of_mean(2, eta=0.0),
+        epsilon=8.0,
+    )
+    run_sweep(opened, at / "sweep", asked, launch=InProcess(), poll=0, tensorboard=False)
+    (at / "sweep" / "winner").rename(at / "winner")
+    begin(opened, at / "unfinished", stop=2)
+    for run in ("run", "stopped", "again", "adapted", "winner", "unfinished"):
+        for name in KEPT:
+            if (at / run / name).is_dir():
+                shutil.copytree(at / run / name, folder / run / name)
+            elif (at / run / name).exists():
+                (folder / run).mkdir(exist_ok=True)
+                shutil.copy2(at / run / name, folder / run)
+    for run in ("stopped", "again", "unfinished"):
+        shutil.rmtree(folder / run / "model", ignore_errors=True)
+    shutil.rmtree(at)
+    names = ("store", "run", "stopped", "again", "adapted", "winner", "unfinished")
+    told = {name: claim(folder / name).to_dict() for name in names}
+    (folder / "claims.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
