@@ -197,7 +197,7 @@ def test_what_is_not_private_is_said_in_plan_warning_and_report(store, norms, tm
     assert userdp([*command, "--model", "bundled", "--no-tensorboard"]) == 0
     assert userdp(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert "chosen from non-private statistics: gradient norms, l2 clip norm" in page
+    assert "what its plan was chosen from (gradient norms, l2 clip norm) says nothing" in page
 
 
 def test_exact_counts_are_read_only_if_asked_and_then_named(store, norms, capsys):

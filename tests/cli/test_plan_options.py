@@ -80,5 +80,6 @@ def test_a_run_from_the_command_line_is_claimed_at_its_noise_multiplier(store, t
     assert train(store, tmp_path / "run", *PLAN, *MODEL, *options, "--json") == 0
     adaptive = json.loads(capsys.readouterr().out)
     assert train(store, tmp_path / "other", *PLAN, *MODEL, "--json") == 0
-    assert adaptive["epsilon"] == json.loads(capsys.readouterr().out)["epsilon"]
+    first, second = json.loads(capsys.readouterr().out)["parts"]
+    assert adaptive["epsilon"] == first["epsilon"] == second["epsilon"]
     assert claim(tmp_path / "run" / "ledger.jsonl").guarantee.epsilon == adaptive["epsilon"]
