@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from userdp.cli.output import Answer, for_whom, print_note
 from userdp.cli.progress import StepBar
 from userdp.codec import digest
-from userdp.data.sources.jsonl import GENERATED
+from userdp.data.sources.provenance import GENERATED
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_place, write_file, write_json
 from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -50,6 +50,12 @@ def matches(path: Path) -> bool:
 class _CsvFiles(FileTable):
     """CSV and TSV files."""
 
+    def fields_of(self, path: Path) -> Collection[str]:
+        """See `FileTable.fields_of`: the names in its header."""
+        with read_text(path, what="CSV") as (content, _):
+            header = next(_lines_of(path, content), None)
+        return header if isinstance(header, list) else ()
+
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The rows of all files; see `TableSource.rows`."""
         for path, before in self.each_file(progress):
@@ -61,12 +67,8 @@ class _CsvFiles(FileTable):
 
 
 def _rows(path: Path, content: IO[bytes], fields: tuple[str, ...]) -> Iterator[Row | Drop]:
-    csv.field_size_limit(_LONGEST_FIELD)
-    # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is then counted.
-    text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
-    delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
-    reader = csv.reader(text, delimiter=delimiter)
-    header = _next(reader)
+    reader = _lines_of(path, content)
+    header = next(reader, None)
     if header is None:
         return
     if isinstance(header, Drop):
@@ -78,15 +80,24 @@ def _rows(path: Path, content: IO[bytes], fields: tuple[str, ...]) -> Iterator[R
                 "cannot be told",
                 hint="rename one in the header",
             )
-    while (row := _next(reader)) is not None:
+    for row in reader:
         if isinstance(row, Drop):
             yield row
         else:
             yield dict(zip(header, row, strict=False)) if row else Drop.BLANK_LINE
 
 
-def _next(reader: Iterator[list[str]]) -> list[str] | Drop | None:
-    try:
-        return next(reader, None)
-    except csv.Error:
-        return Drop.UNREADABLE
+def _lines_of(path: Path, content: IO[bytes]) -> Iterator[list[str] | Drop]:
+    """The header and all rows after it, as lists of cells."""
+    csv.field_size_limit(_LONGEST_FIELD)
+    # Bytes that are not UTF-8 become surrogates, which no encoder takes: the row is then counted.
+    text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
+    delimiter = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
+    reader = csv.reader(text, delimiter=delimiter)
+    while True:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield Drop.UNREADABLE

@@ -12,7 +12,7 @@ memory; no code of a data set is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.arrow import batch_rows, wanted_columns
 from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.provenance import provenance
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
@@ -61,7 +62,11 @@ class _HubTable(TableSource):
     def facts(self) -> dict[str, Any]:
         """The fields and the split; names on the hub are public, folders are not told."""
         hub = [name for name in self.names if not Path(name).exists()]
-        return {"fields": list(self.parser.fields), "dataset_split": self.split, "hub": hub}
+        told = provenance((Path(name) for name in self.names), self._fields_of)
+        return {"fields": list(self.parser.fields), "dataset_split": self.split, "hub": hub, **told}
+
+    def _fields_of(self, path: Path) -> Collection[str]:
+        return self._open(str(path)).column_names if path.exists() else ()
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The rows of all data sets; see `TableSource.rows`."""

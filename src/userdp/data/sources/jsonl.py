@@ -25,10 +25,9 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
@@ -57,17 +56,19 @@ def matches(path: Path) -> bool:
     return path.name.endswith(SUFFIXES) or beginning(path).lstrip().startswith(b"{")
 
 
-GENERATED = "generated_by"
-"""The field of a generated record that names the model that wrote it."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _JsonLines(FileTable):
     """Files of JSON Lines, plain or gzip, told apart by their first bytes."""
 
-    def facts(self) -> dict[str, Any]:
-        """The fields, the number of files and bytes, and what a filter said of them."""
-        return {**FileTable.facts(self), **_provenance(self.paths)}
+    def fields_of(self, path: Path) -> Collection[str]:
+        """See `FileTable.fields_of`: those of the object in the first line."""
+        opened = gzip.open if path.suffix == ".gz" else open
+        try:
+            with opened(path, "rb") as file:
+                first = json.loads(file.readline(1 << 20))
+        except (OSError, ValueError):
+            return ()
+        return first if isinstance(first, dict) else ()
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The object of each line; see `TableSource.rows`."""
@@ -102,36 +103,3 @@ def _parse(line: str | None) -> Row | Drop:
     if end != len(content):
         return Drop.INVALID_JSON
     return value if isinstance(value, dict) else Drop.NOT_AN_OBJECT
-
-
-def _provenance(paths: tuple[Path, ...]) -> dict[str, Any]:
-    """What ``FILE.provenance.json`` beside the files says.
-
-    `userdp.data.overlap` writes there what text was filtered against, and ``userdp generate`` what
-    the model descends from that wrote it. A generated text says so itself too (`GENERATED`), so
-    that a file whose provenance was lost is noticed.
-    """
-    beside = [path.with_name(f"{path.name}.provenance.json") for path in paths]
-    told = [json.loads(file.read_bytes()) if file.is_file() else {} for file in beside]
-    filtered = [one for one in told if "private_data" in one]
-    written = [one["lineage"] for one in told if "lineage" in one]
-    lost = any(
-        "lineage" not in one and _is_generated(path) for path, one in zip(paths, told, strict=True)
-    )
-    facts = {
-        "filtered_against_private": filtered,
-        "text_lineage": written,
-        "text_of_unknown_model": lost,
-    }
-    return {name: value for name, value in facts.items() if value}
-
-
-def _is_generated(path: Path) -> bool:
-    """Whether the first line is of a text that ``userdp generate`` wrote."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rb") as file:
-            first = json.loads(file.readline(1 << 20))
-    except (OSError, ValueError):
-        return False
-    return isinstance(first, dict) and GENERATED in first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from userdp.data.columns import BlockBuilder, Columns
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import FileSource, PrivateSource
+from userdp.data.sources.provenance import provenance
 from userdp.data.sources.rows import Parser, PlainParser, Row
 from userdp.errors import UseError
 
@@ -63,8 +64,13 @@ class FileTable(TableSource, FileSource):
     paths: tuple[Path, ...]
 
     def facts(self) -> dict[str, Any]:
-        """The fields, and the number of files and bytes."""
-        return {"fields": list(self.parser.fields), **FileSource.facts(self)}
+        """The fields, the number of files and bytes, and what is said of where the text is from."""
+        told = provenance(self.paths, self.fields_of)
+        return {"fields": list(self.parser.fields), **FileSource.facts(self), **told}
+
+    def fields_of(self, path: Path) -> Collection[str]:
+        """The names of the fields of a file's first record; none where it cannot be read."""
+        raise NotImplementedError
 
     def signature(self) -> str | None:
         """See `SignedSource.signature`."""
