@@ -15,8 +15,6 @@ from userdp.data.sources.provenance import GENERATED
 
 _BY = ["userdp 1", "userdp 1"]
 ROWS = pa.table({"user": ["ana", "ben"], "text": ["one", "two"], GENERATED: _BY})
-    {"user": ["ana", "ben"], "text": ["one", "two"], GENERATED: ["userdp 1", "userdp 1"]}
-)
 
 
 def jsonl(table, path):
