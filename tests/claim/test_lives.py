@@ -237,6 +237,7 @@ class Life:
     def plain(self, store: str) -> None:
         run = self.new("plain")
         options = ("--privacy", "none", "--steps", 2, "--batch-size", 4, "--model", "new")
+        options += ("--seed", self.number)  # else two of them on like stores are one model
         shape = ("--layers", 1, "--width", 16, "--heads", 2, "--no-tensorboard")
         self.tell.done("train", self.folder / store, "--out", self.folder / run, *options, *shape)
         self.truth.plain(run, store)

@@ -233,7 +233,7 @@ def test_a_selection_is_one_charge_and_its_trials_are_none(tmp_path):
     plan, store = uls_plan(), StoreLedger(tmp_path)
     store.reserve_selection("s", tuning(plan))
     store.slots("s", lambda: {"first": "constants", "second": "constants"})
-    store.take_slot("first", "t", plan, constants="constants")
+    store.take_slot("first", "t", plan, constants="constants", base={})
     assert claim(tmp_path).guarantee == tuning(plan).guarantee()
     assert claim(tmp_path, delta=1e-7).guarantee == tuning(plan).guarantee(delta=1e-7)
     store.reserve("one", plan)

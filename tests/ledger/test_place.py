@@ -150,7 +150,7 @@ def test_invariant_12_stores_of_the_same_people_are_charged_in_one_ledger(tmp_pa
     ledger, stores = tmp_path / "people" / "ledger.jsonl", [tmp_path / "a", tmp_path / "b"]
     for store in stores:
         store.mkdir()
-        Place.share(store, ledger)
+        StoreLedger.share(store, ledger)
     charged(stores[0], "one")
     total = charged(stores[1], "two")
     assert [part.id for part in total.parts] == ["one", "two"]
@@ -168,7 +168,7 @@ def test_invariant_12_stores_of_the_same_people_are_charged_in_one_ledger(tmp_pa
 
 def test_a_store_that_was_charged_already_shares_no_other_ledger(store, tmp_path):
     with pytest.raises(UseError, match="has a ledger already"):
-        Place.share(store, tmp_path / "people.jsonl")
+        StoreLedger.share(store, tmp_path / "people.jsonl")
     assert claim(store).guarantee == uls_plan().guarantee()
 
 
@@ -176,3 +176,35 @@ def test_broken_twin_a_ledger_of_its_own_for_each_store_forgets_the_other(tmp_pa
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         assert charged(tmp_path / name).guarantee == uls_plan().guarantee(), "half of what it cost"
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """Two stores of the same people, prepared; the first was charged."""
+    (tmp_path / "disk").mkdir()
+    stores = [tmp_path / "a", tmp_path / "b"]
+    for one in stores:
+        one.mkdir()
+        StoreLedger.share(one, tmp_path / "disk" / "ledger.jsonl")
+    charged(stores[0], "one")
+    return tmp_path / "disk", stores[1]
+
+
+def test_invariant_12_a_shared_ledger_that_vanished_is_noticed_by_a_store_that_never_wrote(shared):
+    """An unmounted disk: a ledger that is begun anew forgets what the other store was charged."""
+    disk, other = shared
+    disk.rename(disk.with_name("elsewhere"))
+    with pytest.raises(UseError, match="is gone"):
+        charged(other)
+    disk.mkdir()
+    with pytest.raises(UseError, match="is gone"):
+        charged(other)
+    assert not list(disk.iterdir())
+
+
+def test_invariant_12_a_shared_ledger_that_is_a_copy_is_told(shared):
+    disk, other = shared
+    shutil.copytree(disk.rename(disk.with_name("first")), disk)
+    assert kinds(other) == {ConditionKind.COPY}
+    charged(other)
+    assert kinds(other) == {ConditionKind.COPY}

@@ -126,14 +126,14 @@ def test_invariant_1_a_slot_is_taken_once_and_by_its_own_constants(selecting):
         ("a", els_plan(), "constants"),
     ):
         with pytest.raises(UseError, match="pays for this trial"):
-            selecting.take_slot(slot, "t", plan, constants=constants)
-    selecting.take_slot("a", "t", PLAN, constants="constants")
+            selecting.take_slot(slot, "t", plan, constants=constants, base={})
+    selecting.take_slot("a", "t", PLAN, constants="constants", base={})
     lines = selecting.path.read_bytes()
-    selecting.take_slot("a", "t", PLAN, constants="constants")
+    selecting.take_slot("a", "t", PLAN, constants="constants", base={})
     assert selecting.path.read_bytes() == lines, "a trial that goes on takes nothing more"
     with pytest.raises(UseError, match="taken before"):
-        selecting.take_slot("a", "again", PLAN, constants="constants")
-    selecting.take_slot("b", "u", PLAN, constants="constants")
+        selecting.take_slot("a", "again", PLAN, constants="constants", base={})
+    selecting.take_slot("b", "u", PLAN, constants="constants", base={})
     assert claim(selecting.path).guarantee == SELECTION.guarantee()
 
 
@@ -143,14 +143,30 @@ def test_broken_twin_a_slot_that_nobody_remembers_is_taken_twice(selecting, monk
     monkeypatch.setitem(store._READ, "trial", lambda history, entry, at: None)
     selecting.slots("s", lambda: {"a": "constants"})
     for trial in ("t", "again"):
-        selecting.take_slot("a", trial, PLAN, constants="constants")
+        selecting.take_slot("a", trial, PLAN, constants="constants", base={})
+
+
+def test_invariant_1_the_score_of_a_trial_is_drawn_once(selecting):
+    """Scores that could be drawn again would choose as often as one likes for one price."""
+    selecting.slots("s", lambda: {"a": "constants"})
+    selecting.take_slot("a", "t", PLAN, constants="constants", base={})
+    assert [selecting.score("t", lambda: 1.5), selecting.score("t", lambda: 2.5)] == [1.5, 1.5]
+    with pytest.raises(UseError, match="no trial"):
+        selecting.score("nobody", lambda: 0.0)
+
+
+def test_a_sweep_goes_on_with_the_candidates_that_it_began_with(selecting):
+    selecting.begin_sweep("s", ["one", "two"])
+    selecting.begin_sweep("s", ["one", "two"])
+    with pytest.raises(UseError, match="base model is not the one"):
+        selecting.begin_sweep("s", ["one", "three"])
 
 
 def test_a_trial_is_settled_and_opened_under_its_selection(selecting):
     selecting.slots("s", lambda: {"a": "constants"})
     with pytest.raises(UseError, match="no reservation"):
         selecting.settle("t", steps=5)
-    selecting.take_slot("a", "t", PLAN, constants="constants")
+    selecting.take_slot("a", "t", PLAN, constants="constants", base={})
     selecting.open("t", known=[], nonce="n", attempts=0)
     selecting.settle("t", steps=5, weights="w", lineage={})
     assert [one.weights for one in selecting.history().released] == ["w"]
@@ -160,7 +176,7 @@ def test_a_trial_is_settled_and_opened_under_its_selection(selecting):
 
 def test_the_last_word_on_weights_is_the_price_of_choosing_them(selecting):
     selecting.slots("s", lambda: {"a": "constants"})
-    selecting.take_slot("a", "t", PLAN, constants="constants")
+    selecting.take_slot("a", "t", PLAN, constants="constants", base={})
     selecting.settle("t", steps=5, weights="w", lineage={"of": "the trial"})
     selecting.release("s", weights="w", lineage={"of": "the choice"})
     (released,) = selecting.history().released

@@ -387,6 +387,34 @@ def test_invariant_13_weights_that_came_after_the_opening_take_no_step(store, tm
     assert attempts(tmp_path / "run") == 0
 
 
+def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_model(store, tmp_path):
+    other, model = toy_model(store), toy_model(store)
+    with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run") as private:
+        next(iter(private))
+    run_all(other, store.path, uls_plan(), tmp_path / "other")
+    options = {"out": tmp_path / "run", "resume": True}
+    with make_private(model, sgd(model), store, uls_plan(), **options) as private:
+        model.load_state_dict(other.state_dict())
+        with pytest.raises(UseError, match="released by another run"):
+            next(iter(private))
+    assert attempts(tmp_path / "run") == 1
+    run_all(toy_model(store), store, uls_plan(), **options)
+
+
+def test_invariant_13_a_run_begins_with_an_optimizer_that_took_no_step(store, tmp_path):
+    """Its momentum may hold text that nobody paid for, as much as weights may."""
+    model = toy_model(store)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.transformer.wpe.weight.sum().backward()
+    optimizer.step()
+    model.load_state_dict(before)
+    run = make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run")
+    with run, pytest.raises(UseError, match="state of earlier steps"):
+        next(iter(run))
+    assert attempts(tmp_path / "run") == 0
+
+
 def test_a_finished_run_does_not_go_on(store, tmp_path):
     model = toy_model(store)
     run_all(model, store, uls_plan(), tmp_path / "run")

@@ -235,9 +235,15 @@ def inherited_at(history: History, at: int) -> Lineage:
     for charge in earlier:
         if charge.base:  # what an earlier run here released, it learned from other people too
             base = lineage_from(charge.base, what=f"the base of {charge.run_id}")
-            priced = (part for part in base.parts if math.isfinite(part.guarantee().epsilon))
-            own_people += of_parts(priced, *base.conditions)
+            own_people += _priced(base)
     return own_people
+
+
+def _priced(base: Lineage) -> Lineage:
+    """What has a price of a base; what an answer or a run shows of the rest is a condition."""
+    priced = (part for part in base.parts if math.isfinite(part.guarantee().epsilon))
+    apart = (one for one in base.apart if math.isfinite(one.part.guarantee().epsilon))
+    return replace(of_parts(priced, *base.conditions), apart=tuple(apart))
 
 
 def parts_of(charges: Iterable[Charge]) -> list[Part]:

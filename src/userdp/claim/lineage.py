@@ -9,7 +9,7 @@ covers is a `Condition`: something that has to be true for the claim to hold, sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -206,6 +206,7 @@ class ConditionKind(StrEnum):
     FILTERED = "filtered-against-private"
     OTHERS = "base-of-other-people"
     SILOS = "silos-per-subject"
+    SILO_LEDGERS = "silo-ledgers-missing"
 
 
 _WORDS = {
@@ -221,6 +222,8 @@ _WORDS = {
     ConditionKind.OTHERS: "nobody whose text the base model learned from ({told}) is in the store "
     "that it was trained on next (for those people themselves nothing is claimed)",
     ConditionKind.SILOS: "nobody has items in more than {told} silos",
+    ConditionKind.SILO_LEDGERS: "nothing was released of the people of the silos whose ledgers are "
+    "not here ({told}) before they joined",
 }
 
 
@@ -243,6 +246,19 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Apart:
+    """A part that was declared to be of other people than those of one ledger.
+
+    Args:
+        part: what it is.
+        ledger: the id of that ledger; nothing was said of the people of any other.
+    """
+
+    part: Part
+    ledger: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
     """What a model descends from.
 
@@ -251,11 +267,13 @@ class Lineage:
         conditions: each once.
         within: the id of the one ledger that all parts were charged in, if a total that they stay
             within was fixed there before the first of them; else empty.
+        apart: what it descends from besides, that was declared to be of other people.
     """
 
     parts: tuple[Part, ...] = ()
     conditions: tuple[Condition, ...] = ()
     within: str = ""
+    apart: tuple[Apart, ...] = ()
 
     @property
     def fixed(self) -> bool:
@@ -277,7 +295,29 @@ class Lineage:
             parts=tuple(parts.values()),
             conditions=tuple(sorted({*self.conditions, *other.conditions})),
             within=next(iter(totals)) if len(totals) == 1 else "",
+            apart=tuple(
+                {
+                    (one.part.id, one.ledger): one
+                    for one in (*self.apart, *other.apart)
+                    if one.part.id not in parts
+                }.values()
+            ),
         )
+
+    def among(self, ledger: str, known: Container[str]) -> Lineage:
+        """This lineage as it is for the people of a ledger.
+
+        What was declared to be of other people than those of *another* ledger may well be of
+        these; and what this ledger itself charged is of these, whatever was declared.
+
+        Args:
+            ledger: its id.
+            known: the ids of what was charged in it.
+        """
+        ours = [one for one in self.apart if one.ledger != ledger or one.part.id in known]
+        others = tuple(one for one in self.apart if one not in ours)
+        returned = Lineage(parts=tuple({one.part.id: one.part for one in ours}.values()))
+        return replace(self, apart=others) + returned
 
     @property
     def plain(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _write(out: Path, texts: list[GeneratedText], lineage: Lineage, *, mode: int
         json_library.dumps({"text": text.prompt + text.text, **model}) + "\n" for text in texts
     )
     provenance = out.with_name(f"{out.name}.provenance.json")
-    write_json(provenance, {"lineage": lineage.plain}, mode=mode)
+    write_json(provenance, {"lineage": lineage.plain, **model}, mode=mode)
     write_file(out, "".join(lines).encode(), mode=mode)
 
 

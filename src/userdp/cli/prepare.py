@@ -115,7 +115,7 @@ def prepare(
             progress=bar,
         )
     if ledger is not None:
-        Place.share(out, ledger)
+        StoreLedger.share(out, ledger)
     if StoreLedger(out).history().lines:  # these counts are shown to whoever may charge it next
         StoreLedger(out).look("prepare")
     result = {"store": str(out), **meta.to_dict()}

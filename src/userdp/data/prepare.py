@@ -25,6 +25,7 @@ from userdp.data.records import Tally
 from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
 from userdp.data.sources.base import BlockSource, SignedSource
+from userdp.data.sources.provenance import with_lost
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
@@ -252,7 +253,7 @@ class _Stages:
     def _source_facts(self) -> dict[str, Any]:
         source = self.source
         facts = {"kind": source.kind, "public": source.public, "split": str(self.rule)}
-        return {**facts, **source.facts()}
+        return with_lost({**facts, **source.facts()}, self._tally.written_by)
 
     def _blocks(self, held_out_users: float) -> Iterator[Columns]:
         """The records to store, one owner each."""

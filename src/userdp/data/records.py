@@ -75,6 +75,9 @@ class ExampleDrop(StrEnum):
     ONE_PER_RECORD = "beyond a record's first example, in a store of several owners"
 
 
+_MOST_WRITERS = 1000
+
+
 class Tally:
     """Books of one `prepare`: what was read, stored and dropped.
 
@@ -89,6 +92,12 @@ class Tally:
         self.records_stored = 0
         self.drops: Counter[str] = Counter()
         self.example_drops: Counter[str] = Counter()
+        self.written_by: list[str] = []
+
+    def wrote(self, model: str) -> None:
+        """Note a model that wrote one of the records; see `userdp.data.sources.provenance`."""
+        if model not in self.written_by and len(self.written_by) < _MOST_WRITERS:
+            self.written_by.append(model)
 
     def read(self, records: int = 1) -> None:
         """Count records read."""

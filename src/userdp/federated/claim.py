@@ -60,7 +60,8 @@ def federation_claim(
     Guarantee: ε of the whole plan, whether or not all of it ran: when to stop may have been
     decided by looking at the weights, and a silo may have failed in the rounds in which it had
     most to hide. A ledger that is missing is therefore charged in full, like all others. Besides,
-    all that any silo's run inherited: a subject may be in each of them. Infinite for FedAvg, and
+    all that any silo's run inherited: a subject may be in each of them; what a silo inherited whose
+    ledger is missing is not known, and a condition. Infinite for FedAvg, and
     where a silo's seeds were known or its noise is of an unknown sampler.
 
     Args:
@@ -89,6 +90,10 @@ def federation_claim(
         lineage += _besides(run_lineage(run.ledger, entries), str(entries[0]["run_id"]))
     if not steps:
         raise UseError("a claim needs at least one silo's ledger")
+    missing = [str(silo) for silo in range(plan.silos) if silo not in steps]
+    if missing:
+        unseen = Condition(kind=ConditionKind.SILO_LEDGERS, told=", ".join(missing))
+        lineage += Lineage(conditions=(unseen,))
     if not spread and plan.silos_per_subject < plan.silos:
         bound = Condition(kind=ConditionKind.SILOS, told=str(plan.silos_per_subject))
         lineage += Lineage(conditions=(bound,))

@@ -31,10 +31,13 @@ from userdp.federated.rounds import (
     save_weights,
 )
 from userdp.federated.silo import Silo, silo_folder
-from userdp.files import operator_folder, whole_folder, write_file
+from userdp.files import operator_folder, read_json, whole_folder, write_file, write_json
 from userdp.gradients import Units
 from userdp.plan import Plan
 from userdp.training.evaluation import evaluate
+
+SPREAD_FILE = "spread.json"
+"""Says that the items of all silos were spread here, by the plan's bound on a subject's silos."""
 
 
 def make_federation(
@@ -65,6 +68,7 @@ def make_federation(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as made:
         plan.save(made / PLAN_FILE)
+        write_json(made / SPREAD_FILE, {"plan": plan.digest})
         write_file(made / "tokenizer.json", tokenizer.content)
         for index, part in enumerate(parts):
             place = silo_folder(made, index)
@@ -154,9 +158,10 @@ def run_flower(
 def claim_of(folder: Path) -> FederationClaim:
     """The claim of the federation in a folder, from the ledgers of its silos that lie there."""
     runs = sorted(path.parent for path in folder.glob(f"silo-*/{RUN}/ledger.jsonl"))
-    return federation_claim(
-        FederationPlan.load(folder / PLAN_FILE), runs, spread=not (folder / APP_FOLDER).exists()
-    )
+    plan = FederationPlan.load(folder / PLAN_FILE)
+    mark, deployed = folder / SPREAD_FILE, (folder / APP_FOLDER).exists()
+    here = mark.exists() and read_json(mark, what="a spread").get("plan") == plan.digest
+    return federation_claim(plan, runs, spread=here and not deployed)
 
 
 def measure(folder: Path, plan: FederationPlan) -> dict[str, float]:

@@ -95,6 +95,12 @@ class Place:
         values = {"shared": str(ledger.resolve())}
         files.write_json(store / PLACE, values, mode=files.OPERATOR_FILE)
 
+    def fix_id(self) -> str:
+        """The id of the ledger, from now on also where it has no line yet."""
+        if not self._kept.get("id"):
+            self._keep(inode=None)
+        return self.id
+
     def take(self, begun_as: str | None) -> bool:
         """Note what is about to be written to; call it under the ledger's lock.
 
@@ -117,14 +123,14 @@ class Place:
         # A kill right after the first line leaves no inode, and the id still tells.
         inode, known_as = self._kept.get("inode"), self.id
         self.id = begun_as
-        if self._kept.get("shared"):
+        if self._kept.get("shared") and not self._kept.get("id"):  # begins to share it
             return False
         return known_as != begun_as or (inode is not None and inode != self._inode())
 
     def elsewhere(self) -> bool:
         """Whether the ledger is another file than when it was last written to from here."""
         inode = self._kept.get("inode")
-        if inode is None or self._kept.get("shared"):
+        if inode is None:
             return False
         return bool(inode != self._inode())
 

@@ -59,6 +59,7 @@ class Charge:
         again: the run that this is a further charge of the whole plan of; None for a first one.
         base: what the model descends from that the run began from, or that the query is about, as
             plain values.
+        constants: the digest of a run's plan and options.
     """
 
     run_id: str
@@ -72,6 +73,7 @@ class Charge:
     selection: PrivateSelection | None = None
     again: str | None = None
     base: Mapping[str, Any] | None = None
+    constants: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +104,9 @@ class History:
         looks: what showed its operator an exact number, and at which line.
         declared: constants by their digest, and the first line that records them.
         begun: constants of runs by their digest, and the line of the first run that has them.
-        sweeps: the line at which each began, by its id.
+        sweeps: the line at which each began, by its id, and the constants of its candidates.
+        scores: by trial of a private selection, its score, drawn once.
+        bases: of trials of private selections, what the model descends from that each began from.
         released: weights.
         id: random, of the ledger; empty while it has no line.
         total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
@@ -118,12 +122,19 @@ class History:
     looks: list[tuple[int, str]] = field(default_factory=list)
     declared: dict[str, int] = field(default_factory=dict)
     begun: dict[str, int] = field(default_factory=dict)
-    sweeps: dict[str, int] = field(default_factory=dict)
+    sweeps: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    scores: dict[str, float | None] = field(default_factory=dict)
+    bases: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     released: list[Released] = field(default_factory=list)
     id: str = ""
     total: tuple[float, float] | None = None
     copied: bool = False
     lines: int = 0
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Of all that was charged here, under whichever id a model's lineage knows it."""
+        return frozenset({*self.charges, *self.taken.values(), *self.sweeps})
 
     @property
     def within(self) -> str:
@@ -156,6 +167,27 @@ class StoreLedger:
     def __init__(self, store: Path) -> None:
         self.place = Place(store)
         self.path = self.place.ledger
+
+    @classmethod
+    def share(cls, store: Path, path: Path) -> StoreLedger:
+        """Let ``store`` be charged in the ledger at ``path``, which stores of the same people name.
+
+        It is begun now, if it was not: so that each of its stores knows it from here on, and
+        notices where it is gone, or another one.
+
+        Raises:
+            UseError: the store has a ledger already.
+        """
+        Place.share(store, path)
+        ledger = cls(store)
+
+        def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            ledger.place.take(str(entries[0].get("id")) if entries else None)
+            return [] if entries else [ledger._first_line()]
+
+        append_entries(ledger.path, lines, mode=files.OPERATOR_FILE)
+        ledger.place.settle()
+        return ledger
 
     def reserve(
         self,
@@ -239,8 +271,17 @@ class StoreLedger:
         self._amend(compose)
         return drawn
 
-    def take_slot(self, slot: str, run_id: str, plan: Plan, *, constants: str) -> None:
+    def take_slot(
+        self, slot: str, run_id: str, plan: Plan, *, constants: str, base: Mapping[str, Any]
+    ) -> None:
         """Give a slot of a private selection to a trial, once.
+
+        Args:
+            slot: drawn by `slots`.
+            run_id: of the trial.
+            plan: the trial's.
+            constants: the digest of its plan and options.
+            base: what the model that it begins from descends from, as plain values.
 
         Raises:
             UseError: no selection reserved it, another trial took it, or it is of other constants.
@@ -265,9 +306,33 @@ class StoreLedger:
                 )
             if slot in history.taken:
                 return []
-            return [{"kind": "trial", "run_id": run_id, "slot": slot}]
+            return [{"kind": "trial", "run_id": run_id, "slot": slot, "base": dict(base)}]
 
         self._amend(compose)
+
+    def score(self, run_id: str, draw: Callable[[], float | None]) -> float | None:
+        """The score of a private selection's trial, drawn once: a second call gives the first.
+
+        A score that could be drawn again, until the trial that one likes wins, would be no part of
+        what the selection paid for.
+
+        Args:
+            run_id: of the trial.
+            draw: gives the score; None for one without.
+        """
+        kept: list[float | None] = []
+
+        def compose(history: History) -> list[dict[str, Any]]:
+            if run_id in history.scores:
+                kept.append(history.scores[run_id])
+                return []
+            if run_id not in history.taken.values():
+                raise UseError(f"run {run_id} is no trial of a private selection in {self.path}")
+            kept.append(draw())
+            return [{"kind": "score", "run_id": run_id, "value": kept[0]}]
+
+        self._amend(compose)
+        return kept[0]
 
     def query(
         self,
@@ -372,10 +437,29 @@ class StoreLedger:
         line = {"kind": "declare", "constants": constants}
         self._append(lambda history: [] if constants in history.declared else [line])
 
-    def begin_sweep(self, sweep_id: str) -> None:
-        """Record that a sweep begins: its whole grid is fixed now."""
-        line = {"kind": "sweep", "run_id": sweep_id}
-        self._append(lambda history: [] if sweep_id in history.sweeps else [line])
+    def begin_sweep(self, sweep_id: str, constants: Sequence[str]) -> None:
+        """Record that a sweep begins: its whole grid is fixed now.
+
+        Args:
+            sweep_id: random.
+            constants: digests of the plan and options of each candidate.
+
+        Raises:
+            UseError: it began with other constants: its base model was exchanged since.
+        """
+
+        def compose(history: History) -> list[dict[str, Any]]:
+            if sweep_id not in history.sweeps:
+                return [{"kind": "sweep", "run_id": sweep_id, "constants": list(constants)}]
+            if history.sweeps[sweep_id][1] != tuple(constants):
+                raise UseError(
+                    "the base model is not the one that this sweep began with: trials that began "
+                    "from another could not be compared, and their price would be another",
+                    hint="put the base model back, or begin a new sweep",
+                )
+            return []
+
+        self._append(compose)
 
     def declare_total(self, epsilon: float, delta: float) -> None:
         """Fix the total within which all charges here will stay; those beyond it are refused.
@@ -452,16 +536,19 @@ class StoreLedger:
             wrote = True
             moved = self.place.take(str(entries[0].get("id")) if entries else None)
             if not entries:
-                return [{"kind": "store", "schema": SCHEMA, "id": self.place.id}, *added]
+                return [self._first_line(), *added]
             return ([{"kind": "place"}] if moved else []) + added
 
         append_entries(self.path, lines, mode=files.OPERATOR_FILE)
         if wrote:  # else a copy would be taken for the ledger that was begun here, unnoticed
             self.place.settle()
 
+    def _first_line(self) -> dict[str, Any]:
+        return {"kind": "store", "schema": SCHEMA, "id": self.place.id}
+
     def _amend(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
         """As `_append`, but never begins a ledger."""
-        if not self.charges():
+        if not self.history().lines:
             compose(History())
             raise FailureError(f"nothing was ever charged in {self.path}")
         self._append(compose)
@@ -568,6 +655,7 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
         steps=plan.steps if plan else 0,
         again=entry["again"],
         base=entry["base"],
+        constants=entry["constants"],
     )
     if entry["again"] is None:
         history.begun.setdefault(entry["constants"], at)
@@ -610,6 +698,11 @@ def _slots(history: History, entry: dict[str, Any], at: int) -> None:
 
 def _trial(history: History, entry: dict[str, Any], at: int) -> None:
     history.taken[entry["slot"]] = entry["run_id"]
+    history.bases[entry["run_id"]] = entry["base"]
+
+
+def _score(history: History, entry: dict[str, Any], at: int) -> None:
+    history.scores[entry["run_id"]] = entry["value"]
 
 
 def _query(history: History, entry: dict[str, Any], at: int) -> None:
@@ -639,7 +732,7 @@ def _declare(history: History, entry: dict[str, Any], at: int) -> None:
 
 
 def _sweep(history: History, entry: dict[str, Any], at: int) -> None:
-    history.sweeps.setdefault(entry["run_id"], at)
+    history.sweeps.setdefault(entry["run_id"], (at, tuple(entry["constants"])))
 
 
 def _total(history: History, entry: dict[str, Any], at: int) -> None:
@@ -658,6 +751,7 @@ _READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
     "selection": _selection,
     "slots": _slots,
     "trial": _trial,
+    "score": _score,
     "query": _query,
     "answer": _answer,
     "look": _look,

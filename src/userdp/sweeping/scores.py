@@ -75,7 +75,7 @@ def released_score(
     return Score(value=-loss, loss=loss)
 
 
-def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> Score:
+def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> float:
     """A noisy sum over users of half the bound less each one's loss, in nats per token.
 
     A loss that is not finite counts as ``bound``.
@@ -89,4 +89,4 @@ def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float
     top = max(1, math.floor(bound * GRID))
     middle = top // 2
     draw = bounded_sum(middle - top, middle, epsilon=epsilon)
-    return Score(value=int(draw([middle - step for step in to_grid(losses, top)])) / GRID)
+    return int(draw([middle - step for step in to_grid(losses, top)])) / GRID

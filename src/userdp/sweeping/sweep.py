@@ -6,6 +6,7 @@ own settings: one drawn in its place would be another candidate that nobody pric
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections import deque
@@ -17,8 +18,8 @@ from typing import Any
 
 from userdp import files
 from userdp.claim import claim
-from userdp.claim.claims import inherited_at
-from userdp.claim.lineage import Condition, ConditionKind, Lineage
+from userdp.claim.claims import compose, inherited_at, parts_of
+from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
 from userdp.claim.weights import lineage_of_base
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
@@ -176,8 +177,9 @@ class _Sweep:
 
     def run(self) -> SweepResult:
         """Everything that is not done yet, in order."""
+        self._require_priced_base()
         charges = StoreLedger(self.store.path)
-        charges.begin_sweep(self.sweep_id)
+        charges.begin_sweep(self.sweep_id, self._constants)
         tuning = self.request.tuning
         if isinstance(tuning, PrivateSelection):
             if self.sweep_id not in charges.history().charges:
@@ -205,18 +207,53 @@ class _Sweep:
             for one in self.request.candidates
         ]
 
-    def _inherited(self) -> Lineage:
-        """What the whole grid descends from: it was fixed when the sweep began."""
+    def _inherited(self, winner: int) -> Lineage:
+        """What the whole grid descends from: it was fixed when the sweep began.
+
+        Besides, what each trial began from, as it was known then; and what no candidate's price
+        holds: further charges of trials, and trials that were begun and thrown away.
+        """
         history = StoreLedger(self.store.path).history()
-        lineage = inherited_at(history, history.sweeps[self.sweep_id])
-        name = self.request.candidates[0].config.model
-        if name != NEW:  # all candidates begin from one model
-            released = [(one.weights, one.lineage) for one in history.released]
-            lineage += lineage_of_base(resolve(name), None, released, loaded=True)
+        begun, constants = history.sweeps[self.sweep_id]
+        lineage = inherited_at(history, begun) + self._base()
+        runs = {number: self.folder.run(number).run_id for number in self._numbers()}
+        ours = [
+            charge
+            for charge in history.charges.values()
+            if charge.at > begun and charge.constants in constants
+        ]
+        bases = [charge.base for charge in ours] + [history.bases.get(one) for one in runs.values()]
+        for base in bases:
+            if base:
+                lineage += lineage_from(base, what="the base of a trial")
+        unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
+        if self.request.mode is TuningMode.NON_PRIVATE:  # the others are in its condition
+            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
+        lineage += of_parts(parts_of(unpaid))
+        lineage = lineage.among(history.id, history.ids)
         if self.request.mode is TuningMode.NON_PRIVATE:
             looked = Condition(kind=ConditionKind.LOOKS, told="sweep")
             lineage += Lineage(conditions=(looked,))
         return lineage + lineage_of_text(self.store)
+
+    def _base(self) -> Lineage:
+        """What the model descends from that all candidates begin from."""
+        name = self.request.candidates[0].config.model
+        if name == NEW:
+            return Lineage()
+        history = StoreLedger(self.store.path).history()
+        released = [(one.weights, one.lineage) for one in history.released]
+        return lineage_of_base(resolve(name), None, released, loaded=True)
+
+    def _require_priced_base(self) -> None:
+        """`UseError` where no winner could claim anything: before anything is trained."""
+        base = self._base().among(StoreLedger(self.store.path).place.id, ())
+        if self.request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
+            raise UseError(
+                "nothing is claimed of the model that all trials would begin from, so that nothing "
+                "could be claimed of the winner",
+                hint="begin from another model, or tune without a claim: --tuning non-private",
+            )
 
     def _draw(self, tuning: PrivateSelection) -> dict[str, str]:
         """The trials of a private selection, from the operating system's randomness."""
@@ -303,9 +340,13 @@ class _Sweep:
         if request.tuning is None:
             score = exact_score(losses)
         elif self._selects:
-            score = selection_score(
-                losses, epsilon=request.tuning.score_epsilon, bound=request.loss_bound
+            draw = partial(
+                selection_score,
+                losses,
+                epsilon=request.tuning.score_epsilon,
+                bound=request.loss_bound,
             )
+            score = Score(value=StoreLedger(self.store.path).score(run.run_id, draw))
         else:
             score = released_score(
                 self.store,
@@ -328,7 +369,9 @@ class _Sweep:
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
-        weights, lineage = self.folder.release(best, self.request, self.sweep_id, self._inherited())
+        weights, lineage = self.folder.release(
+            best, self.request, self.sweep_id, self._inherited(best)
+        )
         StoreLedger(self.store.path).release(self.sweep_id, weights=weights, lineage=lineage.plain)
         lost = [number for number in self._numbers() if number not in ranked]
         rows = [

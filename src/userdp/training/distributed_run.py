@@ -292,6 +292,15 @@ class SharedRun:
         assert self._opened is not None
         return self._opened.lineage
 
+    def released_elsewhere(self, weights: str) -> bool:
+        """See `OpenRun.released_elsewhere`; rank 0 asks with its own weights."""
+
+        def ask() -> bool:
+            assert self._opened is not None
+            return self._opened.released_elsewhere(weights)
+
+        return self._world.on_rank_zero(ask)
+
     def finish(self, weights: str | None) -> None:
         """Note the end in the ledger and settle with the store; see `OpenRun.finish`."""
 

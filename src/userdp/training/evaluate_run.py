@@ -8,15 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from userdp.claim import Claim, claim
+from userdp.claim.verify import require_released_weights
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.run import append_release
 from userdp.queries.means import release_means
+from userdp.training.config import train_config
 from userdp.training.evaluation import evaluate, user_losses
 from userdp.training.models import released_models
+from userdp.training.origin import lineage_of_model
 
 
 def evaluate_splits(
@@ -103,7 +108,10 @@ def release_evaluation(
     folder = RunFolder(run)
     claimed = require_claim(folder)
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
+    require_released_weights(folder)
     models = released_models(folder, store, with_base=with_base)
+    if with_base:
+        _require_same_base(folder, store, models["base"], claimed)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
     released = release_means(
         store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}", of=claimed.lineage
@@ -136,6 +144,21 @@ def release_evaluation(
             hint=error.hint,
         ) from error
     return result
+
+
+def _require_same_base(
+    folder: RunFolder, store: UserStore, base: nn.Module, claimed: Claim
+) -> None:
+    """Refuse a base model that has learned more than the run's claim tells of."""
+    config = train_config(folder.read_train())
+    now = lineage_of_model(base, config, store)
+    told = {part.id for part in claimed.parts} | {one.part.id for one in claimed.lineage.apart}
+    if {part.id for part in now.parts} - told:
+        raise UseError(
+            f"{config.model} holds another model now than the run at {folder.path} began from: its "
+            "loss would say what the run's claim does not cover",
+            hint="leave it out: --no-base",
+        )
 
 
 def require_claim(folder: RunFolder) -> Claim:

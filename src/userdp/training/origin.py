@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claim.lineage import Apart, Condition, ConditionKind, Lineage, lineage_from
 from userdp.claim.weights import lineage_of_base, weights_digest
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -88,8 +88,10 @@ def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
     Raises:
         UseError: the store's own ledger says that it was trained on them.
     """
-    known = StoreLedger(store.path).history().charges
-    ours = [part.in_words for part in base.parts if part.id in known]
+    ledger = StoreLedger(store.path)
+    known = ledger.history().ids
+    parts = (*base.parts, *(one.part for one in base.apart))
+    ours = [part.in_words for part in parts if part.id in known]
     if ours:
         raise UseError(
             f"the base model {name!r} was trained on people of this very store, as its ledger says "
@@ -97,12 +99,15 @@ def of_others(base: Lineage, name: str, store: UserStore) -> Lineage:
             hint="leave --base-of-others out",
         )
     other = Condition(kind=ConditionKind.OTHERS, told=Path(name).name or name)
-    return Lineage(conditions=tuple(sorted({*base.conditions, other})))
+    return Lineage(
+        conditions=tuple(sorted({*base.conditions, other})),
+        apart=tuple(Apart(part=part, ledger=ledger.place.fix_id()) for part in parts),
+    )
 
 
 def ledger_id(store: UserStore) -> str:
     """The random id of a store's ledger, which stays the same when records are appended."""
-    return StoreLedger(store.path).place.id
+    return StoreLedger(store.path).place.fix_id()
 
 
 def made_with(base: nn.Module, config: TrainConfig) -> MadeFor:

@@ -49,7 +49,7 @@ from userdp.gradients.engines import two_pass
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, like, reshard, sharded_parts
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.noise import NoiseLaw
 from userdp.plan import Plan, StepRecord
 from userdp.plan.small_delta import plan_with_small_delta
@@ -180,7 +180,11 @@ def make_private(
         seq_len=opened.meta.seq_len,
         unsafe_seed=unsafe_seed,
     )
-    plan.sampling.require_store(collator.counts)
+    try:
+        plan.sampling.require_store(collator.counts)
+    except UseError:  # whether it is refused is an exact fact about people's text
+        world.on_rank_zero(lambda: StoreLedger(opened.path).look("train"))
+        raise
     secret = shared_secret(world) if unsafe_seed is None else unsafe_seed
     sampler = plan.sampling.sampler(collator.counts, secret_generator(secret))
     unsafe = unsafe_seed is not None or unsafe_noise_seed is not None
@@ -309,6 +313,7 @@ class PrivateRun:
         )
         self._moved = False
         self._opened_with = opened_with  # None of a resumed run, whose caller loads a checkpoint
+        self._known = False  # whether the weights of the first step were looked at
         if plan.noise.memory and self.done:
             try:
                 self._world.on_rank_zero(self._go_on_with_noise)
@@ -381,16 +386,33 @@ class PrivateRun:
         return Step(number=number, operator=facts)
 
     def _require_known_weights(self) -> None:
-        """`UseError` where the first step would begin at other weights than the opening saw.
+        """`UseError` where this process's first step would begin at weights of another origin.
 
-        What those descend from is in the ledger; what came later, nobody was asked about.
+        What those of the opening descend from is in the ledger. What came later nobody was asked
+        about; and whoever resumes loads a checkpoint, which may be no other run's model.
         """
-        opened_with, self._opened_with = self._opened_with, None
-        if opened_with is not None and digest_of_weights(self._model) != opened_with:
+        if self._known:
+            return
+        self._known = True
+        weights = digest_of_weights(self._model)
+        if self._opened_with is not None:
+            if weights != self._opened_with:
+                raise UseError(
+                    "the model's weights changed between make_private() and the first step: the "
+                    "claim would say nothing of what they had learned before",
+                    hint="load the weights first, and then call make_private()",
+                )
+            if self._optimizer.state:
+                raise UseError(
+                    "the optimizer has a state of earlier steps, which may have been taken on "
+                    "anybody's text: the claim would say nothing of it",
+                    hint="make a new optimizer for a new run",
+                )
+        elif self._run.released_elsewhere(weights):
             raise UseError(
-                "the model's weights changed between make_private() and the first step: the claim "
-                "would say nothing of what they had learned before",
-                hint="load the weights first, and then call make_private()",
+                "these weights were released by another run over the same people: going on from "
+                "them would release what that run has learned, at the price of this one",
+                hint="load this run's own checkpoint, or begin a new run from that model",
             )
 
     def _clip(self, units: Units) -> ClippedSum:

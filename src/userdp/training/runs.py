@@ -54,6 +54,19 @@ class OpenRun:
         """What the model that this run releases descends from, the run itself included."""
         return run_lineage(self.ledger.path, read_entries(self.ledger.path))
 
+    def released_elsewhere(self, weights: str) -> bool:
+        """Whether weights of this digest hold what another run over these people has learned.
+
+        Those that this run's own lineage tells of, such as its base model's, are none.
+        """
+        told = {part.id for part in self.lineage.parts}
+        known = [
+            lineage_from(one.lineage, what="the lineage of released weights")
+            for one in self.store.history().released
+            if one.weights == weights
+        ]
+        return any({part.id for part in one.parts} - told for one in known)
+
     def finish(self, weights: str | None = None) -> None:
         """Note the end in the ledger and settle with the store.
 
@@ -284,6 +297,7 @@ class _Opening:
                 own = history.charges.get(self.run_id)
                 if own is not None and own.base:  # what was known before a kill stays known
                     origin += lineage_from(own.base, what=f"the base of {self.run_id}")
+                origin = origin.among(history.id, history.ids)
                 ledger = RunLedger.create(
                     self.folder.ledger,
                     plan=self.plan,
@@ -313,7 +327,9 @@ class _Opening:
 
     def _charge(self, history: History, charge: str, base: Lineage) -> None:
         if self.slot is not None and self.plan is not None:
-            self.charges.take_slot(self.slot, charge, self.plan, constants=self.constants)
+            self.charges.take_slot(
+                self.slot, charge, self.plan, constants=self.constants, base=base.plain
+            )
         elif charge not in history.charges:
             # Whoever knows the seed can undo the noise, so that such a run counts as one without
             # privacy.

@@ -1,7 +1,8 @@
-"""Generated text is known as such in every format that has fields."""
+"""Generated text is known as such in every format that has fields, and in any mixture."""
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -9,16 +10,21 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from tests.training.toy import write_tokenizer
 from userdp.claim.lineage import Lineage, Query
+from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.sources.provenance import GENERATED
+from userdp.data.tokenize import StoreTokenizer
 
-_BY = ["userdp 1", "userdp 1"]
-ROWS = pa.table({"user": ["ana", "ben"], "text": ["one", "two"], GENERATED: _BY})
+MODEL = "userdp 1"
+PLAIN = pa.table({"user": ["ana", "ben"], "text": ["w1 w2", "w3"]})
+MIXED = PLAIN.append_column(GENERATED, pa.array([None, MODEL]))  # not the first
 
 
 def jsonl(table, path):
-    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    rows = [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def dataset(table, path):
@@ -34,21 +40,50 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_invariant_13_generated_text_is_known_in_every_format(tmp_path, name):
-    def facts():
-        told = open_source([str(tmp_path / name)], options=SourceOptions()).facts()
-        return told.get("text_of_unknown_model"), told.get("text_lineage")
+def facts(path, store, *, append=False):
+    """What the store says of where its newest text is from."""
+    source = open_source([str(path)], options=SourceOptions())
+    tokenizer = StoreTokenizer.load(write_tokenizer(path.parent / "tokenizer.json"))
+    if append:
+        meta = append_records(source, store)
+    else:
+        meta = prepare_store(source, store, tokenizer=tokenizer, seq_len=8, held_out_users=0)
+    told = meta.sources[-1]
+    return told.get("text_of_unknown_model"), told.get("text_lineage")
 
-    WRITERS[name](ROWS, tmp_path / name)
-    assert facts() == (True, None)
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_invariant_13_generated_text_is_known_in_every_format_and_mixture(tmp_path, name):
+    WRITERS[name](MIXED, tmp_path / name)
+    assert facts(tmp_path / name, tmp_path / "lost") == (True, None)
     lineage = Lineage(parts=(Query(id="q", name="users", pure_epsilon=0.5),)).plain
-    (tmp_path / f"{name}.provenance.json").write_text(json.dumps({"lineage": lineage}))
-    assert facts() == (None, [lineage])
+    beside = tmp_path / f"{name}.provenance.json"
+    beside.write_text(json.dumps({"lineage": lineage, GENERATED: MODEL}))
+    assert facts(tmp_path / name, tmp_path / "told") == (None, [lineage])
+    beside.write_text(json.dumps({"lineage": lineage, GENERATED: "userdp 2"}))
+    assert facts(tmp_path / name, tmp_path / "other") == (True, [lineage])
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_text_that_nobody_generated_says_nothing(tmp_path, name):
-    WRITERS[name](ROWS.drop_columns([GENERATED]), tmp_path / name)
-    told = open_source([str(tmp_path / name)], options=SourceOptions()).facts()
-    assert not {"text_of_unknown_model", "text_lineage"} & told.keys()
+    WRITERS[name](PLAIN, tmp_path / name)
+    assert facts(tmp_path / name, tmp_path / "store") == (None, None)
+
+
+def test_generated_text_that_is_appended_is_known(tmp_path):
+    jsonl(PLAIN, tmp_path / "plain.jsonl")
+    jsonl(MIXED, tmp_path / "mixed.jsonl")
+    assert facts(tmp_path / "plain.jsonl", tmp_path / "store") == (None, None)
+    assert facts(tmp_path / "mixed.jsonl", tmp_path / "store", append=True) == (True, None)
+
+
+def test_a_file_that_was_unpacked_keeps_what_lies_beside_it(tmp_path):
+    jsonl(PLAIN, tmp_path / "clean.jsonl")
+    (tmp_path / "clean.jsonl.gz").write_bytes(
+        gzip.compress((tmp_path / "clean.jsonl").read_bytes())
+    )
+    told = {"private_data": "a store"}
+    (tmp_path / "clean.jsonl.gz.provenance.json").write_text(json.dumps(told))
+    for name in ("clean.jsonl", "clean.jsonl.gz"):
+        source = open_source([str(tmp_path / name)], options=SourceOptions())
+        assert source.facts()["filtered_against_private"] == [told]

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from userdp.data.columns import objects
 from userdp.data.records import Drop
+from userdp.data.sources.provenance import GENERATED
 from userdp.data.sources.rows import Row
 from userdp.errors import UseError
 
@@ -24,6 +25,9 @@ def wanted_columns(schema: pa.Schema, fields: tuple[str, ...], *, where: str) ->
 
     Raises:
         UseError: there is none, one occurs twice, or one can hold neither users, texts nor dates.
+
+    Returns:
+        Their names; and that of the column that says which model wrote a text, if there is one.
     """
     names = [name for name in schema.names if name in fields]
     if not names:
@@ -41,6 +45,10 @@ def wanted_columns(schema: pa.Schema, fields: tuple[str, ...], *, where: str) ->
                 f"the column {name!r} of {where} holds {kind}: neither text nor whole numbers",
                 hint="name another with --user-field or --text-field",
             )
+    said = pa.types.is_string, pa.types.is_large_string
+    marked = GENERATED in schema.names and GENERATED not in names
+    if marked and any(check(schema.field(GENERATED).type) for check in said):
+        names.append(GENERATED)
     return names
 
 

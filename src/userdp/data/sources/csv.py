@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -49,12 +49,6 @@ def matches(path: Path) -> bool:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _CsvFiles(FileTable):
     """CSV and TSV files."""
-
-    def fields_of(self, path: Path) -> Collection[str]:
-        """See `FileTable.fields_of`: the names in its header."""
-        with read_text(path, what="CSV") as (content, _):
-            header = next(_lines_of(path, content), None)
-        return header if isinstance(header, list) else ()
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The rows of all files; see `TableSource.rows`."""

@@ -12,7 +12,7 @@ memory; no code of a data set is run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,8 @@ class _HubTable(TableSource):
     def facts(self) -> dict[str, Any]:
         """The fields and the split; names on the hub are public, folders are not told."""
         hub = [name for name in self.names if not Path(name).exists()]
-        told = provenance((Path(name) for name in self.names), self._fields_of)
+        told = provenance(Path(name) for name in self.names)
         return {"fields": list(self.parser.fields), "dataset_split": self.split, "hub": hub, **told}
-
-    def _fields_of(self, path: Path) -> Collection[str]:
-        return self._open(str(path)).column_names if path.exists() else ()
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The rows of all data sets; see `TableSource.rows`."""

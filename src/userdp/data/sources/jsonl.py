@@ -23,9 +23,8 @@ be users, floats. Tokenizing takes fifteen times longer than reading as it is.
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,16 +58,6 @@ def matches(path: Path) -> bool:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _JsonLines(FileTable):
     """Files of JSON Lines, plain or gzip, told apart by their first bytes."""
-
-    def fields_of(self, path: Path) -> Collection[str]:
-        """See `FileTable.fields_of`: those of the object in the first line."""
-        opened = gzip.open if path.suffix == ".gz" else open
-        try:
-            with opened(path, "rb") as file:
-                first = json.loads(file.readline(1 << 20))
-        except (OSError, ValueError):
-            return ()
-        return first if isinstance(first, dict) else ()
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The object of each line; see `TableSource.rows`."""

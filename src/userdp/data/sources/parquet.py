@@ -11,7 +11,7 @@ Text columns may be strings, binary or dictionary-encoded; other types are refus
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,13 +59,6 @@ def matches(path: Path) -> bool:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ParquetFiles(FileTable):
     """Parquet files; only the columns that matter are read."""
-
-    def fields_of(self, path: Path) -> Collection[str]:
-        """See `FileTable.fields_of`: the names of its columns."""
-        try:
-            return list(pq.read_schema(path).names)
-        except (pa.ArrowException, OSError):
-            return ()
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The rows of all files; see `TableSource.rows`."""

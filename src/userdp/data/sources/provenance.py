@@ -2,41 +2,45 @@
 
 ``FILE.provenance.json`` beside a file of text says what a model descends from that wrote it
 (``userdp generate``), or what it was filtered against (`userdp.data.overlap`). A generated record
-names the model that wrote it, too (`GENERATED`), so that text which was brought into another
-format, and whose provenance was lost, is still noticed.
+names the model that wrote it, too (`GENERATED`), so that text which was mixed with other text, or
+brought into another format, and whose provenance was lost, is still noticed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 GENERATED = "generated_by"
 """The field of a generated record that names the model that wrote it."""
+WRITERS = "text_written_by"
+"""The fact of a source: the models whose lineage its files' provenance tells."""
 
 
-def provenance(
-    paths: Iterable[Path], fields_of: Callable[[Path], Collection[str]]
-) -> dict[str, Any]:
-    """What is said of files of text, for the facts of their source.
-
-    Args:
-        paths: files, or folders that stand for one.
-        fields_of: the names of the fields of a file's first record; empty where it cannot be read.
-    """
-    told = [(path, _told(path)) for path in paths]
+def provenance(paths: Iterable[Path]) -> dict[str, Any]:
+    """What is said beside files of text, or folders that stand for one, as facts of a source."""
+    told = [_told(path) for path in paths]
     facts = {
-        "filtered_against_private": [one for _, one in told if "private_data" in one],
-        "text_lineage": [one["lineage"] for _, one in told if "lineage" in one],
-        "text_of_unknown_model": any(
-            "lineage" not in one and GENERATED in fields_of(path) for path, one in told
-        ),
+        "filtered_against_private": [one for one in told if "private_data" in one],
+        "text_lineage": [one["lineage"] for one in told if "lineage" in one],
+        WRITERS: [one[GENERATED] for one in told if GENERATED in one],
     }
     return {name: value for name, value in facts.items() if value}
 
 
+def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any]:
+    """Facts of a source, and whether a model wrote some of its records of which nothing is told."""
+    told = {name: value for name, value in facts.items() if name != WRITERS}
+    lost = set(written_by) - set(facts.get(WRITERS, ()))
+    return {**told, "text_of_unknown_model": True} if lost else told
+
+
 def _told(path: Path) -> dict[str, Any]:
-    beside = path.with_name(f"{path.name}.provenance.json")
-    return dict(json.loads(beside.read_bytes())) if beside.is_file() else {}
+    """What lies beside a file, also if that was packed or unpacked since."""
+    for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
+        beside = path.with_name(f"{name}.provenance.json")
+        if beside.is_file():
+            return dict(json.loads(beside.read_bytes()))
+    return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ from userdp.data.columns import BlockBuilder, Columns
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import FileSource, PrivateSource
-from userdp.data.sources.provenance import provenance
+from userdp.data.sources.provenance import GENERATED, provenance
 from userdp.data.sources.rows import Parser, PlainParser, Row
 from userdp.errors import UseError
 
@@ -49,7 +49,12 @@ class TableSource(PrivateSource):
             seen.look(rows)
             builder = BlockBuilder()
             for order, row in enumerate(rows, start=tally.records_read):
-                drop = parse(row, order, builder) if isinstance(row, dict) else row
+                if isinstance(row, Drop):
+                    tally.drop(row)
+                    continue
+                if model := row.get(GENERATED):
+                    tally.wrote(model.decode() if isinstance(model, bytes) else str(model))
+                drop = parse(row, order, builder)
                 if drop is not None:
                     tally.drop(drop)
             tally.read(len(rows))
@@ -65,12 +70,8 @@ class FileTable(TableSource, FileSource):
 
     def facts(self) -> dict[str, Any]:
         """The fields, the number of files and bytes, and what is said of where the text is from."""
-        told = provenance(self.paths, self.fields_of)
+        told = provenance(self.paths)
         return {"fields": list(self.parser.fields), **FileSource.facts(self), **told}
-
-    def fields_of(self, path: Path) -> Collection[str]:
-        """The names of the fields of a file's first record; none where it cannot be read."""
-        raise NotImplementedError
 
     def signature(self) -> str | None:
         """See `SignedSource.signature`."""
