@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from userdp.claim import claim
+from userdp.claim.lineage import Lineage
 from userdp.claim.verify import verify_model, verify_run
 from userdp.claim.weights import description_of, digest_of
 from userdp.data.store import UserStore
@@ -20,6 +21,7 @@ from userdp.plan import Plan
 from userdp.planning.norms import GradientNorms
 from userdp.planning.proposal import load_plan
 from userdp.reporting.run_facts import read_run
+from userdp.training.models import BASE_MODEL
 
 CORPUS = Path(__file__).parent / "corpus"
 CLAIMS = json.loads((CORPUS / "claims.json").read_text(encoding="utf-8"))
@@ -57,6 +59,13 @@ def test_a_model_says_what_it_descends_from(corpus, model):
     assert described is not None
     assert described.weights == digest_of(corpus / model)
     assert described.lineage == claim((corpus / model).parent).lineage
+
+
+def test_the_bundled_model_descends_from_nobody_here():
+    described = description_of(BASE_MODEL)
+    assert described is not None
+    assert described.lineage == Lineage()
+    assert described.weights == digest_of(BASE_MODEL)
 
 
 def test_norms_and_the_plan_that_was_made_from_them_are_read(corpus):
