@@ -115,7 +115,7 @@ def test_a_private_selection_is_one_charge_and_only_the_winner_claims(store, tmp
     assert claim(store.path).guarantee == price
     assert kinds(store) == [
         *("store", "sweep", "selection", "slots"),
-        *("trial", "open", "settle") * 2,
+        *("trial", "open", "settle", "score") * 2,
         "release",
     ]
     ledger = store.path / "ledger.jsonl"
@@ -254,9 +254,9 @@ def test_a_noisy_total_is_half_the_bound_less_the_loss_of_each_user():
     import numpy as np
 
     losses = np.array([1.0, 3.0, np.inf, np.nan, -1.0])
-    drawn = [selection_score(losses, epsilon=50.0, bound=4.0).value for _ in range(20)]
+    drawn = [selection_score(losses, epsilon=50.0, bound=4.0) for _ in range(20)]
     assert np.mean(drawn) == pytest.approx(1.0 - 1.0 - 2.0 - 2.0 + 2.0, abs=0.2)
-    spread = [selection_score(losses, epsilon=0.5, bound=4.0).value for _ in range(400)]
+    spread = [selection_score(losses, epsilon=0.5, bound=4.0) for _ in range(400)]
     assert np.std(spread) == pytest.approx(math.sqrt(2) * 2 / 0.5, rel=0.3)
 
 
