@@ -16,7 +16,7 @@ from torch import Tensor
 from userdp.auditing.extra_run import Sabotage
 from userdp.gradients import ClippedSum, NoiseSource, Units
 from userdp.sampling.coins import poisson_indices
-from userdp.training.private import PrivateRun
+from userdp.training.private_run import PrivateRun
 
 
 class ScaledNoise(NoiseSource):

@@ -40,7 +40,8 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import Units, causal_lm_loss, get_engine
 from userdp.training.config import TrainConfig
 from userdp.training.optimizers import build_optimizer
-from userdp.training.private import PrivateRun, make_private
+from userdp.training.private import make_private
+from userdp.training.private_run import PrivateRun
 from userdp.vocabulary import PrivacyUnit
 
 LENGTH, VOCABULARY, GROUP, USERS, COHORT = 128, 8192, 4, 512, 16

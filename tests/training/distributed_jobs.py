@@ -48,7 +48,8 @@ from userdp.training.distributed_run import Dealing, RankZeroNoise
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 from userdp.training.models import enable_checkpointing, new_model
-from userdp.training.private import PrivateRun, make_private
+from userdp.training.private import make_private
+from userdp.training.private_run import PrivateRun
 
 STEPS = 20
 

@@ -19,7 +19,7 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients.counts import centred_count
 from userdp.ledger.journal import append_entries
 from userdp.plan import StepRecord
-from userdp.training import private as private_module
+from userdp.training import private_run as private_module
 from userdp.training.private import make_private
 
 

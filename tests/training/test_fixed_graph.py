@@ -27,7 +27,7 @@ from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.plan import Plan
 from userdp.sampling import FixedGraph
-from userdp.training import private as private_module
+from userdp.training import private_run as private_module
 from userdp.training.private import make_private
 from userdp.vocabulary import Adjacency
 

@@ -18,7 +18,7 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.training import private as private_module
+from userdp.training import private_run as private_module
 from userdp.training.config import PlainPlan
 from userdp.training.evaluation import evaluate
 from userdp.training.plain import PlainRun

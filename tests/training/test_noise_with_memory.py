@@ -21,7 +21,7 @@ from userdp.errors import FailureError, UseError
 from userdp.noise import Gaussian
 from userdp.plan import Plan
 from userdp.sampling import ShuffleUsers
-from userdp.training import private as private_module
+from userdp.training import private_run as private_module
 from userdp.training.private import make_private
 
 LAW = AutoRegressive(multiplier=1.0)

@@ -30,7 +30,7 @@ from userdp.errors import FailureError, UseError
 from userdp.gradients import NoiseSource, get_engine
 from userdp.ledger import RunLedger, StoreLedger
 from userdp.sampling.coins import secret_generator
-from userdp.training import private as private_module
+from userdp.training import private_run as private_module
 from userdp.training.collate import Collator
 from userdp.training.private import make_private
 

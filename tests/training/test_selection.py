@@ -23,7 +23,7 @@ from userdp.errors import UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, clipped_sum
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.sampling.coins import secret_generator
-from userdp.training import private as private_module
+from userdp.training import private_run as private_module
 from userdp.training.collate import Collator
 from userdp.training.loop import train
 from userdp.training.microbatches import sum_of_microbatches

@@ -30,7 +30,8 @@ from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import enable_checkpointing, load_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
-from userdp.training.private import PrivateRun, make_private
+from userdp.training.private import make_private
+from userdp.training.private_run import PrivateRun
 
 Sabotage = Callable[[PrivateRun], None]
 """FOR TESTS: breaks a run that has not begun, below what the observer sees."""

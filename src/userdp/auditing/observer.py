@@ -1,7 +1,7 @@
 """What an observer inside a private run sees: the draws, the noise, the noisy sums.
 
-The one place outside `userdp.training.private` that reaches into a `PrivateRun`. It wraps the two
-objects that a step asks, the sampler and the noise source; the step itself, the ledger and the
+The one place outside `userdp.training.private_run` that reaches into a `PrivateRun`. It wraps the
+two objects that a step asks, the sampler and the noise source; the step itself, the ledger and the
 gradient engine are the run's own. What it sees is exact, and no ε covers it.
 """
 
@@ -21,7 +21,7 @@ from userdp.gradients import NoiseSource, Units, trainable_parameters
 from userdp.gradients.draws import Draws, draws_of
 from userdp.noise.gaussian import NoiseSampler
 from userdp.sampling.cohort import Cohort, Sampler
-from userdp.training.private import PrivateRun
+from userdp.training.private_run import PrivateRun
 
 # Noise is sampled at places of 64 numbers, in every tensor and far inside large ones, since a
 # repeated block would show as a repeated place. 2^24 float32 numbers of all steps are kept.

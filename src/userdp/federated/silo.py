@@ -29,7 +29,8 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.plan import Plan
 from userdp.training.models import NEW, require_fit, resolve
 from userdp.training.plain import PlainRun
-from userdp.training.private import PrivateRun, make_private
+from userdp.training.private import make_private
+from userdp.training.private_run import PrivateRun
 
 BEGUN_FILE, RELEASED_FILE = "begun.json", "released.safetensors"
 

@@ -39,7 +39,8 @@ from userdp.training.origin import (
     require_made_for,
 )
 from userdp.training.plain import PlainRun
-from userdp.training.private import PrivateRun, make_private
+from userdp.training.private import make_private
+from userdp.training.private_run import PrivateRun
 from userdp.training.steps import Step
 from userdp.training.store_facts import store_facts
 
