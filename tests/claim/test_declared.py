@@ -7,7 +7,7 @@ import pytest
 from tests.plans import uls_plan
 from userdp.claim.claims import inherited
 from userdp.ledger import StoreLedger
-from userdp.ledger.store import History
+from userdp.ledger.history import History
 
 PLAN = uls_plan()
 

@@ -30,6 +30,7 @@ from userdp.claim import weights as weights_module
 from userdp.claim.lineage import Lineage, Query, Steps, of_parts
 from userdp.data.prepare import append_records
 from userdp.data.store import UserStore
+from userdp.ledger import history as history_module
 from userdp.ledger import run as run_module
 from userdp.ledger import store as store_module
 from userdp.ledger.place import Place
@@ -432,7 +433,7 @@ def _forget_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_known_weights(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(store_module, "_release", nothing)
+    patch.setattr(history_module, "_release", nothing)
 
 
 def _forget_answers(patch: pytest.MonkeyPatch) -> None:
@@ -445,16 +446,16 @@ def _forget_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_answers_are_about(patch: pytest.MonkeyPatch) -> None:
-    read = store_module._query
+    read = history_module._query
     patch.setitem(
-        store_module._READ,
+        history_module._READ,
         "query",
         lambda history, entry, at: read(history, {**entry, "base": None}, at),
     )
 
 
 def _forget_looks(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(store_module._READ, "look", nothing)
+    patch.setitem(history_module._READ, "look", nothing)
 
 
 def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:

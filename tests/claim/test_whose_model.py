@@ -29,7 +29,9 @@ def plain(tell, store, out):
 
 
 @pytest.mark.slow
-def test_invariant_13_who_were_other_people_of_one_store_may_be_those_of_the_next(store, tmp_path):
+def test_invariant_13_who_were_other_people_of_one_store_may_be_those_of_the_next(
+    store, tmp_path, capsys
+):
     """S → T → S: that T's people are others says nothing of S's, whose text the first model saw."""
     tell, other = Teller(), toy_store(tmp_path / "T")
     first = plain(tell, store, tmp_path / "first")
@@ -45,6 +47,16 @@ def test_invariant_13_who_were_other_people_of_one_store_may_be_those_of_the_nex
     assert claim(tmp_path / "second").guarantee.epsilon == PRICE
     assert tell.of_model(tmp_path / "third")[0] == math.inf
     assert tell.of_model(tmp_path / "fourth")[0] == math.inf, "nor of any other store's"
+    second = tmp_path / "second"
+    measured = ("--source", "dp-release", "--epsilon", 0.5, "--population", 20, "--users", 5)
+    before = StoreLedger(store.path).history().charges
+    for asked in (
+        ("probe", store.path, "--model", second / "model", *measured, "--out", tmp_path / "norms"),
+        ("evaluate", second, "--store", store.path, "--epsilon", 0.5, "--no-base"),
+    ):
+        assert tell(*asked)[0] == 2
+        assert "nothing is claimed" in capsys.readouterr().err
+    assert StoreLedger(store.path).history().charges == before, "no answer was paid for"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ with what is new, and let `test_corpus` read both.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -28,8 +29,10 @@ KEPT = ("ledger.jsonl", "plan.json", "train.toml", "model", "adapter")
 
 def write(folder: Path) -> None:
     """Every kind of line and of file once, by the commands that users have."""
-    tell, at = Teller(), folder / "work"
-    at.mkdir(parents=True)
+    tell, at = Teller(), Path("work")  # relative: plans keep the name of a model's folder
+    folder = folder.resolve()
+    (folder / at).mkdir(parents=True)
+    os.chdir(folder)
     made = toy_store(at / "made", cycles(12))
     store = made.path.rename(folder / "store")
     ledger, opened = StoreLedger(store), UserStore.open(store)

@@ -106,7 +106,8 @@ ALL_AT_ONCE = """
 import sys, time
 from pathlib import Path
 from userdp.ledger.journal import append_entries, read_entries
-from userdp.ledger.store import SCHEMA, StoreLedger
+from userdp.ledger.history import SCHEMA
+from userdp.ledger.store import StoreLedger
 
 folder, name, way = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 (folder / f"ready-{name}").touch()

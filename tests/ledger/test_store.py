@@ -138,9 +138,9 @@ def test_invariant_1_a_slot_is_taken_once_and_by_its_own_constants(selecting):
 
 
 def test_broken_twin_a_slot_that_nobody_remembers_is_taken_twice(selecting, monkeypatch):
-    from userdp.ledger import store
+    from userdp.ledger import history
 
-    monkeypatch.setitem(store._READ, "trial", lambda history, entry, at: None)
+    monkeypatch.setitem(history._READ, "trial", lambda history, entry, at: None)
     selecting.slots("s", lambda: {"a": "constants"})
     for trial in ("t", "again"):
         selecting.take_slot("a", trial, PLAN, constants="constants", base={})

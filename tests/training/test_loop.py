@@ -174,6 +174,11 @@ def test_lora_trains_only_adapters_and_moves_them(store, tmp_path):
     assert adapted
     assert all(".attn." in name or ".mlp." in name for name in adapted)
     assert all(name.endswith(".weight") for name in adapted)
+    for path in (
+        *(tmp_path / "run" / "adapter").iterdir(),
+        *(tmp_path / "run" / "model").iterdir(),
+    ):
+        assert str(tmp_path).encode() not in path.read_bytes(), f"{path} is shared"
 
 
 def test_a_run_without_privacy_makes_the_stores_claim_infinite(store, tmp_path):

@@ -26,9 +26,10 @@ from userdp.codec import digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
 from userdp.ledger.folder import LEDGER
+from userdp.ledger.history import Charge, History, history_of
 from userdp.ledger.journal import read_entries
 from userdp.ledger.place import PLACE
-from userdp.ledger.store import Charge, History, StoreLedger, history_of
+from userdp.ledger.store import StoreLedger
 from userdp.plan import Plan, StepRecord
 from userdp.plan.origin import NonPrivateLook
 from userdp.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit, require_delta

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from userdp.claim.lineage import Lineage
-from userdp.claim.weights import lineage_of_base
 from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -25,9 +24,10 @@ from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, Languag
 from userdp.federated.rounds import load_weights, save_weights
 from userdp.files import read_json, write_json
 from userdp.gradients import Loss, trainable_parameters
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder
 from userdp.plan import Plan
-from userdp.training.models import NEW, require_fit, resolve
+from userdp.training.models import require_fit
+from userdp.training.origin import lineage_of_named
 from userdp.training.plain import PlainRun
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
@@ -209,11 +209,9 @@ class Silo:
     def _origin(self) -> Lineage:
         """What the weights of the first round descend from; a new model's from nobody."""
         spec = self.plan.model
-        if not isinstance(spec, LanguageModel) or spec.model == NEW:
+        if not isinstance(spec, LanguageModel):
             return Lineage()
-        history = StoreLedger(self.store.path).history()
-        released = [(one.weights, one.lineage) for one in history.released]
-        return lineage_of_base(resolve(spec.model), None, released, loaded=True)
+        return lineage_of_named(spec.model, self.store)
 
     def close(self) -> None:
         """Let go of the run's folder; what remains of its plan stays reserved."""

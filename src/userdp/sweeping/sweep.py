@@ -20,7 +20,6 @@ from userdp import files
 from userdp.claim import claim
 from userdp.claim.claims import compose, inherited_at, parts_of
 from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
-from userdp.claim.weights import lineage_of_base
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
@@ -46,8 +45,7 @@ from userdp.sweeping.trials import (
     launcher,
     train_arguments,
 )
-from userdp.training.models import NEW, resolve
-from userdp.training.origin import lineage_of_text
+from userdp.training.origin import lineage_of_named, lineage_of_text
 from userdp.training.runs import constants_digest
 from userdp.vocabulary import require_count
 
@@ -238,16 +236,11 @@ class _Sweep:
 
     def _base(self) -> Lineage:
         """What the model descends from that all candidates begin from."""
-        name = self.request.candidates[0].config.model
-        if name == NEW:
-            return Lineage()
-        history = StoreLedger(self.store.path).history()
-        released = [(one.weights, one.lineage) for one in history.released]
-        return lineage_of_base(resolve(name), None, released, loaded=True)
+        return lineage_of_named(self.request.candidates[0].config.model, self.store)
 
     def _require_priced_base(self) -> None:
         """`UseError` where no winner could claim anything: before anything is trained."""
-        base = self._base().among(StoreLedger(self.store.path).place.id, ())
+        base = self._base()
         if self.request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
             raise UseError(
                 "nothing is claimed of the model that all trials would begin from, so that nothing "

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from userdp.claim import Claim, claim
+from userdp.claim.claims import compose
 from userdp.claim.verify import require_released_weights
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -21,7 +22,7 @@ from userdp.queries.means import release_means
 from userdp.training.config import train_config
 from userdp.training.evaluation import evaluate, user_losses
 from userdp.training.models import released_models
-from userdp.training.origin import lineage_of_model
+from userdp.training.origin import for_people_of, lineage_of_model
 
 
 def evaluate_splits(
@@ -107,6 +108,13 @@ def release_evaluation(
     """
     folder = RunFolder(run)
     claimed = require_claim(folder)
+    lineage = for_people_of(claimed.lineage, store)
+    if not math.isfinite(compose(lineage).epsilon):
+        raise UseError(
+            f"the model of {folder.path} descends from a model of which nothing is claimed, and of "
+            "people of whom nobody declared that they are not in this store",
+            hint="evaluate it without --epsilon, for its operator alone",
+        )
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     require_released_weights(folder)
     models = released_models(folder, store, with_base=with_base)
@@ -114,7 +122,7 @@ def release_evaluation(
         _require_same_base(folder, store, models["base"], claimed)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
     released = release_means(
-        store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}", of=claimed.lineage
+        store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}", of=lineage
     )
     result = {
         "what": "evaluation",

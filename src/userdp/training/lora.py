@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -52,10 +51,16 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
 
 def save_adapter(model: nn.Module, folder: Path, lineage: Lineage) -> None:
     """Write only the adapters, in `peft`'s layout, whole or not at all, and what they come from."""
-    # peft hangs its settings on the model, of which `nn.Module` tells the type checker nothing.
-    settings: Any = model.peft_config["default"]  # type: ignore[index]
-    settings.base_model_name_or_path = None
     with files.whole_folder(folder) as temporary:
         model.save_pretrained(temporary)  # type: ignore[operator]
         (temporary / "README.md").unlink(missing_ok=True)
+        _forget_local_base(temporary / "adapter_config.json")
         describe(temporary, lineage)
+
+
+def _forget_local_base(path: Path) -> None:
+    """Name the base only by a hub's name: a folder's name is of this machine, often of a person."""
+    settings = files.read_json(path, what="an adapter's settings")
+    name = settings.get("base_model_name_or_path")
+    if name and (Path(name).is_absolute() or Path(name).exists()):
+        files.write_json(path, {**settings, "base_model_name_or_path": None})

@@ -40,20 +40,15 @@ def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = No
 
     Args:
         model: at the weights that training begins with.
-        store: that is trained on; its ledger knows what was released of its people.
+        store: whose people the lineage is for; its ledger knows what was released of them.
         name: where they were just loaded from; by default what `transformers` noted in the model,
             which only counts as far as the weights are still those of that place.
     """
     noted = str(getattr(model, "name_or_path", "") or "")
-    released = StoreLedger(store.path).history().released
     # No process holds all weights of a sharded model, and this one asks by itself.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
-    return lineage_of_base(
-        noted if name is None else name,
-        None if sharded else digest_of_weights(model),
-        [(one.weights, one.lineage) for one in released],
-        loaded=name is not None,
-    )
+    digest = None if sharded else digest_of_weights(model)
+    return _among(store, noted if name is None else name, digest, loaded=name is not None)
 
 
 def lineage_of_model(model: nn.Module, config: TrainConfig, store: UserStore) -> Lineage:
@@ -61,6 +56,23 @@ def lineage_of_model(model: nn.Module, config: TrainConfig, store: UserStore) ->
     if config.model == NEW:
         return Lineage()
     return lineage_of_weights(model, store, resolve(config.model))
+
+
+def lineage_of_named(name: str, store: UserStore) -> Lineage:
+    """What the weights descend from that ``name`` names, for the people of ``store``; unloaded."""
+    return Lineage() if name == NEW else _among(store, resolve(name), None, loaded=True)
+
+
+def for_people_of(lineage: Lineage, store: UserStore) -> Lineage:
+    """A lineage as it is for the people of ``store``; see `Lineage.among`."""
+    ledger = StoreLedger(store.path)
+    return lineage.among(ledger.place.id, ledger.history().ids)
+
+
+def _among(store: UserStore, name: str, digest: str | None, *, loaded: bool) -> Lineage:
+    released = StoreLedger(store.path).history().released
+    known = [(one.weights, one.lineage) for one in released]
+    return for_people_of(lineage_of_base(name, digest, known, loaded=loaded), store)
 
 
 def lineage_of_text(store: UserStore) -> Lineage:

@@ -19,10 +19,11 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.folder import train_toml
+from userdp.ledger.history import History
 from userdp.ledger.journal import read_entries
 from userdp.ledger.opening import Counter
 from userdp.ledger.run import charges_in, count_attempts, is_begun, nonces_of
-from userdp.ledger.store import History, new_id
+from userdp.ledger.store import new_id
 from userdp.plan import Plan
 from userdp.training.models import resolve
 from userdp.version import __version__

@@ -1,0 +1,319 @@
+"""A store ledger, read: who was charged what, what was looked at, declared, released."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from userdp.accounting.mechanisms.pure import PureQuery
+from userdp.codec import decode
+from userdp.errors import UseError
+from userdp.plan import Plan, PrivateSelection
+from userdp.plan.tuning import tuning_from
+from userdp.vocabulary import (
+    NONE,
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    delta_up,
+)
+
+SCHEMA = "userdp.store-ledger/4"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Charge:
+    """What one run or query costs the people of a store.
+
+    Args:
+        run_id: of the run, the query or the selection.
+        at: the line that it was charged in.
+        plan: None for a run without privacy, for a query and for a selection.
+        steps: charged; 0 for a query and for a selection, which is charged as a whole.
+        settled: what it costs is final.
+        query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
+        query_name: what was asked.
+        answer: what was released; None if a crash came between the charge and its answer.
+        selection: of a private selection, all of whose trials this pays for.
+        again: the run that this is a further charge of the whole plan of; None for a first one.
+        base: what the model descends from that the run began from, or that the query is about, as
+            plain values.
+        constants: the digest of a run's plan and options.
+    """
+
+    run_id: str
+    at: int
+    plan: Plan | None = None
+    steps: int = 0
+    settled: bool = False
+    query_epsilon: float | None = None
+    query_name: str | None = None
+    answer: int | None = None
+    selection: PrivateSelection | None = None
+    again: str | None = None
+    base: Mapping[str, Any] | None = None
+    constants: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released:
+    """Weights that a run over these people released.
+
+    Args:
+        run_id: of the run.
+        weights: their digest (`userdp.claim.weights`).
+        lineage: what they descend from, as plain values.
+    """
+
+    run_id: str
+    weights: str
+    lineage: Mapping[str, Any]
+
+
+@dataclass(kw_only=True, slots=True)
+class History:
+    """A store ledger, read.
+
+    Args:
+        charges: by id, oldest first.
+        nonces: of each opened charge, that of its last opening, and the attempts of before it.
+        settled: runs that ended.
+        slots: by private selection, the constants of each slot, by its id.
+        taken: by slot, the trial that took it.
+        looks: what showed its operator an exact number, and at which line.
+        declared: constants by their digest, and the first line that records them.
+        begun: constants of runs by their digest, and the line of the first run that has them.
+        sweeps: the line at which each began, by its id, and the constants of its candidates.
+        scores: by trial of a private selection, its score, drawn once.
+        bases: of trials of private selections, what the model descends from that each began from.
+        released: weights.
+        id: random, of the ledger; empty while it has no line.
+        total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
+        copied: the ledger was found in another place than it was begun in.
+        lines: how many there are.
+    """
+
+    charges: dict[str, Charge] = field(default_factory=dict)
+    nonces: dict[str, tuple[str, int]] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+    slots: dict[str, dict[str, str]] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
+    looks: list[tuple[int, str]] = field(default_factory=list)
+    declared: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
+    sweeps: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    scores: dict[str, float | None] = field(default_factory=dict)
+    bases: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    released: list[Released] = field(default_factory=list)
+    id: str = ""
+    total: tuple[float, float] | None = None
+    copied: bool = False
+    lines: int = 0
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Of all that was charged here, under whichever id a model's lineage knows it."""
+        return frozenset({*self.charges, *self.taken.values(), *self.sweeps})
+
+    @property
+    def within(self) -> str:
+        """The ledger's id if a total was fixed in it, that all its charges stay within."""
+        return "" if self.total is None else self.id
+
+    def fixed_at(self, constants: str, begun: int) -> int:
+        """The line at which the constants of a run that was charged at ``begun`` were fixed.
+
+        Where several runs were declared, which of them is trained could be chosen by a look: so
+        each counts as declared once, and in its turn, before any that was declared later.
+        """
+        declared = self.declared.get(constants, begun)
+        again = self.begun.get(constants, begun) < begun
+        turn = [
+            line
+            for one, line in self.declared.items()
+            if line < begun and not self.begun.get(one, begun) < begun
+        ]
+        return declared if declared < begun and not again and min(turn) == declared else begun
+
+
+def history_of(path: Path, entries: list[dict[str, Any]]) -> History:
+    """A store ledger's entries, read; `UseError` if they are no store ledger's.
+
+    No entries are no charges: a line is on the disk before what it charges for begins.
+    """
+    history = History(lines=len(entries))
+    if not entries:
+        return history
+    if entries[0].get("kind") != "store" or entries[0].get("schema") != SCHEMA:
+        raise UseError(
+            f"{path} is not a store ledger of schema {SCHEMA}, it says "
+            f"{entries[0].get('schema')!r}: what it charged is not known to this version"
+        )
+    history.id = str(entries[0].get("id", ""))
+    for at, entry in enumerate(entries[1:], start=1):
+        try:
+            take(history, entry, at)
+        except KeyError as error:
+            raise UseError(f"{path} holds a line of unknown kind or content: {entry}") from error
+    return history
+
+
+def take(history: History, entry: dict[str, Any], at: int) -> None:
+    """Put the line at ``at`` of a ledger into what was read before it."""
+    _READ[entry["kind"]](history, entry, at)
+
+
+def refuse_beyond_total(path: Path, history: History) -> None:
+    """`UseError` if all charges together exceed the total that was fixed before the first."""
+    if history.total is None:
+        return
+    epsilon, delta = history.total
+    prices = [_price(charge) for charge in history.charges.values()]
+    spent = math.fsum(price.epsilon for price in prices) if prices else 0.0
+    share = math.fsum(price.delta for price in prices)
+    # What counts people in different ways does not add up to anything.
+    if len({price.adjacency for price in prices}) > 1 or not (spent <= epsilon and share <= delta):
+        raise UseError(
+            f"{path} would be charged beyond the total that was fixed for it before the first "
+            f"charge: epsilon {epsilon:g} at delta {delta_up(delta)}",
+            hint="plan for what is left of it; a total that is raised after a look bounds nothing",
+        )
+
+
+def _price(charge: Charge) -> Guarantee:
+    if charge.query_epsilon is not None:
+        return _per_user(charge.query_epsilon, accountant="pure")
+    if charge.selection is not None:
+        return charge.selection.guarantee()
+    return charge.plan.guarantee() if charge.plan else _per_user(math.inf, accountant="none")
+
+
+def _per_user(epsilon: float, *, accountant: str) -> Guarantee:
+    return Guarantee(
+        epsilon=epsilon,
+        delta=0.0,
+        unit=PrivacyUnit.USER,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling=NONE,
+        accountant=accountant,
+    )
+
+
+def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
+    run_id = entry["run_id"]
+    plan = decode(Plan, entry["plan"], what=f"the plan of {run_id}") if entry["plan"] else None
+    history.charges[run_id] = Charge(
+        run_id=run_id,
+        at=at,
+        plan=plan,
+        steps=plan.steps if plan else 0,
+        again=entry["again"],
+        base=entry["base"],
+        constants=entry["constants"],
+    )
+    if entry["again"] is None:
+        history.begun.setdefault(entry["constants"], at)
+
+
+def _open(history: History, entry: dict[str, Any], at: int) -> None:
+    history.nonces[entry["run_id"]] = (entry["nonce"], entry["attempts"])
+
+
+def _settle(history: History, entry: dict[str, Any], at: int) -> None:
+    run_id = entry["run_id"]
+    history.settled.add(run_id)
+    if run_id in history.charges:
+        history.charges[run_id] = replace(
+            history.charges[run_id], steps=entry["steps"], settled=True
+        )
+    if "weights" in entry:
+        _release(history, entry, at)
+
+
+def _release(history: History, entry: dict[str, Any], at: int) -> None:
+    released = Released(run_id=entry["run_id"], weights=entry["weights"], lineage=entry["lineage"])
+    # The last word on these weights: a trial that won claims what choosing it cost.
+    others = [one for one in history.released if one.weights != released.weights]
+    history.released = [*others, released]
+
+
+def _selection(history: History, entry: dict[str, Any], at: int) -> None:
+    selection = tuning_from(entry["selection"])
+    if not isinstance(selection, PrivateSelection):
+        raise UseError(f"selection {entry['run_id']} is none that is private")
+    history.charges[entry["run_id"]] = Charge(
+        run_id=entry["run_id"], at=at, settled=True, selection=selection
+    )
+
+
+def _slots(history: History, entry: dict[str, Any], at: int) -> None:
+    history.slots[entry["run_id"]] = dict(entry["slots"])
+
+
+def _trial(history: History, entry: dict[str, Any], at: int) -> None:
+    history.taken[entry["slot"]] = entry["run_id"]
+    history.bases[entry["run_id"]] = entry["base"]
+
+
+def _score(history: History, entry: dict[str, Any], at: int) -> None:
+    history.scores[entry["run_id"]] = entry["value"]
+
+
+def _query(history: History, entry: dict[str, Any], at: int) -> None:
+    query = PureQuery(pure_epsilon=entry["pure_epsilon"])
+    history.charges[entry["run_id"]] = Charge(
+        run_id=entry["run_id"],
+        at=at,
+        settled=True,
+        query_epsilon=query.pure_epsilon,
+        query_name=entry["name"],
+        base=entry["base"],
+    )
+
+
+def _answer(history: History, entry: dict[str, Any], at: int) -> None:
+    history.charges[entry["run_id"]] = replace(
+        history.charges[entry["run_id"]], answer=entry["value"]
+    )
+
+
+def _look(history: History, entry: dict[str, Any], at: int) -> None:
+    history.looks.append((at, entry["what"]))
+
+
+def _declare(history: History, entry: dict[str, Any], at: int) -> None:
+    history.declared.setdefault(entry["constants"], at)
+
+
+def _sweep(history: History, entry: dict[str, Any], at: int) -> None:
+    history.sweeps.setdefault(entry["run_id"], (at, tuple(entry["constants"])))
+
+
+def _total(history: History, entry: dict[str, Any], at: int) -> None:
+    history.total = (entry["epsilon"], entry["delta"])
+
+
+def _place(history: History, entry: dict[str, Any], at: int) -> None:
+    history.copied = True
+
+
+_READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
+    "reserve": _reserve,
+    "open": _open,
+    "settle": _settle,
+    "release": _release,
+    "selection": _selection,
+    "slots": _slots,
+    "trial": _trial,
+    "score": _score,
+    "query": _query,
+    "answer": _answer,
+    "look": _look,
+    "declare": _declare,
+    "sweep": _sweep,
+    "total": _total,
+    "place": _place,
+}

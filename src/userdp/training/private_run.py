@@ -1,0 +1,313 @@
+"""The steps of a private run: charge, draw, clip, add noise, hand out; see `PrivateRun`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from userdp.claim.lineage import Lineage
+from userdp.errors import FailureError, UseError
+from userdp.gradients import (
+    ClippedSum,
+    Loss,
+    Units,
+    get_engine,
+    trainable_parameters,
+)
+from userdp.gradients.counts import noisy_count
+from userdp.gradients.engines import two_pass
+from userdp.gradients.model_randomness import secret_randomness
+from userdp.gradients.noise import Noise
+from userdp.gradients.shards import is_sharded, like, sharded_parts
+from userdp.ledger import RunFolder
+from userdp.plan import Plan, StepRecord
+from userdp.sampling.cohort import Sampler
+from userdp.training.checkpoints import forget_noise, keep_noise, read_noise
+from userdp.training.collate import Collator
+from userdp.training.distributed import World
+from userdp.training.distributed_run import (
+    Dealing,
+    SharedRun,
+)
+from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
+from userdp.training.optimizers import MovementCheck, set_noise_std
+from userdp.training.origin import digest_of_weights
+from userdp.training.questions import device_of, rule_of
+from userdp.training.steps import Step, operator_facts
+
+
+class PrivateRun:
+    """The steps of a private run that remain; made by `make_private`.
+
+    Guarantee (invariant 7): a step is in the ledger, on the disk, before its data is read, so
+    whatever ends it early leaves it charged, and the crash of a step cannot be undone by drawing
+    another cohort in its place for free.
+
+    Use it as a context manager: leaving it after the last step settles with the store; leaving it
+    earlier leaves the whole plan reserved, and the run can be resumed.
+    """
+
+    def __init__(
+        self,
+        run: SharedRun,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: Plan,
+        sampler: Sampler,
+        collator: Collator,
+        noise: Noise,
+        loss: Loss,
+        micro_batch: int,
+        engine: str,
+        world: World,
+        unsafe_noise_seed: int | None = None,
+        opened_with: str | None = None,
+    ) -> None:
+        self.plan = plan
+        self._run = run
+        self._model = model
+        self._optimizer = optimizer
+        self._sampler = sampler
+        self._collator = collator
+        self._cut = collator.microbatches
+        self._world = world
+        self._dealing = Dealing(world, collator.tokens)
+        self._sharded = bool(sharded_parts(model))
+        self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
+        self._noise = noise
+        self._rule = rule_of(plan)
+        self._l2_clip_norm = plan.clip.l2_norm
+        if plan.clip.adaptation is not None and run.last_clip_norm is not None:
+            self._l2_clip_norm = run.last_clip_norm
+        self._noise_std = plan.noise_std_at(self._l2_clip_norm)
+        self._count_noise_std = plan.count_noise_std
+        self._loss = loss
+        self._micro_batch = micro_batch
+        self._engine = two_pass.clipped_sum if self._sharded else get_engine(engine)
+        self._unsafe_masks = (
+            None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
+        )
+        self._moved = False
+        self._opened_with = opened_with  # None of a resumed run, whose caller loads a checkpoint
+        self._known = False  # whether the weights of the first step were looked at
+        if plan.noise.memory and self.done:
+            try:
+                self._world.on_rank_zero(self._go_on_with_noise)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where the run lies."""
+        return self._run.folder
+
+    @property
+    def done(self) -> int:
+        """Attempts charged so far, those of earlier processes included."""
+        return self._run.attempts
+
+    @property
+    def remaining(self) -> int:
+        """Steps that may still be attempted."""
+        return self._run.remaining
+
+    def __iter__(self) -> Iterator[Step]:
+        """Each remaining step, with its noisy gradient in ``.grad``."""
+        while self.remaining:
+            watched = None if self._moved else MovementCheck(self._model, self._optimizer)
+            yield self._step()
+            if watched is not None:
+                self._moved = watched.require_moved()
+
+    def _step(self) -> Step:
+        """One step: charge, draw, clip, add noise, divide by the public denominator."""
+        begin = time.monotonic()
+        self._require_known_weights()
+        number = self._run.attempt(
+            StepRecord(
+                sampling=self._sampler.sampling,
+                l2_clip_norm=self._l2_clip_norm,
+                noise_std=self._noise_std,
+                noise_sampler=self._noise.sampler_on(device_of(self._model)),
+                count_noise_std=self._count_noise_std,
+            )
+        )
+        cohort = self._sampler.draw()
+        mine = self._dealing.mine(cohort)
+        # Processes that hold one model together clip in one go, in step.
+        parts = [mine] if self._sharded else self._cut(mine, rows=PASSES_AHEAD * self._micro_batch)
+        # Dropout masks are nobody's business, and this process's alone; the caller's generators
+        # are afterwards as if the step had not been.
+        key = None if self._unsafe_masks is None else f"{self._unsafe_masks}/step {number}"
+        with secret_randomness(key):
+            summed, rows = sum_of_microbatches(parts, self._collator, self._clip)
+        summed, rows = self._dealing.together(summed, rows, scattered=self._scattered)
+        self._require_sensitivity(summed)
+        self._noise.add_(summed.value, self._noise_std)
+        if self.plan.noise.memory:
+            self._world.on_rank_zero(self._keep_noise)
+        denominator = self.plan.denominator
+        if self.plan.clip.form.divided:
+            denominator *= self._l2_clip_norm
+        set_gradients(self._model, summed.value, denominator=denominator)
+        set_noise_std(self._optimizer, self._noise_std / denominator)
+        facts = operator_facts(
+            summed,
+            rows=rows,
+            l2_clip_norm=self._l2_clip_norm,
+            seconds=time.monotonic() - begin,
+        )
+        self._adapt(summed)
+        return Step(number=number, operator=facts)
+
+    def _require_known_weights(self) -> None:
+        """`UseError` where this process's first step would begin at weights of another origin.
+
+        What those of the opening descend from is in the ledger. What came later nobody was asked
+        about; and whoever resumes loads a checkpoint, which may be no other run's model.
+        """
+        if self._known:
+            return
+        self._known = True
+        weights = digest_of_weights(self._model)
+        if self._opened_with is not None:
+            if weights != self._opened_with:
+                raise UseError(
+                    "the model's weights changed between make_private() and the first step: the "
+                    "claim would say nothing of what they had learned before",
+                    hint="load the weights first, and then call make_private()",
+                )
+            if self._optimizer.state:
+                raise UseError(
+                    "the optimizer has a state of earlier steps, which may have been taken on "
+                    "anybody's text: the claim would say nothing of it",
+                    hint="make a new optimizer for a new run",
+                )
+        elif self._run.released_elsewhere(weights):
+            raise UseError(
+                "these weights were released by another run over the same people: going on from "
+                "them would release what that run has learned, at the price of this one",
+                hint="load this run's own checkpoint, or begin a new run from that model",
+            )
+
+    def _clip(self, units: Units) -> ClippedSum:
+        """The clipped sum of some units, by the engine of the run."""
+        return self._engine(
+            self._model,
+            self._loss,
+            units.to(device_of(self._model)),
+            l2_clip_norm=self._l2_clip_norm,
+            item_clip_norm=self.plan.clip.item_norm,
+            micro_batch=self._micro_batch,
+            rule=self._rule,
+        )
+
+    def _keep_noise(self) -> None:
+        """Write down what later noise needs, before this step's noise is handed out.
+
+        Were it written later, a crash could leave a state of before this step, and the noise that
+        this step was released with would be used again for other data (invariant 5).
+        """
+        keep_noise(self.folder.checkpoints, step=self.done, state=self._noise.state())
+
+    def _go_on_with_noise(self) -> None:
+        """Restore the noise of the last step that may have been released.
+
+        A step that was charged and ended before `_keep_noise` handed out nothing, so the state may
+        be one step older than the ledger, and noise goes on from there. An older one was put back.
+        """
+        state = read_noise(self.folder.checkpoints, least_step=self.done - 1)
+        self._noise.restore(state)
+        self._keep_noise()  # as of this attempt, so that the next one may end early too
+
+    def _adapt(self, summed: ClippedSum) -> None:
+        """Release the count of unclipped units, and set the next step's clip norm by it."""
+        if self.plan.clip.adaptation is None:
+            return
+        assert self._count_noise_std is not None
+        count = noisy_count(
+            summed.norms,
+            l2_clip_norm=self._l2_clip_norm,
+            count_noise_std=self._count_noise_std,
+            noise=self._noise,
+        )
+        self._l2_clip_norm = self.plan.clip.adaptation.next_clip_norm(
+            l2_clip_norm=self._l2_clip_norm,
+            noisy_count=count,
+            denominator=self.plan.denominator,
+            start=self.plan.clip.l2_norm,
+        )
+        self._noise_std = self.plan.noise_std_at(self._l2_clip_norm)
+
+    def _require_sensitivity(self, summed: ClippedSum) -> None:
+        if not summed.sensitivity <= self._l2_clip_norm:
+            raise FailureError(
+                f"the gradient engine states a sensitivity of {summed.sensitivity}, the step's "
+                f"l2_clip_norm is {self._l2_clip_norm}: the noise would be too small, so "
+                "training stopped before this update"
+            )
+
+    @property
+    def lineage(self) -> Lineage:
+        """What the model that this run trains descends from, the run itself included."""
+        return self._run.lineage
+
+    def finish(self, weights: str | None = None) -> None:
+        """Note the end of the run and settle with the store.
+
+        Args:
+            weights: the digest of the weights that were released (`userdp.claim.weights`); by
+                default that of the model as it stands.
+
+        Raises:
+            UseError: planned steps remain. When to stop early may have been decided on private
+                results, so a run that stops early stays charged in full: use `close`.
+        """
+        if self.remaining:
+            raise UseError(
+                f"{self.remaining} planned steps have not run: a run that stops early stays "
+                "charged in full",
+                hint="iterate to the end, or call close() and resume later",
+            )
+        if weights is None and not self._sharded:
+            weights = digest_of_weights(self._model)
+        self._run.finish(weights)
+        if self._world.rank == 0:
+            forget_noise(self.folder.checkpoints)
+        self._run.close()
+
+    def close(self) -> None:
+        """Let go of the folder without settling: the plan stays reserved, the run resumable."""
+        self._run.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and not self.remaining and not self._run.closed:
+            self.finish()
+        self.close()
+
+
+def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator: float) -> None:
+    """Put ``value / denominator`` into each trainable parameter's ``.grad``, in its dtype.
+
+    Args:
+        model: whose gradients are set.
+        value: the noisy sum by parameter name.
+        denominator: a public constant (invariant 4).
+    """
+    for name, parameter in trainable_parameters(model).items():
+        parameter.grad = like(parameter, (value[name] / denominator).to(parameter.dtype))
