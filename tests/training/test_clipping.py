@@ -10,8 +10,7 @@ from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
-from tests.training.test_private import run_all
-from tests.training.toy import attempts, cycles, lines, sgd, toy_model, toy_store
+from tests.training.toy import attempts, cycles, lines, run_all, sgd, toy_model, toy_store
 from userdp.claim import claim
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.codec import encode

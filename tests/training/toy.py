@@ -16,6 +16,7 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.training.config import TrainConfig
 from userdp.training.models import new_model
+from userdp.training.private import make_private
 
 WORDS = [f"w{number}" for number in range(30)]
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
@@ -89,3 +90,13 @@ def attempts(run: Path) -> int:
     entries = lines(run / "ledger.jsonl")
     lost = sum(line["attempts"] for line in entries if line["kind"] == "lost")
     return lost + sum(line["kind"] == "attempt" for line in entries)
+
+
+def run_all(model, store, plan, out, **options):
+    optimizer = sgd(model)
+    seen = []
+    with make_private(model, optimizer, store, plan, out=out, **options) as private:
+        for step in private:
+            seen.append((step, gradient(model)))
+            optimizer.step()
+    return seen
