@@ -4,6 +4,7 @@ What is opened here are run folders without a model: a step is its line in the l
 """
 
 import contextlib
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -192,6 +193,34 @@ def test_broken_twin_without_the_counter_folders_that_were_put_back_take_more(
 ):
     monkeypatch.setattr(Counter, "count", lambda self: None)
     assert steps_of_all(run, store, tmp_path) > PLAN.steps
+
+
+def steps_of_both(run, store):
+    """How many steps are taken by a process and by its fork, which has the same open run."""
+    both = opened(run, store)
+    child = os.fork()
+    taken = 0
+    try:
+        while both.ledger.remaining:
+            both.ledger.attempt(StepRecord.of_plan(PLAN))
+            taken += 1
+    except FailureError:
+        pass
+    finally:
+        if child == 0:
+            os._exit(taken)
+    _, status = os.waitpid(child, 0)
+    both.close()
+    return taken + os.waitstatus_to_exitcode(status)
+
+
+def test_invariant_12_a_fork_takes_no_step_of_the_run_that_was_open(run, store):
+    assert steps_of_both(run, store) == PLAN.steps - 1  # one was taken before
+
+
+def test_broken_twin_processes_that_are_not_told_apart_take_more(run, store, monkeypatch):
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    assert steps_of_both(run, store) == 2 * (PLAN.steps - 1)
 
 
 def test_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):

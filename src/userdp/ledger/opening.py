@@ -33,6 +33,7 @@ class Counter:
 
     def __init__(self, path: Path, *, begun: bool) -> None:
         self._path = path
+        self._process = os.getpid()
         if begun and not path.exists():
             raise UseError(
                 f"{path} is gone: how many steps this run has taken is not known to the store",
@@ -67,6 +68,12 @@ class Counter:
             self._keep(attempts)
 
     def _keep(self, attempts: int) -> None:
+        if os.getpid() != self._process:  # a fork inherits the lock, and would go on beside us
+            raise FailureError(
+                "this process is a copy (a fork) of the one that opened the run: its steps would "
+                "be a second continuation at the price of one",
+                hint="open the run in the process that takes its steps",
+            )
         text = b"%020d" % attempts
         try:
             os.pwrite(self._descriptor, text, 0)
