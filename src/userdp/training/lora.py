@@ -52,6 +52,7 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
 def save_adapter(model: nn.Module, folder: Path, lineage: Lineage) -> None:
     """Write only the adapters, in `peft`'s layout, whole or not at all, and what they come from."""
     with files.whole_folder(folder) as temporary:
+        # A method of peft's models, of which `nn.Module` tells the type checker nothing.
         model.save_pretrained(temporary)  # type: ignore[operator]
         (temporary / "README.md").unlink(missing_ok=True)
         _forget_local_base(temporary / "adapter_config.json")
