@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format selftest gpu fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed influence clean
+.PHONY: help install demo test test-slow lint format selftest gpu docs linkcheck fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,17 @@ bench-step: $(STAMP)  ## a private step beside an ordinary one and Opacus (many 
 bench-distributed: $(STAMP)  ## several processes beside one, and two passes beside one
 	$(BIN)/python -m benchmarks.distributed --sharded
 
+# Anchors and files are checked by the build itself: a link that leads nowhere is a warning, and
+# warnings are errors. Links to other sites need the network, and have a target of their own.
+docs: $(STAMP)  ## the documentation site, in build/docs; warnings and dead links are errors
+	$(BIN)/python -m sphinx -b html -E -W --keep-going -n -q -d build/doctrees docs build/docs
+
+linkcheck: $(STAMP)  ## whether the documentation's links to other sites are alive (needs the network)
+	$(BIN)/python -m sphinx -b linkcheck -q -d build/doctrees docs build/linkcheck
+
+families: $(STAMP)  ## every engine on tiny models of all families: what is batched, what falls back, what it costs
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.families --page docs/results/families.md
+
 influence: $(STAMP)  ## by how much one unit moves the sum, 300 cases a kind and engine; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.influence --page docs/results/influence.md
 
@@ -107,6 +118,10 @@ fuzz: $(STAMP)  ## 10,000 random inputs to `userdp prepare`, some killed; goes o
 audit-campaign: $(STAMP)  ## 20 right runs and 3 broken ones, each audited; goes on where it stopped
 	OMP_NUM_THREADS=1 USERDP_AUDIT_RUNS=$${USERDP_AUDIT_RUNS:-20} \
 		$(BIN)/python -m pytest -m slow tests/auditing/test_audit_campaign.py -s
+
+release-check: $(STAMP)  ## build wheel and sdist, install each into an empty environment, run the demo there
+	$(BIN)/python scripts/check_release.py
+	$(BIN)/python scripts/check_release.py --lowest
 
 clean:  ## remove the virtual environment and what runs left
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -43,7 +43,7 @@ from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
 from userdp.papers.marathe.digits import digits
 from userdp.papers.marathe.published import FLAWS, LOCAL_GROUP, Published
-from userdp.plan import Budget, Plan
+from userdp.plans import Budget, Plan
 
 RESULTS = Path("docs/results/federated.jsonl")
 SILOS, EPSILON, DELTA = 16, 4.0, 1e-5

@@ -29,7 +29,7 @@ from benchmarks.private_runs import Job, Row, held_out_loss, read_rows, run_all
 from benchmarks.surface import DELTA, FINE, POPULATION, RESULTS, STEPS, interval
 from userdp.accounting import Accountant
 from userdp.clip import ClipForm
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.vocabulary import PrivacyUnit
 
 K = 10

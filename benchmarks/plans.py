@@ -5,7 +5,7 @@ from __future__ import annotations
 from userdp.accounting import Accountant
 from userdp.clip import Clip, ClipForm
 from userdp.noise import Gaussian
-from userdp.plan import Budget, Plan
+from userdp.plans import Budget, Plan
 from userdp.sampling import poisson
 from userdp.vocabulary import PrivacyUnit
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from userdp.data.store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.config import TrainConfig
 
 Row = dict[str, Any]
@@ -123,7 +123,7 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
 
 def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
     """Train, evaluate on held-out users, and read ε from the ledger."""
-    from userdp.claim import claim
+    from userdp.claims import claim
     from userdp.data.splits import Split
     from userdp.data.store import UserStore
     from userdp.training.loop import train

@@ -31,7 +31,7 @@ FIXED = (
 
 def perplexities(store: UserStore, model: str) -> np.ndarray:
     """exp(mean loss) of each training example, in the order of users and examples."""
-    from userdp.cli.progress import StepBar
+    from userdp.api.progress import StepBar
     from userdp.training.scores import score_store
 
     with tempfile.TemporaryDirectory() as folder, StepBar() as bar:

@@ -31,7 +31,7 @@ from userdp.data.store import UserStore
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.noise import Gaussian
-from userdp.plan import Budget, Plan
+from userdp.plans import Budget, Plan
 from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig
 from userdp.training.loop import train

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from userdp.claim.lineage import Lineage
+from userdp.claims.lineage import Lineage
 from userdp.ledger import RunLedger
-from userdp.plan import Plan, StepRecord
+from userdp.plans import Plan, StepRecord
 
 
 def begun(path: Path, plan: Plan | None, *, run_id: str = "r", **options: Any) -> RunLedger:

@@ -6,7 +6,7 @@ from userdp.accounting import Accountant
 from userdp.clip import Clip
 from userdp.codec import decode
 from userdp.noise import Gaussian
-from userdp.plan import Budget, Plan
+from userdp.plans import Budget, Plan
 from userdp.sampling import (
     FixedGraph,
     PoissonExamples,

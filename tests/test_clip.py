@@ -20,7 +20,7 @@ from userdp.clip import (
     sum_noise_multiplier,
 )
 from userdp.errors import UseError
-from userdp.plan import Plan
+from userdp.plans import Plan
 
 COUNT_NOISE = 1.5
 ADAPTIVE = AdaptiveClipping(count_noise_std=COUNT_NOISE)

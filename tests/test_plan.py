@@ -10,7 +10,7 @@ from userdp.accounting.group_privacy import Conversion, group_guarantee
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.plan import Plan
+from userdp.plans import Plan
 
 
 def test_invariant_1_the_mechanism_has_the_plans_own_parameters():
@@ -71,7 +71,7 @@ def test_a_file_that_is_no_plan_is_refused(text, tmp_path):
 )
 def test_unknown_clipping_is_refused(changes):
     values = encode(changed_plan(uls_plan(), **CLIPPING))
-    with pytest.raises(UseError, match=r"plan\.clip|quantile"):
+    with pytest.raises(UseError, match=r"plan\.clip|quantile|form of clipping"):
         as_plan({**values, "clip": {**values["clip"], **changes}})
 
 

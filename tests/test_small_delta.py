@@ -17,14 +17,14 @@ from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.plan.small_delta import (
+from userdp.planning.proposal import Proposal, declared_users
+from userdp.plans.small_delta import (
     DeltaSize,
     plan_with_small_delta,
     require_small_delta,
     rule_of,
     size_of,
 )
-from userdp.planning.proposal import Proposal, declared_users
 from userdp.training.private import make_private
 
 LARGE, MIDDLE = 0.01, 0.008  # of 100: 1/n and above n^-1.1 = 0.0063

@@ -12,8 +12,8 @@ from userdp.accounting import Accountant, rdp
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
 from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.plan import FixedGrid, PrivateSelection
-from userdp.plan.tuning import divided, selected, tuning_from
+from userdp.plans import FixedGrid, PrivateSelection
+from userdp.plans.tuning import divided, selected, tuning_from
 
 LAW = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
 

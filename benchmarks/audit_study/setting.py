@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.plans import poisson_plan
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.config import TrainConfig
 from userdp.vocabulary import PrivacyUnit
 

@@ -34,7 +34,7 @@ from benchmarks.broken_runs import BROKEN
 from benchmarks.private_runs import Row, append_row, name_of, read_rows
 from userdp.codec import encode
 from userdp.data.store import UserStore
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.config import PlainPlan
 
 
@@ -98,12 +98,13 @@ class Study:
         """A run by ``right`` with canaries, watched; broken below the observer if so asked."""
         from userdp.auditing.audit_run import contradictions
         from userdp.auditing.extra_run import extra_run
+        from userdp.training.recipe import Configured
 
         claimed = right.guarantee().epsilon
         found = extra_run(
             self.store,
             right,
-            config(self.base),
+            Configured(config(self.base)),
             place=self.work / f"extra-{os.getpid()}",
             canaries=CANARIES,
             sabotage=None if broken is None else BROKEN[broken],

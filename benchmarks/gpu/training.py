@@ -27,13 +27,13 @@ from safetensors.torch import load_file
 import userdp
 from benchmarks.gpu.setting import Result, Setting
 from benchmarks.plans import poisson_plan
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.loop import train
 from userdp.vocabulary import PrivacyUnit

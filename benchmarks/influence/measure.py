@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
+from benchmarks.counted import counted_reference
 from benchmarks.influence.cases import Case, without
 from userdp.errors import UseError
-from userdp.gradients import ClippedSum, Engine, clipped_sum, trainable_parameters
+from userdp.gradients import Engine, clipped_sum, trainable_parameters
 from userdp.gradients.clipping import squared_norm
-from userdp.gradients.engines import reference
-from userdp.gradients.engines.engine import Task
 from userdp.gradients.shards import is_sharded
 
 _met: set[tuple[Engine, nn.Module]] = set()
@@ -34,7 +31,7 @@ def influence(engine: Engine, case: Case) -> dict[str, Any]:
         everybody = engine(case.model, case.loss, case.units, l2_clip_norm=clip)
         rest = without(case.units, case.left_out)
         # The engine has asked by now what it asks of a model once.
-        with _counted_reference() as calls:
+        with counted_reference() as calls:
             others = engine(case.model, case.loss, rest, l2_clip_norm=clip)
     except UseError as error:
         return {**row, "refused": str(error).split(",")[0][:60]}
@@ -53,20 +50,3 @@ def _clip(case: Case) -> float:
         return case.share  # its gradients are never formed for one unit
     norms = clipped_sum(case.model, case.loss, case.units, l2_clip_norm=1e6).norms
     return case.share * max(float(norms.median()), 1e-3)
-
-
-@contextmanager
-def _counted_reference() -> Iterator[list[int]]:
-    """Within, each call of the reference engine by another one adds its number of units."""
-    calls: list[int] = []
-    honest = reference.sum_of_units
-
-    def counted(task: Task) -> ClippedSum:
-        calls.append(len(task.units))
-        return honest(task)
-
-    reference.sum_of_units = counted
-    try:
-        yield calls
-    finally:
-        reference.sum_of_units = honest

@@ -1,18 +1,102 @@
-"""Fine-tune language models with user-level differential privacy."""
+"""Fine-tune language models with user-level differential privacy.
+
+::
+
+    import userdp
+
+    store = userdp.prepare(dataset, user="author", text="message", out="store")
+    plan = userdp.plan(store, model="bundled", epsilon=4, budget=512, steps=200, population=20_000)
+    run = userdp.train(store, plan, out="run")
+    print(run.claim)
+
+Everything is imported when it is asked for: ``import userdp`` loads neither torch nor a database.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from userdp.errors import FailureError, UseError, UserdpError, UserdpWarning
 from userdp.lazily import attribute
 from userdp.version import __version__
 
 if TYPE_CHECKING:
+    from userdp.api.audit import audit
+    from userdp.api.evaluate import evaluate
+    from userdp.api.generate import generate
+    from userdp.api.plan import plan
+    from userdp.api.prepare import prepare
+    from userdp.api.probe import probe
+    from userdp.api.report import report
+    from userdp.api.run import Run, claim
+    from userdp.api.train import declare, train
+    from userdp.clip import Clip
+    from userdp.data.store import UserStore
+    from userdp.noise import Gaussian
+    from userdp.plans import Plan
+    from userdp.sampling import PoissonExamples, PoissonUsers
+    from userdp.training.config import PlainPlan, TrainConfig
+    from userdp.training.huggingface import (
+        UserLevelMixin,
+        UserLevelSFTTrainer,
+        UserLevelTrainer,
+    )
     from userdp.training.private import make_private
 
-__all__ = ["__version__", "make_private"]
+_PUBLIC = {
+    "api.audit": ("audit",),
+    "api.evaluate": ("evaluate",),
+    "api.generate": ("generate",),
+    "api.plan": ("plan",),
+    "api.prepare": ("prepare",),
+    "api.probe": ("probe",),
+    "api.report": ("report",),
+    "api.run": ("Run", "claim"),
+    "api.train": ("declare", "train"),
+    "clip": ("Clip",),
+    "data.store": ("UserStore",),
+    "noise": ("Gaussian",),
+    "plans": ("Plan",),
+    "sampling": ("PoissonExamples", "PoissonUsers"),
+    "training.config": ("PlainPlan", "TrainConfig"),
+    "training.huggingface": ("UserLevelMixin", "UserLevelSFTTrainer", "UserLevelTrainer"),
+    "training.private": ("make_private",),
+}
+__all__ = [
+    "Clip",
+    "FailureError",
+    "Gaussian",
+    "PlainPlan",
+    "Plan",
+    "PoissonExamples",
+    "PoissonUsers",
+    "Run",
+    "TrainConfig",
+    "UseError",
+    "UserLevelMixin",
+    "UserLevelSFTTrainer",
+    "UserLevelTrainer",
+    "UserStore",
+    "UserdpError",
+    "UserdpWarning",
+    "__version__",
+    "audit",
+    "claim",
+    "declare",
+    "evaluate",
+    "generate",
+    "make_private",
+    "plan",
+    "prepare",
+    "probe",
+    "report",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """`make_private` is imported when it is asked for: it needs torch, and most commands do not."""
-    return attribute("userdp", {"training.private": ("make_private",)}, name)
+    return attribute("userdp", _PUBLIC, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

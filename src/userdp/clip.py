@@ -25,8 +25,10 @@ and Theorem 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from userdp.errors import UseError
 from userdp.vocabulary import require_positive
@@ -61,6 +63,52 @@ class ClipForm(StrEnum):
     def stabilized(self) -> bool:
         """Whether γ says something."""
         return self is ClipForm.AUTOMATIC
+
+
+OwnForm: TypeAlias = Callable[[float, float], float]
+"""``form(norm, clip_norm)``: the factor of one unit's gradient."""
+
+OWN_FORMS: dict[str, OwnForm] = {}
+"""By the name that a plan's clip gives; see `clip_form`."""
+
+
+def clip_form(name: str) -> Callable[[OwnForm], OwnForm]:
+    """Register a form of clipping under the name that `Clip` then takes as its ``form``.
+
+    Guarantee: each unit adds at most C in norm, whatever the function returns: the engines hold it
+    to that (`userdp.gradients.clip_rules`). So ε does not depend on it.
+
+    Args:
+        name: not one of `ClipForm`, whose meaning plans rest on.
+
+    Raises:
+        UseError: the name is taken by a form of userdp's own.
+    """
+    if name in set(ClipForm):
+        raise UseError(
+            f"{name!r} is a form of userdp's own, which plans and ledgers mean by that name",
+            hint="choose another name",
+        )
+
+    def register(form: OwnForm) -> OwnForm:
+        OWN_FORMS[name] = form
+        return form
+
+    return register
+
+
+def require_form(form: ClipForm | str) -> None:
+    """Refuse the name of a form that nobody registered.
+
+    Raises:
+        UseError: names those that there are.
+    """
+    if not isinstance(form, ClipForm) and form not in OWN_FORMS:
+        known = ", ".join([*ClipForm, *OWN_FORMS])
+        raise UseError(
+            f"there is no form of clipping named {form!r}",
+            hint=f"one of {known}; or import the module that registers it by clip_form",
+        )
 
 
 class LayerSplit(StrEnum):
@@ -133,7 +181,8 @@ class Clip:
     Args:
         l2_norm: C, in gradient units; with ``adaptation``, of the first step.
         item_norm: clips each example of a unit before the unit, if given.
-        form: what clipping does to a unit's gradient.
+        form: what clipping does to a unit's gradient; or the name of a form of your own
+            (`clip_form`), which moves no ε: whatever it does, the engines hold each unit to C.
         stability: γ of ``automatic`` clipping, in gradient units; says nothing otherwise.
         split: clip each layer to its share of C, if given.
         adaptation: the clip norm follows a quantile of the norms, if given; the count it needs is
@@ -145,13 +194,14 @@ class Clip:
 
     l2_norm: float
     item_norm: float | None = None
-    form: ClipForm = ClipForm.THRESHOLD
+    form: ClipForm | str = ClipForm.THRESHOLD
     stability: float = 0.01
     split: LayerSplit | None = None
     adaptation: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         require_positive("l2_clip_norm", self.l2_norm)
+        require_form(self.form)
         if self.item_norm is not None:
             require_positive("item_clip_norm", self.item_norm)
         if not 1e-6 <= self.stability <= 1e6:
@@ -161,6 +211,11 @@ class Clip:
                 "automatic clipping has no threshold that a quantile could set",
                 hint="adapt threshold or normalized clipping",
             )
+
+    @property
+    def divided(self) -> bool:
+        """Whether the noisy sum is divided by C."""
+        return isinstance(self.form, ClipForm) and self.form.divided
 
 
 def sum_noise_multiplier(*, noise_multiplier: float, count_noise_std: float) -> float:

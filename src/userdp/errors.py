@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
+from userdp.hints import in_python
+
 
 class UserdpError(Exception):
     """Base of the errors that userdp raises on purpose.
+
+    As a string it speaks of arguments, for who called a function; the command line prints
+    ``message`` and ``hint``, which speak of options.
 
     Args:
         message: what happened, what was got, and why it matters; starts in lower case.
@@ -18,6 +25,10 @@ class UserdpError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        told = in_python(self.message)
+        return told if self.hint is None else f"{told}\nhint: {in_python(self.hint)}"
+
 
 class UseError(UserdpError, ValueError):
     """Bad use: the caller asked for something that cannot be right. Exit status 2."""
@@ -29,3 +40,20 @@ class FailureError(UserdpError, RuntimeError):
     """The call was right and the machine could not do it. Exit status 1."""
 
     exit_status = 1
+
+
+class UserdpWarning(UserWarning):
+    """Something that the operator should know before it happens; in two tongues, as errors are."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return in_python(self.message)
+
+
+def warn(message: str | None, *, stacklevel: int = 2) -> None:
+    """Warn of ``message``, if there is one; ``stacklevel`` is 2 for the caller's own caller."""
+    if message is not None:
+        warnings.warn(UserdpWarning(message), stacklevel=stacklevel + 1)

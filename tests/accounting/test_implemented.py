@@ -21,14 +21,14 @@ from userdp.accounting.implemented import (
     implemented_epsilon,
 )
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
 from userdp.ledger import StoreLedger
 from userdp.noise.gaussian import DRAWS, MOST_COORDINATES, TAIL_BITS, distance
-from userdp.plan import FixedGrid, PrivateSelection
-from userdp.plan.tuning import divided, selected
 from userdp.planning.noise import NoiseTable
+from userdp.plans import FixedGrid, PrivateSelection
+from userdp.plans.tuning import divided, selected
 from userdp.vocabulary import round_up
 
 GAUSS = gaussian_steps(noise_multiplier=1.0, steps=1)

@@ -17,8 +17,8 @@ from tests.speed import fast_then_slow
 from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
 from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions, watch
-from userdp.claim import claim
-from userdp.claim.lineage import Query, of_parts
+from userdp.claims import claim
+from userdp.claims.lineage import Query, of_parts
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -29,14 +29,6 @@ from userdp.training.loop import train
 from userdp.training.private import make_private
 
 CLAIMED = toy.audit_plan().guarantee().epsilon
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -212,7 +212,7 @@ def test_a_private_run_is_compared_with_private_runs(tmp_path, monkeypatch, caps
     assert found["references"]["runs"] == 2
     assert 0 <= found["references"]["auc_low"] <= found["references"]["auc_high"] <= 1
     assert StoreLedger(store.path).charges() == charged
-    command = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--inference-only"]
+    command = ["audit", str(tmp_path / "run"), "--store", str(store.path), "--no-repeat"]
     command += ["--references", "2", "--plot", str(tmp_path / "roc.png")]
     assert userdp(command) == 0
     assert "against 2 reference runs: AUC" in capsys.readouterr().out

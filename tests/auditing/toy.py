@@ -11,8 +11,9 @@ from userdp.auditing.extra_run import ExtraRun, extra_run
 from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.config import OptimizerName, TrainConfig
+from userdp.training.recipe import Configured
 
 CONFIG = TrainConfig(
     model="new",
@@ -60,7 +61,7 @@ def audited(store: UserStore, folder: Path, plan: Plan | None = None, **options)
     return extra_run(
         store,
         plan or audit_plan(),
-        CONFIG,
+        Configured(CONFIG),
         place=folder / "work",
         **{"canaries": CANARIES, **options},
     )

@@ -14,10 +14,10 @@ from tests.reporting.conftest import examples_plan, run_maker, users_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant
 from userdp.accounting.accountants import epsilon_by
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.ledger import StoreLedger
-from userdp.plan import Plan
+from userdp.plans import Plan
 
 STEPS = ["--steps", "2", "--delta", "1e-5"]
 USERS = ["--sampling", "users", "--sampling-probability", "1", *STEPS]

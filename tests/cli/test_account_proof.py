@@ -15,7 +15,7 @@ from tests.plans import uls_plan
 from userdp.accounting import Bracket, accountants
 from userdp.cli.app import run
 from userdp.ledger import StoreLedger
-from userdp.plan import StepRecord
+from userdp.plans import StepRecord
 
 USERS = ["--sampling", "users", "--sampling-probability", "0.1", "--steps", "100"]
 MECHANISM = [*USERS, "--noise-multiplier", "1"]

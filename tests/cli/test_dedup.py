@@ -74,7 +74,7 @@ def test_the_table_shows_what_each_stage_left(corpus, capsys):
         (["--domain", "https://stackoverflow.com"], "registered domain"),
         (["--domain", "meta.stackoverflow.com"], "registered domain"),
         (["--urls", "nowhere.txt"], "nowhere.txt"),
-        (["--text-field", "body"], "no record has the field"),
+        (["--text", "body"], "no record has the field"),
         (["--store", "nowhere"], "no store"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, lines, toy_store
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
 from userdp.training.loop import train

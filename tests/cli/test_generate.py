@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train  # noqa: F401
 from tests.speed import fast_then_slow
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.training.generation import GenerateConfig, TextGenerator
 
@@ -42,7 +42,7 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys
     status, _, error = generate(capsys, run, "--out", out, *options)
     assert status == 2
     assert "--overwrite" in error
-    assert userdp(["prepare", str(out), "--user-field", "text", "--out", str(tmp_path / "s")]) == 0
+    assert userdp(["prepare", str(out), "--user", "text", "--out", str(tmp_path / "s")]) == 0
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from userdp.accounting import binomial_steps
 from userdp.accounting.group_privacy import Conversion, group_guarantee
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
-from userdp.plan import Plan
+from userdp.plans import Plan
 
 OPTIONS = shlex.split(
     "--sampling examples --population 150 --batch-size 8 --group-size 5 --steps 3 "

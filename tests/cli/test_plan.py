@@ -17,7 +17,7 @@ from tests.plans import as_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, cycles
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.data.prepare import prepare_store
 from userdp.data.tokenize import StoreTokenizer

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.cli.test_train import MODEL, PLAN, prepared, store, train
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
 from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
-from userdp.plan import Plan
+from userdp.plans import Plan
 
 __all__ = ["prepared", "store"]  # fixtures
 NUMBERS = {

@@ -105,7 +105,7 @@ BAD_OPTIONS = {
     "fraction negative": (["--held-out-examples", "-0.5"], "held_out_examples must be"),
     "no such source": (["--source", "xml"], "no source is named"),
     "no such tokenizer": (["--tokenizer", "nowhere"], "no tokenizer at"),
-    "no such field": (["--user-field", "author"], "--user-field"),
+    "no such field": (["--user", "author"], "--user"),
     "memory limit": (["--memory-limit", "lots"], "memory_limit must be"),
     "max users": (["--max-users", "3"], "public sources"),
     "out is no store": (["--out", "."], "not a user store"),

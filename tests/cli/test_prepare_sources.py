@@ -36,8 +36,8 @@ def stack_overflow_parquet(folder):
         for n in range(40)
     ]
     write_parquet(folder / "so" / "a.parquet", rows)
-    return [folder / "so", "--source", "parquet", "--user-field", "client_id", "--text-field",
-            "tokens", "--date-field", "creation_date", "--held-out-from", "2018-01-01",
+    return [folder / "so", "--source", "parquet", "--user", "client_id", "--text",
+            "tokens", "--date", "creation_date", "--held-out-from", "2018-01-01",
             "--split", "given", "--held-out-users", "0"]  # fmt: skip
 
 

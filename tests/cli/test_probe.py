@@ -13,7 +13,7 @@ import torch
 
 from tests.speed import fast_then_slow
 from tests.training.toy import cycles, toy_model, toy_store
-from userdp.claim.lineage import Lineage
+from userdp.claims.lineage import Lineage
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore

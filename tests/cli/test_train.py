@@ -11,7 +11,7 @@ from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.processes import start
 from tests.training.toy import attempts, sgd, toy_model, toy_store
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger

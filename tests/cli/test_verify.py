@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.claim.lives import PLAN, Teller, begin, copied
+from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
-from userdp.claim import Condition, Lineage
-from userdp.claim import verify as verifying
-from userdp.claim.lineage import ConditionKind
-from userdp.claim.weights import describe
+from userdp.claims import Condition, Lineage
+from userdp.claims import verify as verifying
+from userdp.claims.lineage import ConditionKind
+from userdp.claims.weights import describe
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import write_json

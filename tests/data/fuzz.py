@@ -240,7 +240,7 @@ def outcome(seed: int, folder: Path) -> str:
     options = SourceOptions(
         receivers=draw.random() < 0.5, drop_forwarded=draw.random() < 0.5,
         drop_repeats=draw.random() < 0.5,
-        **({"date_field": "date", "held_out_from": "2018-01-01"} if draw.random() < 0.1 else {}),
+        **({"date": "date", "held_out_from": "2018-01-01"} if draw.random() < 0.1 else {}),
     )  # fmt: skip
     old, refusal = None, None
     if draw.random() < 0.2:

@@ -51,7 +51,7 @@ KILLS = textwrap.dedent(
         try:
             return f"token {UserStore.open(out).split('train').gather([1], [0]).tokens[0]}"
         except Exception as error:
-            return "none" if not out.exists() else f"broken: {error}"
+            return "none" if not out.exists() else f"broken: {type(error).__name__}"
 
     def killed_at(calls):
         left = [calls]

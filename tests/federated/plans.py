@@ -6,7 +6,7 @@ from userdp.federated.algorithms import ALGORITHMS, Declared, Unprotected
 from userdp.federated.data import number_tokenizer
 from userdp.federated.plan import FederationPlan, LeafCNN
 from userdp.noise import Gaussian
-from userdp.plan import Budget
+from userdp.plans import Budget
 
 PRIVATE = [name for name in ALGORITHMS if name != "fedavg"]
 NUMBERS = number_tokenizer()

@@ -14,7 +14,7 @@ from tests.federated.plans import FACTS, PRIVATE
 from tests.federated.plans import plan as any_plan
 from tests.federated.toys import TOY, WIDTH, ZERO, items, silo, store_of
 from tests.speed import fast_then_slow
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.data.records import Record
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from userdp.claim import claim
-from userdp.claim.lineage import Lineage
-from userdp.claim.verify import verify_model, verify_run
-from userdp.claim.weights import description_of, digest_of
+from userdp.claims import claim
+from userdp.claims.lineage import Lineage
+from userdp.claims.verify import verify_model, verify_run
+from userdp.claims.weights import description_of, digest_of
 from userdp.data.store import UserStore
-from userdp.plan import Plan
 from userdp.planning.norms import GradientNorms
 from userdp.planning.proposal import load_plan
+from userdp.plans import Plan
 from userdp.reporting.run_facts import read_run
 from userdp.training.models import BASE_MODEL
 

@@ -12,11 +12,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.claim.lives import PLAN, Teller, begin, copied
+from tests.claims.lives import PLAN, Teller, begin, copied
 from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.codec import encode
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger

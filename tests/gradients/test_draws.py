@@ -138,7 +138,7 @@ def test_a_later_pass_that_draws_otherwise_is_stopped(engine, draw):
     model, engine_ = build_model("gpt2", rate=0.0), get_engine(engine)
     engine_(model, loss, UNITS, l2_clip_norm=1.0)
     calm["is"] = False
-    with pytest.raises(FailureError, match="had not drawn before"):
+    with pytest.raises(FailureError, match="as it had not before"):
         engine_(model, loss, UNITS, l2_clip_norm=1.0)
 
 

@@ -65,7 +65,8 @@ class Both(nn.Module):
         self.linear = nn.Linear(8, 8)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.linear(hidden) @ self.linear.weight
+        product: Tensor = torch.einsum("btd,de->bte", self.linear(hidden), self.linear.weight)
+        return product
 
 
 class Recurrent(nn.Module):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from userdp.gradients import Units, causal_lm_loss
+from userdp.gradients import Units, causal_lm_loss, get_engine
 
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
 MakeModel = Callable[..., nn.Module]
@@ -101,3 +102,22 @@ def test_positions_arrive_with_shape_rows_by_length(make_model: MakeModel) -> No
     spy = Spy(make_model())
     causal_lm_loss(spy, torch.ones(3, 6, dtype=torch.int64), torch.tensor([6, 2, 4]))
     assert spy.shapes == [(3, 5)] * 2
+
+
+def test_no_pass_is_searched_for_padding(make_model: MakeModel, caplog: Any) -> None:
+    """`transformers` would warn of rows that begin or end with the token that it names."""
+    model = make_model()
+    model.config.pad_token_id = 1
+    ids = torch.ones(2, 5, dtype=torch.int64)
+    causal_lm_loss(model, ids, torch.tensor([5, 5]))
+    assert model.config.pad_token_id == 1
+    assert "padded" not in caplog.text
+
+
+def test_a_padding_token_costs_no_engine(make_model: MakeModel, caplog: Any) -> None:
+    """A look into the rows of a pass hides from the engines which row owns what."""
+    model = make_model("gpt2-tied")
+    model.config.pad_token_id = 1
+    units = Units.from_rows([[[3, 1, 4], [1, 5]], [[9, 2, 6, 5]]])
+    get_engine("auto")(model, causal_lm_loss, units, l2_clip_norm=1.0)
+    assert "slower reference engine" not in caplog.text

@@ -101,6 +101,30 @@ def step(draw: random.Random) -> Step:
         lambda x: constant(*x.shape).add_(x),
         lambda x: x.clone().mul_(x.mean(i, keepdim=True)),
         written,
+        lambda x: assigned(x, some(x), x[some(x)], into=torch.zeros(x.shape)),
+        lambda x: assigned(x, some(x), x[some(x)] * 2, into=x.clone()),
+        lambda x: assigned(x, some(x), x[0], into=torch.zeros(x.shape)),
+        lambda x: assigned(x, some(x), x.transpose(i, j), into=torch.zeros(*x.shape)),
+        lambda x: assigned(x, some(x), constant(1), into=x + 1),
+        lambda x: assigned(x, ..., x, into=torch.zeros(2, *x.shape)),
+        lambda x: added(x, lambda t: t[some(x)], x[some(x)], into=x.clone()),
+        lambda x: added(x, lambda t: t.transpose(i, j), x, into=x.clone()),
+        lambda x: added(x, lambda t: t[some(x)], constant(1), into=x.clone()),
+        lambda x: copied(lambda t: t[some(x)], x[some(x)], into=torch.zeros(x.shape)),
+        lambda x: copied(lambda t: t.transpose(i, j), x, into=torch.zeros(x.shape)),
+        lambda x: copied(lambda t: t.view(x.shape), x, into=torch.zeros(x.numel())),
+        lambda x: copied(lambda t: t[i % 2 :, ..., k % 2 :], x, into=torch.zeros(x.shape)),
+        lambda x: x[..., [0, -1]],
+        lambda x: x[[0, 1]],
+        lambda x: x[:, [0, -1], :1],
+        lambda x: F.conv1d(x, constant(2, x.shape[1], 1), padding=1),
+        lambda x: torch.einsum("abc,cd->adb", x, constant(x.shape[-1], 2)),
+        lambda x: torch.einsum("abc,acd->abd", x, x.mT),
+        lambda x: torch.einsum("abc,bcd->abd", x, x),
+        lambda x: torch.einsum("aab->ab", x),
+        lambda x: torch.linalg.solve_triangular(x @ x.mT + torch.eye(x.shape[-2]), x, upper=False),
+        lambda x: torch.max(x, constant(*x.shape[-1:])),
+        lambda x: torch.min(x, x.transpose(i, j)),
         lambda x: x @ constant(x.shape[-1], size),
         lambda x: constant(size, x.shape[-2]) @ x,
         lambda x: x @ x.mT,
@@ -139,10 +163,28 @@ def step(draw: random.Random) -> Step:
 
 
 def written(x: Tensor) -> Tensor:
-    """What a view is given reaches the tensor that was placed before."""
+    """What a view is given reaches another view that was placed before."""
     found = x.clone()
+    seen = found.view(found.shape)
     found.view(-1).add_(x.flatten().flip(0))
-    return found
+    return seen
+
+
+def assigned(x: Tensor, index: Any, value: Tensor, *, into: Tensor) -> Tensor:
+    into[index] = value
+    return into
+
+
+def added(x: Tensor, view: Callable[[Tensor], Tensor], value: Tensor, *, into: Tensor) -> Tensor:
+    """Written to a view: what becomes of the tensor that it is a view of."""
+    part = view(into)
+    part += value
+    return into
+
+
+def copied(view: Callable[[Tensor], Tensor], value: Tensor, *, into: Tensor) -> Tensor:
+    view(into).copy_(value)
+    return into
 
 
 def follow(steps: list[Step], x: Tensor) -> tuple[Tensor, Place | None]:

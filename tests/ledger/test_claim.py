@@ -7,15 +7,15 @@ import pytest
 from tests.ledgers import begun, run_with
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
-from userdp.claim import claim
-from userdp.claim.lineage import Lineage, Query, of_parts
+from userdp.claims import claim
+from userdp.claims.lineage import Lineage, Query, of_parts
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.run import SCHEMA, samplers_of, write_winner
 from userdp.noise.gaussian import NoiseSampler
-from userdp.plan import FixedGrid, PrivateSelection, StepRecord
+from userdp.plans import FixedGrid, PrivateSelection, StepRecord
 
 
 @pytest.mark.parametrize("plan", [uls_plan(), els_plan()], ids=["ULS", "ELS"])

@@ -12,12 +12,12 @@ import pytest
 
 from tests.plans import uls_plan
 from userdp import files
-from userdp.claim import claim
-from userdp.claim.lineage import Lineage, Query
+from userdp.claims import claim
+from userdp.claims.lineage import Lineage, Query
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal
 from userdp.ledger.opening import Counter
-from userdp.plan import StepRecord
+from userdp.plans import StepRecord
 from userdp.training.runs import open_run
 
 PLAN = uls_plan()

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from tests.plans import uls_plan
-from userdp.claim import claim
-from userdp.claim.lineage import ConditionKind
+from userdp.claims import claim
+from userdp.claims.lineage import ConditionKind
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger, journal, place
 from userdp.ledger.journal import read_entries

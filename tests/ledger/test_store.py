@@ -7,12 +7,12 @@ import pytest
 from tests.ledgers import begun
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
-from userdp.claim import claim
-from userdp.claim.claims import inherited
-from userdp.claim.lineage import ConditionKind
+from userdp.claims import claim
+from userdp.claims.claims import inherited
+from userdp.claims.lineage import ConditionKind
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
-from userdp.plan import PrivateSelection
+from userdp.plans import PrivateSelection
 
 PLAN = uls_plan()
 PRICE = PLAN.guarantee()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.corpora import corpus, prepared
 from tests.ledgers import forget
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import means as module

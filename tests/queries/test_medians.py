@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import corpus, prepared
-from userdp.claim import claim
-from userdp.claim.lineage import Lineage
+from userdp.claims import claim
+from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import charge_medians, draw_medians

@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.corpora import corpus, prepared
 from tests.plans import uls_plan
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.queries import parse_statistic, release

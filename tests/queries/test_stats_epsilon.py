@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.data.corpora import corpus, prepared
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run
 
 pytest.importorskip("opendp", reason="the extra queries is not installed")

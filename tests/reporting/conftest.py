@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.plans import for_examples, for_users
-from userdp.claim import Lineage
+from userdp.claims import Lineage
 from userdp.clip import Clip
 from userdp.codec import encode
 from userdp.ledger import RunLedger, StoreLedger
 from userdp.ledger.run import append_release
 from userdp.noise import Gaussian
 from userdp.noise.gaussian import NoiseSampler
-from userdp.plan import Budget, Plan, StepRecord
+from userdp.plans import Budget, Plan, StepRecord
 from userdp.sampling import FixedGraph, PoissonExamples, PoissonUsers, Sampling
 
 MakeRun = Callable[..., Path]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.reporting.conftest import MakeRun, users_plan
-from userdp.claim import Condition, Lineage, claim, headline
-from userdp.claim.lineage import ConditionKind, Query, Unclaimed
+from userdp.claims import Condition, Lineage, claim, headline
+from userdp.claims.lineage import ConditionKind, Query, Unclaimed
 from userdp.cli.app import run as userdp
-from userdp.plan.origin import LedgerLine, NonPrivateLook
+from userdp.plans.origin import LedgerLine, NonPrivateLook
 from userdp.reporting.comparison import compare
 from userdp.reporting.constants import constants_of
 from userdp.reporting.html import render_report
@@ -115,7 +115,7 @@ def test_two_runs_share_what_both_descend_from(make_run: MakeRun) -> None:
 def test_broken_twin_a_headline_without_its_conditions_is_caught(
     later: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("userdp.claim.claims.headline", headline.claim_in_words)
+    monkeypatch.setattr("userdp.claims.claims.headline", headline.claim_in_words)
     with pytest.raises(AssertionError):
         test_conditions_and_standing_follow_the_claim(later)
 

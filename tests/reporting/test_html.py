@@ -13,9 +13,9 @@ import pytest
 
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.errors import UseError
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs

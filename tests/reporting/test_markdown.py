@@ -11,7 +11,7 @@ import yaml
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_html import Outline
-from userdp.claim.lineage import Condition, ConditionKind, Lineage, Query
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, Query
 from userdp.reporting import html
 from userdp.reporting.html import render_report
 from userdp.reporting.markdown import fenced, markdown, prose, visible

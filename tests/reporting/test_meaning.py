@@ -17,7 +17,7 @@ from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp.accounting.contour import Direction, delta_bracket
 from userdp.accounting.mechanisms import binomial_steps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
 from userdp.reporting.html import render_report

@@ -11,7 +11,7 @@ import yaml
 
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_invariant_9 import depends_on_operator, leaks
-from userdp.claim.lineage import Condition, ConditionKind, Lineage, Query
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, Query
 from userdp.cli.app import run as userdp
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.markdown import markdown

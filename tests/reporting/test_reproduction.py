@@ -16,8 +16,9 @@ from userdp.accounting import Accountant
 from userdp.cli.app import run as userdp
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.ledger import RunFolder
-from userdp.plan import Plan
-from userdp.reporting.html import train_command
+from userdp.plans import Plan
+from userdp.reporting.html import render_report, train_command
+from userdp.reporting.model_card import render_model_card
 from userdp.reporting.run_facts import read_run
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import PlainPlan, train_config
@@ -98,3 +99,14 @@ def test_the_place_of_a_model_is_left_out(make_run: MakeRun) -> None:
     run = read_run(make_run())
     assert run.train["model"] == "gpt2"
     assert "quetzal" not in train_command(run)
+
+
+def test_no_command_is_printed_for_a_loop_of_ones_own(make_run: MakeRun) -> None:
+    """It would read a train.toml that is not there."""
+    run = make_run("loop", ULS)
+    (run / "train.toml").unlink(missing_ok=True)
+    facts = read_run(run)
+    assert train_command(facts) is None
+    for page in (render_model_card(facts), render_report([facts])):
+        assert "trains again" not in page
+        assert "--config train.toml" not in page

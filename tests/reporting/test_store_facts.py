@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.reporting.conftest import MakeRun, examples_plan
-from userdp.claim import Lineage
-from userdp.claim.lineage import Condition, ConditionKind
+from userdp.claims import Lineage
+from userdp.claims.lineage import Condition, ConditionKind
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.html import render_report
 from userdp.reporting.run_facts import read_run, read_runs

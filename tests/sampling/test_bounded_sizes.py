@@ -13,7 +13,7 @@ from scipy import stats
 from tests.plans import changed_plan, plan_of_size
 from tests.speed import fast_then_slow
 from userdp.errors import UseError
-from userdp.plan import Plan, StepRecord
+from userdp.plans import Plan, StepRecord
 from userdp.sampling import (
     FixedSizeExamples,
     FixedSizeUsers,

@@ -4,7 +4,7 @@ from scipy import stats
 
 from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.errors import UseError
-from userdp.plan import StepRecord
+from userdp.plans import StepRecord
 from userdp.sampling.coins import secret_generator
 
 COUNTS = np.array([1, 2, 9, 30] * 25)

@@ -20,7 +20,7 @@ from tests.sweeping.launch import InProcess
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
 from userdp.accounting.repetitions import PoissonNumber, TruncatedNegativeBinomial
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError

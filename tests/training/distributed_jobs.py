@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -37,9 +38,9 @@ from userdp.gradients import (
 from userdp.gradients import noise as noise_module
 from userdp.gradients.engines import norm_pass, precision, two_pass
 from userdp.gradients.engines.rows import Rows
-from userdp.gradients.shards import is_sharded, like, shard, whole, zeros_like_parts
+from userdp.gradients.shards import is_sharded, like, reshard, shard, whole, zeros_like_parts
 from userdp.noise import Gaussian
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.training import distributed_run
 from userdp.training.config import Averaging
@@ -179,7 +180,8 @@ def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -
     found = []
     for cohort in cohorts:
         mine = run._dealing.mine(cohort)
-        summed = run._clip(run._collator(mine))
+        with run._stray.own_passes():  # as a step does
+            summed = run._clip(run._collator(mine))
         whole_sum, _ = run._dealing.together(summed, 0, scattered=run._scattered)
         parts = [value.flatten() for value in whole_sum.value.values()]
         flat = torch.cat(parts)
@@ -232,6 +234,25 @@ def dies(store: Path, out: Path, rank: int, at: int) -> int:
         for _ in run:
             run._optimizer.step()
     return run.done
+
+
+def strays(store: Path, out: Path, lora: bool, sharded: bool, watched: bool) -> float:
+    """How far the weights move by a backward pass of the loop's own, refused and caught."""
+    model, run = open_run(store, out, plan_of("uls"), lora=lora, sharded=sharded)
+    if not watched:
+        run._stray.close()
+    next(iter(run))
+    before = weights_of(model)
+    for parameter in trainable_parameters(model).values():
+        parameter.grad = None
+    rows = torch.tensor([[2, 3, 4, 5], [9, 10, 11, 12]])
+    with contextlib.suppress(UseError):
+        causal_lm_loss(model, rows, torch.full((2,), 4)).mean().backward()
+    reshard(model)
+    with contextlib.suppress(UseError):
+        run._optimizer.step()
+    run.close()
+    return float((weights_of(model) - before).norm())
 
 
 def cannot(store: Path, out: Path) -> None:

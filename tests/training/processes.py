@@ -29,6 +29,7 @@ def forking() -> ForkServerContext:
             "torch.distributed.tensor",
             "pandas",  # pyarrow loads it when a column is first read
             "tests.training.distributed_jobs",
+            "tests.huggingface.toy",
         ]
     )
     return context

@@ -13,12 +13,12 @@ from tests.ledgers import forget
 from tests.plans import plan_of_size
 from tests.speed import fast_then_slow
 from userdp.auditing.audit_run import audit_run
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.journal import read_entries
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedExamples, TruncatedUsers
 from userdp.sampling.coins import poisson_indices
 from userdp.training.loop import train

@@ -11,13 +11,13 @@ from scipy import stats
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, lines, run_all, sgd, toy_model, toy_store
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.clip import FARTHEST, AdaptiveClipping, ClipForm, LayerSplit
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.gradients.counts import centred_count
 from userdp.ledger.journal import append_entries
-from userdp.plan import StepRecord
+from userdp.plans import StepRecord
 from userdp.training import private_run as private_module
 from userdp.training.private import make_private
 

@@ -14,7 +14,7 @@ import pytest
 from tests.plans import uls_plan
 from tests.training.processes import start
 from tests.training.toy import CONFIG, attempts, lines
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.errors import FailureError
 from userdp.ledger import RunLedger
 from userdp.training import checkpoints, loop

@@ -22,7 +22,7 @@ from tests.training import distributed_jobs as jobs
 from tests.training.test_crash import TRAIN
 from tests.training.toy import attempts, lines
 from tests.training.worlds import results_of, run_world, start_world
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.sampling.cohort import Cohort
@@ -258,6 +258,17 @@ def test_what_a_sharded_model_cannot_do_is_refused_before_it_is_charged(copy):
         assert isinstance(result, UseError)
         assert "item_clip_norm" in str(result)
     assert StoreLedger(store).charges() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lora", "sharded"), [(False, True), (True, True), (False, False)])
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_stray_backward_is_refused_on_every_process_twin_without_watching_is_caught(
+    copy, lora, sharded, watched
+):
+    store, run, world = copy()
+    for moved in run_world(2, jobs.strays, world, store, run, lora, sharded, watched):
+        assert (moved == 0) is watched
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from tests.data.corpora import ListSource
 from tests.plans import as_plan, els_plan, uls_plan
 from tests.training.toy import sgd, write_tokenizer
 from userdp.accounting import Accountant
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.codec import encode
 from userdp.data.ownership import Owners
@@ -25,7 +25,7 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling import FixedGraph
 from userdp.training import private_run as private_module
 from userdp.training.private import make_private

@@ -11,7 +11,7 @@ from tests.ledgers import forget
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, attempts, cycles, lines, toy_model, toy_store
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.data.splits import Split
 from userdp.errors import UseError
 from userdp.gradients import ENGINES

@@ -19,7 +19,7 @@ from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
 from userdp.noise import Gaussian
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling import ShuffleUsers
 from userdp.training import private_run as private_module
 from userdp.training.private import make_private

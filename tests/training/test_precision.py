@@ -12,7 +12,7 @@ import transformers
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_loop import changed
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.errors import UseError
 from userdp.gradients import Units, get_engine, trainable_parameters
 from userdp.gradients.clipping import squared_norm

@@ -19,7 +19,7 @@ from tests.training.toy import (
     toy_store,
     weights,
 )
-from userdp.claim import claim
+from userdp.claims import claim
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
@@ -109,8 +109,9 @@ def test_invariant_13_weights_that_came_after_the_opening_take_no_step(store, tm
             model.load_state_dict(other.state_dict())
         else:
             model.transformer.wpe.weight.data = other.transformer.wpe.weight.data
-        with pytest.raises(UseError, match="weights changed between"):
-            next(iter(private))
+        for _ in range(2):  # a loop that catches the error gets no further
+            with pytest.raises(UseError, match="weights changed between"):
+                next(iter(private))
     assert attempts(tmp_path / "run") == 0
 
 

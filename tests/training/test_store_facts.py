@@ -9,8 +9,8 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model
-from userdp.claim import Lineage
-from userdp.claim.lineage import ConditionKind, Query
+from userdp.claims import Lineage
+from userdp.claims.lineage import ConditionKind, Query
 from userdp.data.ownership import first_owner_facts, greedy_facts
 from userdp.ledger import RunFolder
 from userdp.training.origin import lineage_of_text

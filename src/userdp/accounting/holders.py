@@ -13,7 +13,7 @@ def epsilon_by_items(
     """ε at ``delta`` of a user who holds k items, for every k from 1 to the mechanism's most.
 
     Guarantee: ``mechanism.of(k)`` is exactly the mechanism as seen by such a user: nothing else
-    about it changes with k (Charles et al. 2024, Theorem 3 with |A| = k).
+    about it changes with k (Charles et al. 2024, Theorem 3 for a set A of k examples).
 
     Args:
         mechanism: example-level sampling with its cap G.

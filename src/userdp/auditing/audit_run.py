@@ -16,7 +16,7 @@ from userdp.auditing.references import (
     reference_scores,
     require_references,
 )
-from userdp.claim import Claim, claim
+from userdp.claims import Claim, claim
 from userdp.codec import encode
 from userdp.data.progress import Progress
 from userdp.data.store import UserStore
@@ -25,8 +25,10 @@ from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
-from userdp.training.config import PlainPlan, train_config
-from userdp.training.models import load_model, read_model, require_fit
+from userdp.training.config import PlainPlan
+from userdp.training.models import read_model, require_fit, require_released
+from userdp.training.recipe import Configured
+from userdp.training.run_models import recipe_of
 
 FOLDER = "audit"
 RESULT = "audit.json"
@@ -84,13 +86,8 @@ def audit_run(
             "this store's training users",
             hint="give the --store that it was trained on",
         )
-    if not folder.model.is_dir():
-        raise UseError(
-            f"the run at {run} has released no model yet",
-            hint="go on with it: userdp train STORE --out RUN --resume",
-        )
-    options = folder.read_train()
-    config = train_config(options)
+    released = require_released(folder)
+    recipe = recipe_of(folder)
     whole = claim(folder.ledger)
     claimed = whole.guarantee
     plan = plan_of(folder.ledger, read_entries(folder.ledger))
@@ -105,22 +102,31 @@ def audit_run(
         require_references(references)
         if not inference:
             raise UseError("references serve the attack on the released model, which is left out")
+        if not isinstance(recipe, Configured):
+            raise UseError(
+                f"the run at {run} was trained by a loop of its own, which nobody else can run: "
+                "there are no reference runs like it",
+                hint="leave --references out",
+            )
+    if repeat and plan is not None:
+        recipe.require_repeatable()
+    base = recipe.base(store).float() if inference else None  # before a look is noted
     StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
     roc = against_references = again = None
-    if inference:
-        model = read_model(str(folder.model))
-        require_fit(model, str(folder.model), store)
+    if base is not None:
+        model = read_model(released)
+        require_fit(model, released, store)
         fresh = fresh_text(store, most_examples=most_examples, most_users=most_users)
-        base = load_model(config, store).float()
         roc = encode(user_inference(model, base, fresh))
-        if references:
+        if references and isinstance(recipe, Configured):
+            options = folder.read_train()
             scores = reference_scores(
                 store,
                 fresh,
                 plan or PlainPlan(steps=options["steps"], batch_size=options["batch_size"]),
-                config,
+                recipe.config,
                 place=place / "references",
                 count=references,
                 progress=progress,
@@ -131,7 +137,7 @@ def audit_run(
         again = extra_run(
             store,
             plan,
-            config,
+            recipe,
             place=place,
             canaries=canaries,
             confidence=confidence,

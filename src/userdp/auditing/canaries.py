@@ -24,7 +24,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.gradients import Units
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling.coins import secret_generator
 
 

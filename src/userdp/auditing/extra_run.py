@@ -23,15 +23,10 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
-from userdp.plan import Plan
-from userdp.training.averaging import build_average
-from userdp.training.config import TrainConfig
-from userdp.training.lora import add_adapters
-from userdp.training.losses import build_loss
-from userdp.training.models import enable_checkpointing, load_model
-from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
+from userdp.plans import Plan
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
+from userdp.training.recipe import Recipe
 
 Sabotage = Callable[[PrivateRun], None]
 """FOR TESTS: breaks a run that has not begun, below what the observer sees."""
@@ -73,7 +68,7 @@ class ExtraRun:
 def extra_run(
     store: UserStore,
     plan: Plan,
-    config: TrainConfig,
+    recipe: Recipe,
     *,
     place: Path,
     canaries: int = 128,
@@ -92,7 +87,7 @@ def extra_run(
     Args:
         store: whose people trained.
         plan: the run's.
-        config: the run's; selections by perplexity are replaced by ``random``, since the scores are
+        recipe: the run's; selections by perplexity are replaced by ``random``, since the scores are
             another store's.
         place: a folder for the operator alone, in which the run has one of its own for a while.
         canaries: how many are made up.
@@ -112,11 +107,9 @@ def extra_run(
     made = make_canaries(store, plan, count=canaries, unsafe_seed=unsafe_seed)
     with scratch(place) as work:
         copy, left_out = copy_with(store, made, work / "store", plan, unsafe_seed=unsafe_seed)
-        model = add_adapters(load_model(config, copy), config)
-        if config.activation_checkpointing:
-            enable_checkpointing(model)
-        optimizer = build_optimizer(model, config)
-        average = build_average(model, config)
+        model = recipe.model(copy)
+        optimizer = recipe.optimizer(model)
+        average = recipe.average(model)
         units = made.units()
         before = _losses(model, units)
         shown.stage("audit", plan.steps)
@@ -126,10 +119,10 @@ def extra_run(
             copy,
             plan,
             out=work / "run",
-            loss=build_loss(config, model),
-            micro_batch=config.micro_batch,
-            engine=config.engine,
-            selection=Strategy.RANDOM if config.selection.scored else config.selection,
+            loss=recipe.loss(model),
+            micro_batch=recipe.micro_batch,
+            engine=recipe.engine,
+            selection=Strategy.RANDOM if recipe.selection.scored else recipe.selection,
             allow_large_delta=True,  # the audited run's own affair
         ) as run:
             if sabotage is not None:
@@ -140,9 +133,7 @@ def extra_run(
             worst_move = float(directions.norms.max()) / plan.clip.l2_norm
             seen = watch(run, directions)
             for step in run:
-                set_learning_rate(
-                    optimizer, learning_rate(config, step=step.number, steps=plan.steps)
-                )
+                recipe.set_rate(optimizer, step=step.number, steps=plan.steps)
                 optimizer.step()
                 if average is not None:
                     average.update()

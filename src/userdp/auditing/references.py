@@ -36,7 +36,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.loop import train
 from userdp.training.models import read_model

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from userdp.plan import Plan
+from userdp.plans import Plan
 
 _RIDGE = 0.05  # directions drift in training, so the least squares must not trust small differences
 _MOST_DRAWN = 16  # of a canary's copies in one step: more are too rare to matter for the score

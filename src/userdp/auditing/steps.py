@@ -48,7 +48,7 @@ from userdp.auditing.tails import (
     ks_threshold,
     two_sided,
 )
-from userdp.plan import Plan
+from userdp.plans import Plan
 
 LEVEL = 1e-4
 _BOUND_LEVEL = 1e-3  # of the bound on ε by the noise: one minus its confidence

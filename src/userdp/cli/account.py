@@ -26,7 +26,7 @@ from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.accounting.bracket import Bracket
-    from userdp.claim import Claim
+    from userdp.claims import Claim
 
 
 def account(
@@ -139,8 +139,8 @@ def _of_ledger(path: Path, delta: float | None, *, wanted: bool) -> Claim:
     A sum over several charges, or the price of a choice, has no mechanism whose curve could be
     drawn, or that another accountant could price.
     """
-    from userdp.claim import claim
-    from userdp.claim.verify import is_run, require_released_weights
+    from userdp.claims import claim
+    from userdp.claims.verify import is_run, require_released_weights
     from userdp.ledger import RunFolder
     from userdp.ledger.folder import LEDGER
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
 from cyclopts.config import Toml
 
-from userdp.errors import UserdpError
+from userdp.errors import UserdpError, UserdpWarning
 from userdp.version import __version__
 from userdp.waiting import PASSIVE_WAITING
 
@@ -124,13 +125,16 @@ def build_app() -> App:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    from userdp.cli.output import Answer, print_error, show
+    from userdp.cli.output import Answer, print_error, show, show_warning
 
     try:
         app = build_app()
         tokens = _take_config(app, list(arguments))
-        answer = app([token for token in tokens if token != "--json"])
-        return show(answer, json="--json" in tokens) if isinstance(answer, Answer) else 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserdpWarning)
+            warnings.showwarning = show_warning
+            answer = app([token for token in tokens if token != "--json"])
+            return show(answer, json="--json" in tokens) if isinstance(answer, Answer) else 0
     except UnknownCommandError:
         print_error(f"there is no command {arguments[0]!r}", "see `userdp --help`")
         return 2

@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from userdp.cli.output import Answer, for_whom
-from userdp.cli.progress import StepBar
 from userdp.errors import UseError
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import delta_up, require_count, round_up
+from userdp.vocabulary import delta_up, round_up
 
 
 def audit(
@@ -23,8 +24,8 @@ def audit(
     *,
     store: Path,
     canaries: int = 128,
-    inference_only: bool = False,
-    no_inference: bool = False,
+    inference: Annotated[bool, Parameter(negative="--no-inference")] = True,
+    repeat: Annotated[bool, Parameter(negative="--no-repeat")] = True,
     references: int = 0,
     most_users: int = 2000,
     most_examples: int = 8,
@@ -44,8 +45,8 @@ def audit(
         run: the folder of a finished run.
         store: the store it was trained on.
         canaries: how many users to make up; more can prove a larger epsilon.
-        inference_only: attack the released model only, without an extra run.
-        no_inference: make the extra run only, without an attack on the released model.
+        inference: attack the released model; --no-inference makes the extra run only.
+        repeat: make the extra run; --no-repeat attacks the released model only.
         references: make the attack also against so many reference runs (an even number): runs like
             this one on halves of all people, each of which costs as much. It is the sharper attack.
         most_users: most users of each side of the attack.
@@ -53,37 +54,27 @@ def audit(
         confidence: of the lower bound by canaries.
         plot: draw the ROC of the attack into this file (PNG, SVG or PDF; operator-only).
     """
-    if inference_only and no_inference:
-        raise UseError("--inference-only and --no-inference leave nothing to audit")
-    require_count("--canaries", canaries, at_least=8, at_most=100_000)
-    if not 0.5 <= confidence < 1:
-        raise UseError(f"--confidence must be from 0.5 to less than 1, got {confidence}")
     if plot is not None:
-        if no_inference:
+        if not inference:
             raise UseError("--plot draws the attack that --no-inference leaves out")
         require_drawing_place(plot)
-    if references and no_inference:
-        raise UseError("--references serve the attack that --no-inference leaves out")
-    from userdp.auditing.audit_run import audit_run
-    from userdp.data.store import UserStore
+    from userdp.api import audit as api
 
-    with StepBar() as bar:
-        audited = audit_run(
-            run,
-            UserStore.open(store),
-            inference=not no_inference,
-            references=references,
-            repeat=not inference_only,
-            canaries=canaries,
-            most_users=most_users,
-            most_examples=most_examples,
-            confidence=confidence,
-            progress=bar,
-        )
-    result: dict[str, Any] = {"run": str(run), "operator_only": True, **audited}
+    audited = api.audit(
+        run,
+        store=store,
+        canaries=canaries,
+        inference=inference,
+        repeat=repeat,
+        references=references,
+        most_users=most_users,
+        most_examples=most_examples,
+        confidence=confidence,
+    )
+    result = audited.to_dict()
     if plot is not None:
         _draw(_attacks(result), plot)
-    return Answer(values=result, parts=_parts(result), status=0 if result["passed"] else 1)
+    return Answer(values=result, parts=_parts(result), status=0 if audited.passed else 1)
 
 
 def _parts(result: dict[str, Any]) -> Iterator[Table | str]:

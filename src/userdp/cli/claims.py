@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from userdp.reporting.table import Table
 
 if TYPE_CHECKING:
-    from userdp.claim import Claim
+    from userdp.claims import Claim
 
 
 def claim_parts(claimed: Claim) -> Iterator[Table | str]:
     """The claim in words; what its attempted steps cost; and a table of its parts, if several."""
-    from userdp.claim.headline import so_far_in_words
+    from userdp.claims.headline import so_far_in_words
     from userdp.reporting.parts import parts_of_claim
 
     yield f"Claim: {claimed.headline}."

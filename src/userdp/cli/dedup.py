@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from userdp.api.progress import StepBar
+from userdp.api.source_options import source_options
 from userdp.cli.output import Answer
-from userdp.cli.prepare_options import source_options
-from userdp.cli.progress import StepBar
 from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
@@ -76,7 +76,7 @@ def dedup(
         if not len(texts):
             raise UseError(
                 f"none of {tally.records_read} private records has a text: nothing could overlap",
-                hint="check --user-field, --text-field and the paths",
+                hint="check --user, --text and the paths",
             )
         counts = filter_file(
             public,

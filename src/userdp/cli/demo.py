@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from userdp.api.progress import StepBar, stderr
 from userdp.cli.demo_recipe import DEMO, Recipe
-from userdp.cli.output import Answer, print_warning, stderr
-from userdp.cli.progress import StepBar
+from userdp.cli.output import Answer, print_warning
 from userdp.errors import UseError
 from userdp.files import write_json
 from userdp.reporting.table import Table, table_of
@@ -56,7 +56,7 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
     names = [name for name, _ in recipe.plans]
     _make_place(out, names, overwrite=overwrite)
     stages = _Stages(["prepare", *("train" for _ in names), *("evaluate" for _ in names), "report"])
-    from userdp.cli.report import build_report
+    from userdp.api.report import report
     from userdp.codec import encode
     from userdp.data.splits import Split
     from userdp.ledger import RunFolder, StoreLedger
@@ -92,8 +92,8 @@ def run_demo(recipe: Recipe, out: Path, *, overwrite: bool = False) -> dict[str,
                 RunFolder(out / name).log({"kind": "final evaluation", "of": "base", **base})
     with stages.next("report", "the claim, its assumptions, the curves"):
         runs = [out / name for name in names]
-        build_report(runs, out / "report-public.html", public=True)
-        build_report(runs, out / "report.html", public=False)
+        report(runs, out=out / "report-public.html", public=True)
+        report(runs, out=out / "report.html")
     result = _result(recipe, out, store, losses, seconds=stages.elapsed)
     write_json(out / MARKER, result)
     return result
@@ -162,7 +162,7 @@ def _result(
     recipe: Recipe, out: Path, store: UserStore, losses: dict[str, Any], *, seconds: float
 ) -> dict[str, Any]:
     """The closing table's numbers; each ε from the run's ledger, as `userdp account` has it."""
-    from userdp.claim import claim
+    from userdp.claims import claim
 
     sizes = store.meta.totals["splits"]["train"]
     runs = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from userdp.clip import Clip
 from userdp.noise import Gaussian
-from userdp.plan import Budget, Plan
+from userdp.plans import Budget, Plan
 from userdp.sampling import poisson
 from userdp.training.config import Averaging, OptimizerName, TrainConfig
 from userdp.vocabulary import PrivacyUnit

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from userdp.cli.output import Answer, for_whom
-from userdp.errors import UseError
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import require_count
 
 SplitName = Literal["held-out-users", "held-out-examples", "train"]
 
@@ -49,51 +47,21 @@ def evaluate(
         loss_bound: with --epsilon, a public bound in nats per token: a larger loss counts as the
             bound. By default the loss of guessing all tokens of the vocabulary alike.
     """
-    from userdp.data.splits import Split
-    from userdp.data.store import UserStore
-    from userdp.training.evaluate_run import (
-        evaluate_splits,
-        held_out_splits,
-        release_evaluation,
-    )
+    from userdp.api import evaluate as api
 
-    require_count("--batch", batch)  # before a look is noted in the store's ledger
-    splits = tuple(dict.fromkeys(Split(name) for name in split or ()))
-    if epsilon is not None:
-        if most_users is not None:
-            raise UseError(
-                "--most-users reads the smallest hashes, so that one user more takes another's "
-                "place: no epsilon for one user would hold",
-                hint="leave --most-users out",
-            )
-        if len(splits) > 1:
-            raise UseError("--epsilon releases one split at a time", hint="name one --split")
-        released = release_evaluation(
-            run,
-            UserStore.open(store),
-            splits[0] if splits else Split.HELD_OUT_USERS,
-            epsilon=epsilon,
-            loss_bound=loss_bound,
-            with_base=base,
-            batch=batch,
-        )
-        return Answer(
-            values={"run": str(run), "operator_only": False, **released}, parts=_released(released)
-        )
-    if loss_bound is not None:
-        raise UseError("--loss-bound is for a release under DP", hint="give --epsilon as well")
-    opened = UserStore.open(store, fixed_graph=True)  # measuring claims nothing
-    measured = evaluate_splits(
+    measured = api.evaluate(
         run,
-        opened,
-        splits or held_out_splits(opened),
-        with_base=base,
+        store=store,
+        split=split,
+        base=base,
         batch=batch,
         most_users=most_users,
+        epsilon=epsilon,
+        loss_bound=loss_bound,
     )
-    return Answer(
-        values={"run": str(run), "operator_only": True, "splits": measured}, parts=_exact(measured)
-    )
+    released = measured.released
+    parts = _exact(list(measured.splits)) if released is None else _released(released)
+    return Answer(values=measured.to_dict(), parts=parts)
 
 
 _MODELS = {"base": "before", "model": "after"}

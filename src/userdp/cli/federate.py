@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from userdp.api.progress import stderr
+from userdp.api.source_options import source_options
 from userdp.cli.claims import claim_parts
-from userdp.cli.output import Answer, print_warning, stderr
-from userdp.cli.prepare_options import source_options
+from userdp.cli.output import Answer, print_warning
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
 
@@ -108,8 +109,8 @@ def federate(
     from userdp.federated.data import image_length, number_tokenizer
     from userdp.federated.plan import FederationPlan, LanguageModel, LeafCNN
     from userdp.federated.simulation import make_federation
-    from userdp.plan import Budget, Plan
-    from userdp.plan.small_delta import require_small_delta
+    from userdp.plans import Budget, Plan
+    from userdp.plans.small_delta import require_small_delta
 
     with stderr.status("reading the data"):
         records = _records(data, source, input_options, model, seed=seed)
@@ -230,7 +231,7 @@ def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None) -> 
 
 
 def _parts(plan: FederationPlan, result: dict[str, Any]) -> Iterator[str]:
-    from userdp.plan import Plan
+    from userdp.plans import Plan
 
     noise = plan.local.noise.multiplier if isinstance(plan.local, Plan) else 0.0
     yield (

@@ -100,7 +100,7 @@ def judge_delta(
     delta: float, population: int | None, *, sampling: Sampling, allow_large_delta: bool
 ) -> None:
     """Refuse a δ of 1 over the population or more, if one is known; warn of one above n^-1.1."""
-    from userdp.plan.small_delta import require_small_delta
+    from userdp.plans.small_delta import require_small_delta
 
     if population is None or delta == 0:
         return

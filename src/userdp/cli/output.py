@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json as json_library
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Drawn
 
+from userdp.api.progress import stderr
+from userdp.errors import UserdpWarning
 from userdp.files import finite
 from userdp.reporting.table import Table
 
 stdout = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +97,22 @@ def print_warning(message: str | None) -> None:
     """Something that the operator should know before it happens, as ``warning: …``, if anything."""
     if message is not None:
         stderr.print(f"[bold yellow]warning:[/] {escape(message)}", soft_wrap=True)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """As `warnings.showwarning`: ours in the words of the command line, others as they are."""
+    if isinstance(message, UserdpWarning):
+        print_warning(message.message)
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        (file or sys.stderr).write(text)
 
 
 def print_note(message: str) -> None:

@@ -20,7 +20,7 @@ from userdp.errors import UseError
 from userdp.vocabulary import PrivacyUnit
 
 if TYPE_CHECKING:
-    from userdp.plan import Plan
+    from userdp.plans import Plan
     from userdp.training.config import PlainPlan
 
 
@@ -87,7 +87,7 @@ def build_plan(options: PlanOptions) -> Plan:
     """The private plan of these options; `UseError` names what is missing or means nothing."""
     from userdp.accounting import Accountant
     from userdp.noise import Gaussian
-    from userdp.plan import Budget, Plan
+    from userdp.plans import Budget, Plan
 
     missing = "train needs a plan: --plan FILE, or --sampling with its options, or --privacy none"
     sampling = chosen_sampling(options, missing=missing)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from userdp.cli.output import Answer
-from userdp.cli.prepare_options import default_split, source_options
-from userdp.cli.progress import StepBar
 from userdp.data.sources import InputOptions
 from userdp.reporting.table import Table, table_of
 
@@ -71,54 +69,27 @@ def prepare(
             are charged adds up: a file, begun with the first charge. In a configuration file,
             ledger = "required" refuses to prepare a store without one.
     """
-    from userdp.data.grouping import GroupingEngine
-    from userdp.data.ownership import Owners
-    from userdp.data.prepare import append_records, prepare_store
-    from userdp.data.sources import open_source
-    from userdp.data.splits import SplitRule
-    from userdp.data.tokenize import StoreTokenizer
-    from userdp.errors import UseError
-    from userdp.ledger import StoreLedger
-    from userdp.ledger.place import Place
+    from userdp.api import prepare as api
 
-    if append and overwrite:
-        raise UseError("--append and --overwrite exclude each other", hint="give one of them")
-    if ledger is not None and str(ledger) == "required":
-        raise UseError(
-            "this configuration wants a privacy ledger that the stores of these people share",
-            hint="name it: --ledger /path/to/ledger.jsonl",
-        )
-    if ledger is not None:
-        Place.require_shareable(out, ledger)
-    chosen = source_options(input_options, out if append else tokenizer)
-    records = open_source(paths or [], kind=source, options=chosen)
-    rule = default_split(records.kind) if split is None else SplitRule(split)
-    with StepBar() as bar:
-        write = append_records
-        if not append:
-            write = partial(
-                prepare_store,
-                tokenizer=StoreTokenizer.load(tokenizer),
-                seq_len=seq_len,
-                held_out_users=held_out_users,
-                held_out_examples=held_out_examples,
-                owners=Owners(owners),
-                records_per_user=records_per_user,
-                overwrite=overwrite,
-            )
-        meta = write(
-            records,
-            out,
-            split=rule,
-            engine=GroupingEngine(engine),
-            memory_limit=memory_limit,
-            progress=bar,
-        )
-    if ledger is not None:
-        StoreLedger.share(out, ledger)
-    if StoreLedger(out).history().lines:  # these counts are shown to whoever may charge it next
-        StoreLedger(out).look("prepare")
-    result = {"store": str(out), **meta.to_dict()}
+    store = api.prepare(
+        paths,
+        out=out,
+        source=source,
+        tokenizer=tokenizer,
+        seq_len=seq_len,
+        held_out_users=held_out_users,
+        held_out_examples=held_out_examples,
+        split=split,
+        owners=owners,
+        records_per_user=records_per_user,
+        engine=engine,
+        memory_limit=memory_limit,
+        append=append,
+        overwrite=overwrite,
+        ledger=ledger,
+        **asdict(input_options or InputOptions()),
+    )
+    result = {"store": str(out), **store.meta.to_dict()}
     return Answer(values=result, parts=_parts(result))
 
 

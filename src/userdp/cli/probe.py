@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from userdp.cli.output import Answer, for_whom, print_warning
-from userdp.cli.progress import StepBar
-from userdp.codec import encode
-from userdp.files import require_place
+from userdp.cli.output import Answer, for_whom
 from userdp.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -70,36 +67,25 @@ def probe(
         lora_targets: as for userdp train.
         seed: of the draw of users and examples; by default the operating system draws it.
     """
-    require_place(out, name="norms.json")
-    if source == "non-private":
-        print_warning(
-            "--source non-private: the norms are exact numbers of the training users; no epsilon "
-            "covers what is chosen by them."
-        )
-    from userdp.data.store import UserStore
-    from userdp.planning.norms import NormSource
-    from userdp.training.config import TrainConfig
-    from userdp.training.probe import probe_store
+    from userdp.api import probe as api
 
-    config = TrainConfig(
-        model=model, lora_rank=lora_rank, lora_alpha=lora_alpha, lora_targets=lora_targets
+    norms = api.probe(
+        store,
+        out=out,
+        model=model,
+        source=source,
+        users=users,
+        max_group_size=max_group_size,
+        population=population,
+        epsilon=epsilon,
+        lora_rank=lora_rank,
+        lora_alpha=lora_alpha,
+        lora_targets=lora_targets,
+        seed=seed,
     )
-    with StepBar() as bar:
-        norms = probe_store(
-            UserStore.open(store),
-            config,
-            source=NormSource(source),
-            users=users,
-            max_group_size=max_group_size,
-            population=population,
-            epsilon=epsilon,
-            seed=seed,
-            progress=bar,
-        )
-    norms.save(out)
     return Answer(
         values={
-            **encode(norms),
+            **norms.to_dict(),
             "out": str(out),
             "operator_only": norms.source in _EXACT,
         },

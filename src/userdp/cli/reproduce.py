@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from userdp.cli.output import Answer, stderr
+from userdp.api.progress import stderr
+from userdp.cli.output import Answer
 from userdp.papers.harness import Figure
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from userdp.api.progress import StepBar
 from userdp.cli.output import Answer, for_whom
-from userdp.cli.progress import StepBar
 
 
 def score(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Parameter
 
+from userdp.api.progress import StepBar
 from userdp.cli.output import Answer, print_note
-from userdp.cli.progress import StepBar
-from userdp.cli.train import warn_of_delta
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.reporting.table import Table, table_of
@@ -57,7 +56,7 @@ def sweep(
     distribution: Literal["logarithmic", "geometric", "poisson", "fixed"] | None = None,
     jobs: int = 1,
     resume: bool = False,
-    no_tensorboard: bool = False,
+    tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
     config: Annotated[FixedConfig | None, Parameter(name="*")] = None,
 ) -> Answer:
@@ -90,7 +89,7 @@ def sweep(
             geometric or poisson. A fixed number has no such claim and is refused.
         jobs: trials that train at the same time.
         resume: go on with the interrupted sweep in --out; its options need not be given again.
-        no_tensorboard: write no curves.
+        tensorboard: write curves, where TensorBoard is installed.
         allow_large_delta: begin even where a plan's delta is not below 1 over its declared
             population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
@@ -118,6 +117,8 @@ def sweep(
             )
         if not plan:
             raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
+        from userdp.api.train import warn_of_delta
+
         plans = [load_plan(path) for path in plan]
         for path, one in zip(plan, plans, strict=True):
             warn_of_delta(one, path, allow_large_delta=allow_large_delta)
@@ -146,7 +147,7 @@ def sweep(
             request,
             jobs=jobs,
             resume=resume,
-            tensorboard=not no_tensorboard,
+            tensorboard=tensorboard,
             progress=bar,
             say=print_note,
         )

@@ -12,7 +12,7 @@ from userdp.errors import UseError
 from userdp.reporting.table import Table
 
 if TYPE_CHECKING:
-    from userdp.claim import Claim
+    from userdp.claims import Claim
 
 
 def verify(path: Path, /, *, quick: bool = False) -> Answer:
@@ -28,7 +28,7 @@ def verify(path: Path, /, *, quick: bool = False) -> Answer:
         quick: of a store, compare the files with their checksums, without reading the tokens by
             the index.
     """
-    from userdp.claim.verify import is_model, is_run, verify_model, verify_run
+    from userdp.claims.verify import is_model, is_run, verify_model, verify_run
     from userdp.data.meta import is_store
 
     if is_store(path) or not path.exists():
@@ -53,8 +53,8 @@ def verify(path: Path, /, *, quick: bool = False) -> Answer:
 
 
 def _verify_store(path: Path, *, quick: bool) -> Answer:
-    from userdp.claim import claim
-    from userdp.cli.progress import StepBar
+    from userdp.api.progress import StepBar
+    from userdp.claims import claim
     from userdp.data.verify import verify_store
     from userdp.ledger import StoreLedger
 

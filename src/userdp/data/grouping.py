@@ -108,7 +108,9 @@ class Grouping(AbstractContextManager["Grouping"]):
                     "preserve_insertion_order": False,
                 },
             )
-            self._database.execute("SET enable_progress_bar = false")
+            shows = self._database.execute("SELECT current_setting('enable_progress_bar')")
+            if shows.fetchone() != (False,):  # a notebook without widgets refuses to hear of it
+                self._database.execute("SET enable_progress_bar = false")
             self._database.execute("SET arrow_large_buffer_size = true")
         except duckdb.Error as error:
             raise _failure(error) from error

@@ -234,7 +234,7 @@ class _Stages:
                 progress.at(done)
             examples.flush()
         if tally.records_stored == 0:
-            raise UseError(_nothing(tally), hint="check --user-field, --text-field and PATH")
+            raise UseError(_nothing(tally), hint="check --user, --text and PATH")
         return writer.finish(source=self._source_facts(), tally=tally, ownership=self._ownership())
 
     def _ownership(self) -> dict[str, Any] | None:

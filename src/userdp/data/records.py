@@ -37,6 +37,7 @@ class Drop(StrEnum):
     OVER_MAX_USERS = "module left unread, over --max-users"
     REPEATED = "public record that repeats on the other side of the split"
     TOO_SHORT = "fewer than 2 tokens"
+    BAD_TOKENS = "tokens outside the vocabulary, or labels of other tokens"
 
 
 class Record(NamedTuple):

@@ -40,7 +40,7 @@ def write_scores(
         blocks: float32, together one number per example of ``split`` in its order. NaN where a
             score could not be computed.
         split: which.
-        lineage: what the model descends from that computed them, as JSON (`userdp.claim.lineage`).
+        lineage: what the model descends from that computed them, as JSON (`userdp.claims.lineage`).
 
     Raises:
         UseError: there are more or fewer scores than examples.

@@ -39,7 +39,7 @@ class TokenRows:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """int64 (rows,): tokens of each row."""
+        """Tokens of each row; int64, (rows,)."""
         return np.diff(self.offsets)
 
     def row(self, row: int) -> NDArray[Any]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.claim.claims import Claim, compose, run_lineage
-from userdp.claim.lineage import Bound, Condition, ConditionKind, Lineage, Part, Unclaimed
+from userdp.claims.claims import Claim, compose, run_lineage
+from userdp.claims.lineage import Bound, Condition, ConditionKind, Lineage, Part, Unclaimed
 from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
 from userdp.ledger import RunFolder
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import count_attempts, finish_of, plan_of
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.vocabulary import Guarantee
 
 

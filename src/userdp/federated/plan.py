@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 from userdp.errors import UseError
 from userdp.federated.algorithms import Declared, Unprotected, algorithm_of
-from userdp.plan import Plan
-from userdp.plan.saved import Saved
+from userdp.plans import Plan
+from userdp.plans.saved import Saved
 from userdp.vocabulary import (
     NONE,
     Adjacency,

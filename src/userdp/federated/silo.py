@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from userdp.claim.lineage import Lineage
+from userdp.claims.lineage import Lineage
 from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -25,7 +25,7 @@ from userdp.federated.rounds import load_weights, save_weights
 from userdp.files import read_json, write_json
 from userdp.gradients import Loss, trainable_parameters
 from userdp.ledger import RunFolder
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.models import require_fit
 from userdp.training.origin import lineage_of_named
 from userdp.training.plain import PlainRun

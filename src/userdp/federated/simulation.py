@@ -33,7 +33,7 @@ from userdp.federated.rounds import (
 from userdp.federated.silo import Silo, silo_folder
 from userdp.files import operator_folder, read_json, whole_folder, write_file, write_json
 from userdp.gradients import Units
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.evaluation import evaluate
 
 SPREAD_FILE = "spread.json"

@@ -6,6 +6,11 @@ sensitivity, and with it ε, is that of flat clipping at C.
 
 **Automatic.** :math:`\|g\| \cdot C / (\|g\| + \gamma) < C` for every g: no threshold, the same
 sensitivity, and small gradients keep their order because of γ.
+
+**Forms of your own** (`userdp.clip.clip_form`). A form says by which factor one unit's gradient is
+multiplied, given its norm and C. It sees no other unit. The factor that is used is at most
+:math:`C / (\|g\| + 10^{-6})`, and 0 where the form gives no finite number of at least 0: so the
+sensitivity is C whatever the form says, and ε does not depend on it.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from userdp.clip import ClipForm, LayerSplit
+from userdp.clip import OWN_FORMS, ClipForm, LayerSplit, OwnForm, require_form
 from userdp.errors import UseError
 from userdp.gradients.clipping import clip_factors
 
@@ -30,12 +35,13 @@ class ClipRule:
 
     Args:
         form: see `userdp.clip.ClipForm`; an engine does the same for ``normalized`` as for
-            ``threshold``, the division by C comes after the noise.
+            ``threshold``, the division by C comes after the noise. A name that
+            `userdp.clip.clip_form` registered is a form of somebody's own.
         stability: γ of ``automatic``; in [1e-6, 1e6].
         layer_split: clip each layer to its share of C; None clips the whole gradient.
     """
 
-    form: ClipForm = ClipForm.THRESHOLD
+    form: ClipForm | str = ClipForm.THRESHOLD
     stability: float = 0.01
     layer_split: LayerSplit | None = None
 
@@ -45,6 +51,7 @@ class ClipRule:
                 f"the stability constant must be in [{_LEAST_STABILITY:g}, {_MOST_STABILITY:g}], "
                 f"got {self.stability!r}"
             )
+        require_form(self.form)
 
     def factors(
         self,
@@ -78,8 +85,31 @@ class ClipRule:
         return factors_by_name
 
     def _factors(self, squared_norms: Tensor, bound: float) -> Tensor:
+        if not isinstance(self.form, ClipForm):
+            return self._own_factors(squared_norms, bound)
         stability = self.stability if self.form.stabilized else None
         return clip_factors(squared_norms, l2_clip_norm=bound, stability=stability)
+
+    def _own_factors(self, squared_norms: Tensor, bound: float) -> Tensor:
+        """Of a form of somebody's own, asked of each unit alone, and held to the bound."""
+        most = clip_factors(squared_norms, l2_clip_norm=bound, stability=_LEAST_STABILITY)
+        form, norms = OWN_FORMS[self.form], squared_norms.sqrt().tolist()
+        factors = [_own_factor(form, norm, bound) for norm in norms]
+        return torch.minimum(most, torch.tensor(factors, dtype=most.dtype, device=most.device))
+
+
+def _own_factor(form: OwnForm, norm: float, bound: float) -> float:
+    """What a form says of one unit; 0 where that is no number that a gradient may be scaled by.
+
+    An error of the form counts as 0 too: that it came would tell what somebody's gradient is.
+    """
+    if not math.isfinite(norm):
+        return 0.0
+    try:
+        factor = float(form(norm, bound))
+    except Exception:
+        return 0.0
+    return factor if 0 <= factor < math.inf else 0.0
 
 
 FLAT = ClipRule()

@@ -199,8 +199,8 @@ def watching_host(kind: Draws) -> Iterator[None]:
 
 def _otherwise() -> FailureError:
     return FailureError(
-        "the model drew random numbers in a way in which it had not drawn before, and which users "
-        "of one pass may share; training stopped before this update",
+        "the model or the loss drew random numbers, or seeded a generator, as it had not before, "
+        "and users of one pass may share them; training stopped before this update",
         hint="take --engine reference, which computes each user alone",
     )
 

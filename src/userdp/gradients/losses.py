@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeAlias, cast
 
 import torch
@@ -128,7 +129,8 @@ def causal_lm_loss(
     counted = real if targets is None else real & targets[:, 1:]
     inputs = torch.where(real, input_ids[:, :-1], 0)
     labels = torch.where(counted, input_ids[:, 1:], _IGNORED)
-    logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
+    with _padding_unasked(model):
+        logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
     if logits.dtype != torch.float64:
         logits = logits.float()
     per_token = F.cross_entropy(
@@ -136,3 +138,24 @@ def causal_lm_loss(
     )
     counts = lengths - 1 if targets is None else counted.sum(1)
     return per_token.view(rows, width - 1).sum(1) / counts.clamp(min=1)
+
+
+@contextmanager
+def _padding_unasked(model: nn.Module) -> Iterator[None]:
+    """Let `transformers` not look for padding in a pass that has none before a row's end.
+
+    Where a model's configuration names a padding token (a `Trainer` puts it there), some models
+    warn if a row begins or ends with it and no mask is given. That look at all rows of a pass is a
+    message that depends on people's text, and no engine can prove rows kept apart behind it.
+    """
+    config = getattr(model, "config", None)
+    token = getattr(config, "pad_token_id", None)
+    if token is None:
+        yield
+        return
+    assert config is not None
+    config.pad_token_id = None
+    try:
+        yield
+    finally:
+        config.pad_token_id = token

@@ -34,8 +34,9 @@ def require_uncoupled(model: nn.Module) -> None:
 
     Refused: BatchNorm and SyncBatchNorm (batch statistics, and running statistics that leave the
     step without noise), InstanceNorm with running statistics, a mixture of experts that returns its
-    router's balance loss, embeddings with ``max_norm`` (they write to their table), and rotary
-    embeddings whose frequencies adapt to the longest input so far.
+    router's balance loss, embeddings with ``max_norm`` (they write to their table), rotary
+    embeddings whose frequencies adapt to the longest input so far, and layers of eight bits
+    (LLM.int8 looks at all rows together).
 
     Dropout in training mode is allowed: its masks are secret and independent of the cohort, so the
     bound holds for every outcome of the masks, and therefore on average over them
@@ -61,6 +62,8 @@ def require_uncoupled(model: nn.Module) -> None:
                 "somebody's tokens look up (max_norm), in place and without noise",
                 hint="leave max_norm out",
             )
+        if type(module).__module__.startswith("bitsandbytes."):
+            _require_plain_bits(name, module)
         config = getattr(module, "config", None)
         if getattr(config, "output_router_logits", False):
             raise UseError(
@@ -74,6 +77,24 @@ def require_uncoupled(model: nn.Module) -> None:
                 "longest input seen so far, so one user's gradient would depend on another's",
                 hint="use rope type 'default', 'linear' or 'yarn'",
             )
+
+
+def _require_plain_bits(name: str, module: nn.Module) -> None:
+    """Refuse layers of few bits that look at a whole batch, or that change when they are asked."""
+    kind = type(module).__name__
+    if kind == "Linear8bitLt":
+        raise UseError(
+            f"module {name} ({kind}) looks for outlying columns in all rows of a pass, and keeps "
+            "what it found: one user's gradient would depend on another's data",
+            hint="load the frozen base in four bits: BitsAndBytesConfig(load_in_4bit=True)",
+        )
+    on_cpu = all(p.device.type == "cpu" for p in module.parameters(recurse=False))
+    if kind == "Linear4bit" and on_cpu and getattr(module, "support_avx512bf16_for_cpu", False):
+        raise UseError(
+            f"module {name} ({kind}) packs its weights for a kernel of bfloat16 whenever it is "
+            "evaluated, and passes no gradient on from then on",
+            hint="for each such module, set module.support_avx512bf16_for_cpu = False before",
+        )
 
 
 def _rope_types(config: object) -> set[object]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._vmap_internals import _vmap
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,6 +41,24 @@ def run_backward(
         True,
         accumulate_grad=accumulate,
     )
+
+
+def run_batched_backward(
+    outputs: Sequence[Tensor], gradients: Sequence[Tensor], inputs: Iterable[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """For each index of the gradients' first dimension, the gradients that arrive at ``inputs``.
+
+    Keeps the graph. As `run_backward`: what torch.autograd.grad calls for ``is_grads_batched``.
+    """
+    wanted = tuple(inputs)
+
+    def run(*given: Tensor) -> tuple[Tensor | None, ...]:
+        return _engine_run_backward(
+            tuple(outputs), given, True, False, wanted, True, accumulate_grad=False
+        )
+
+    parts: tuple[Tensor | None, ...] = _vmap(run, 0, 0, allow_none_pass_through=True)(*gradients)
+    return parts
 
 
 class FunctionMode(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""Append-only records of what ran; every claimed ε is recomputed from them (`userdp.claim`).
+"""Append-only records of what ran; every claimed ε is recomputed from them (`userdp.claims`).
 
 `run` holds a line per attempted step of one run, `store` a reservation and a settlement per run
 for the people whose data it is, `opening` sees to it that one charge is gone on with once.

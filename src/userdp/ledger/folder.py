@@ -11,6 +11,8 @@
       adapter/         shareable: the adapters of a run that trained such
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
+      loop.json        0600: of a run of `make_private`, which has no train.toml: where its model
+                       was loaded from, and how it learned
       resume.json      0600: the nonce of the opening to come, and digests of what must not
                        change; the store's is an exact function of everybody's text, so that
                        whoever holds it could test a guess
@@ -44,6 +46,7 @@ class RunFolder:
         self.ledger = path / LEDGER
         self.plan = path / "plan.json"
         self.train = path / "train.toml"
+        self.loop = path / "loop.json"
         self.model = path / "model"
         self.adapter = path / "adapter"
         self.operator = path / "operator.jsonl"

@@ -11,8 +11,8 @@ from typing import Any
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode
 from userdp.errors import UseError
-from userdp.plan import Plan, PrivateSelection
-from userdp.plan.tuning import tuning_from
+from userdp.plans import Plan, PrivateSelection
+from userdp.plans.tuning import tuning_from
 from userdp.vocabulary import (
     NONE,
     Adjacency,
@@ -64,7 +64,7 @@ class Released:
 
     Args:
         run_id: of the run.
-        weights: their digest (`userdp.claim.weights`).
+        weights: their digest (`userdp.claims.weights`).
         lineage: what they descend from, as plain values.
     """
 

@@ -3,14 +3,14 @@
 ``ledger.jsonl`` may be handed on. It therefore holds only public constants, and
 the clip norm where that adapts, a function of DP releases: no times (a step's
 duration tells its cohort's size), no losses, no hash of the data. Its first line says what the run
-descends from (`userdp.claim.lineage`), each opening is a line with a nonce that the store's ledger
+descends from (`userdp.claims.lineage`), each opening is a line with a nonce that the store's ledger
 knows too, and the finishing line binds the weights, the plan and the options by their digests.
 Losses that were released under DP follow it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
 from userdp.ledger.opening import Counter
 from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
-from userdp.plan import Plan, StepRecord, Tuning
-from userdp.plan.tuning import tuning_from
+from userdp.plans import Plan, StepRecord, Tuning
+from userdp.plans.tuning import tuning_from
 
 SCHEMA = "userdp.ledger/4"
 
@@ -142,14 +142,16 @@ class RunLedger:
         self.last_clip_norm = step.l2_clip_norm
         return number
 
-    def finish(self, digests: Mapping[str, str | None]) -> None:
+    def finish(self, digests: Mapping[str, str | None], *, looks: Sequence[str] = ()) -> None:
         """Note that the run ended as planned, and bind what it released.
 
         Args:
             digests: of the released weights, of plan.json and of train.toml; None for what is
                 not there.
+            looks: what showed exact numbers while it was open, and may have steered it.
         """
-        self._writer.append({"kind": "finish", "attempts": self.attempts, "digests": dict(digests)})
+        entry = {"kind": "finish", "attempts": self.attempts, "digests": dict(digests)}
+        self._writer.append({**entry, "looks": list(looks)} if looks else entry)
 
     def close(self) -> None:
         """Close the file; every line is on the disk already."""

@@ -34,7 +34,7 @@ from userdp.ledger.history import (
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.opening import attempts_in
 from userdp.ledger.place import Place
-from userdp.plan import Plan, PrivateSelection
+from userdp.plans import Plan, PrivateSelection
 from userdp.vocabulary import (
     require_delta,
     require_positive,

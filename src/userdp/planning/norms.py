@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
-from userdp.plan import MadeFor
+from userdp.plans import MadeFor
 from userdp.vocabulary import require_count, require_positive
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class NormSource(StrEnum):
@@ -136,6 +139,16 @@ class GradientNorms:
         low, high = math.log(self.user_norms[below]), math.log(self.user_norms[above])
         share = math.log(group_size / below) / math.log(above / below)
         return math.exp(low + share * (high - low))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp probe --json`` prints; quantiles are operator-only."""
+        return dict(encode(self))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a group size G: the typical norm of a user's mean gradient."""
+        import pandas as pd
+
+        return pd.DataFrame(self.user_norms.items(), columns=["group_size", "norm"])
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all; readable only by its owner where it is private."""

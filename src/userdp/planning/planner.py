@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from userdp.clip import Clip
 from userdp.errors import UseError
 from userdp.noise import Gaussian
-from userdp.plan import Budget, Plan
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.choice import Choice, choose, describe
 from userdp.planning.els import ElsCell, els_cell, median_group_size, sweep
@@ -20,6 +19,7 @@ from userdp.planning.norms import GradientNorms
 from userdp.planning.options import Goals
 from userdp.planning.proposal import Candidates, Constant, Origin, Proposal, origins_of
 from userdp.planning.uls import Problem, UlsCell, estimate_and_double, optimum
+from userdp.plans import Budget, Plan
 from userdp.sampling import poisson
 from userdp.vocabulary import PrivacyUnit, require_count
 

@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from userdp.codec import decode, encode
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, read_json, write_json
-from userdp.plan import LedgerLine, NonPrivateLook, Plan
-from userdp.plan.origin import in_words, uncovered
+from userdp.notebook import html_of
 from userdp.planning.budget import PrivacyBudget
 from userdp.planning.els import ElsCell
 from userdp.planning.norms import GradientNorms
+from userdp.planning.shown import HEADINGS, candidate_rows
 from userdp.planning.uls import UlsCell
+from userdp.plans import LedgerLine, NonPrivateLook, Plan
+from userdp.plans.origin import in_words, uncovered
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Origin(StrEnum):
@@ -110,6 +115,14 @@ class Proposal:
     calibrations: int = 0
 
     @property
+    def users(self) -> int | None:
+        """The declared number of users, if one was: a plan of examples counts those."""
+        for constant in self.constants:
+            if constant.name == "population" and constant.value is not None:
+                return int(constant.value)
+        return None
+
+    @property
     def basis(self) -> str:
         """What the plan was chosen from, in words; kept with the run and shown in its report."""
         return in_words(self.plan.origins)
@@ -124,6 +137,22 @@ class Proposal:
         shareable = replace(self, norms=replace(self.norms, quantiles=None))
         values: dict[str, Any] = encode(shareable)
         return {**values, "budget": values["budget"] | self.budget.shares, "basis": self.basis}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a candidate, and which of them is the plan."""
+        import pandas as pd
+
+        return pd.DataFrame([row.values for row in candidate_rows(self)])
+
+    def _repr_html_(self) -> str:
+        rows = candidate_rows(self)
+        return html_of(
+            self.reason,
+            [row.cells for row in rows],
+            columns=HEADINGS,
+            strong=[number for number, row in enumerate(rows) if row.chosen],
+            below=(f"Chosen from {self.basis}.", *self.notes),
+        )
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all; for its owner only where it holds private numbers."""

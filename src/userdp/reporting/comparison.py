@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from userdp.claim.claims import compose
-from userdp.claim.lineage import Lineage
+from userdp.claims.claims import compose
+from userdp.claims.lineage import Lineage
 from userdp.reporting.run_facts import RunFacts
 from userdp.vocabulary import Guarantee, delta_up, round_up
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from userdp.plan import Plan
-from userdp.plan.origin import in_words
+from userdp.plans import Plan
+from userdp.plans.origin import in_words
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import MISSING, Table
 from userdp.vocabulary import delta_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from userdp.plan.small_delta import DeltaSize, rule_of, size_of
+from userdp.plans.small_delta import DeltaSize, rule_of, size_of
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import MISSING, Table
 from userdp.vocabulary import delta_up, round_up

@@ -12,10 +12,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from userdp.accounting import Accountant
-from userdp.claim.headline import SPENT_SO_FAR, so_far_in_words, why_nothing
+from userdp.claims.headline import SPENT_SO_FAR, so_far_in_words, why_nothing
 from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.plan.small_delta import DeltaSize, size_of
+from userdp.plans.small_delta import DeltaSize, size_of
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
 from userdp.reporting.constants import constants_of, sampler_in_words
@@ -281,13 +281,17 @@ def mechanism_command(run: RunFacts) -> str | None:
     return f"userdp account {' '.join(flags)}"
 
 
-def train_command(run: RunFacts) -> str:
+def train_command(run: RunFacts) -> str | None:
     """``userdp train …`` with the run's plan and the settings that learning depends on.
+
+    None of a run of `make_private`: a loop of somebody's own is repeated by no command.
 
     It is run in the run's folder, where ``plan.json`` and ``train.toml`` lie. It draws fresh
     cohorts and noise, so that it repeats the distribution of the weights, not the weights. STORE
     is left for the reader to fill in.
     """
+    if not run.train:
+        return None
     plan, flags = run.plan, ""
     if plan is not None:
         flags += " --plan plan.json"

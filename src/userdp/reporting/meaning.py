@@ -10,7 +10,7 @@ from functools import lru_cache
 from userdp.accounting.implemented import implemented_delta
 from userdp.accounting.mechanisms import NoisySteps
 from userdp.accounting.tradeoff import DeltaCurve, curve_at
-from userdp.claim import Claim
+from userdp.claims import Claim
 from userdp.vocabulary import require_delta, require_epsilon
 
 FALSE_ALARMS = 0.01

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from userdp.claim.headline import why_nothing
+from userdp.claims.headline import why_nothing
 from userdp.reporting.assumptions import Assumption, assumptions_of
 from userdp.reporting.constants import constants_of
 from userdp.reporting.holders import delta_facts, fewer_examples

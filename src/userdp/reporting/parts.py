@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from userdp.claim import Claim
+from userdp.claims import Claim
 from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import delta_up, round_up
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from userdp.claim import Claim
-from userdp.claim.claims import claim_of
-from userdp.claim.verify import require_released_weights
+from userdp.claims import Claim
+from userdp.claims.claims import claim_of
+from userdp.claims.verify import require_released_weights
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import finish_of, samplers_of
 from userdp.noise.gaussian import NoiseSampler
-from userdp.plan import Plan
-from userdp.plan.origin import in_words
+from userdp.plans import Plan
+from userdp.plans.origin import in_words
 from userdp.reporting.releases import ReleasedLoss, read_releases
 from userdp.vocabulary import Guarantee
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from userdp import files
-from userdp.claim.claims import run_lineage
-from userdp.claim.lineage import Lineage
-from userdp.claim.weights import describe, digest_of
+from userdp.claims.claims import run_lineage
+from userdp.claims.lineage import Lineage
+from userdp.claims.weights import describe, digest_of
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder

@@ -14,9 +14,9 @@ from userdp.accounting.repetitions import Repetitions
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.plan import Plan, Tuning
-from userdp.plan.origin import in_words, uncovered
-from userdp.plan.tuning import divided, selected
+from userdp.plans import Plan, Tuning
+from userdp.plans.origin import in_words, uncovered
+from userdp.plans.tuning import divided, selected
 from userdp.queries.ownership import require_one_owner
 from userdp.training.config import TrainConfig
 from userdp.training.models import load_model

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.claim.lineage import Lineage
+from userdp.claims.lineage import Lineage
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger

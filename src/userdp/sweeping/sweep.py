@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.claim import claim
-from userdp.claim.claims import compose, inherited_at, parts_of
-from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
+from userdp.claims import claim
+from userdp.claims.claims import compose, inherited_at, parts_of
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
@@ -27,7 +27,7 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.journal import exclusive
 from userdp.ledger.store import new_id
-from userdp.plan import PrivateSelection
+from userdp.plans import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
 from userdp.sweeping.scores import (

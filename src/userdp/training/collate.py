@@ -12,7 +12,7 @@ from userdp.data.selections import RankedSelection, Selector, build_selector, se
 from userdp.data.store import StoreSplit
 from userdp.data.strategy import Strategy
 from userdp.gradients import Units
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
 from userdp.sampling.coins import secret_generator
 

@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.claim.lineage import Lineage
+from userdp.claims.lineage import Lineage
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, trainable_parameters
 from userdp.gradients.noise import source_of, usual_sampler
@@ -39,7 +39,7 @@ from userdp.gradients.shards import ShardNoise
 from userdp.ledger import RunFolder
 from userdp.noise import Gaussian, NoiseLaw
 from userdp.noise.gaussian import NoiseSampler
-from userdp.plan import StepRecord
+from userdp.plans import StepRecord
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
 from userdp.training.runs import OpenRun

@@ -10,19 +10,18 @@ from typing import Any
 
 from torch import nn
 
-from userdp.claim import Claim, claim
-from userdp.claim.claims import compose
-from userdp.claim.verify import require_released_weights
+from userdp.claims import Claim, claim
+from userdp.claims.claims import compose
+from userdp.claims.verify import require_released_weights
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.run import append_release
 from userdp.queries.means import release_means
-from userdp.training.config import train_config
 from userdp.training.evaluation import evaluate, user_losses
-from userdp.training.models import released_models
-from userdp.training.origin import for_people_of, lineage_of_model
+from userdp.training.origin import for_people_of
+from userdp.training.run_models import recipe_of, released_models
 
 
 def evaluate_splits(
@@ -158,12 +157,12 @@ def _require_same_base(
     folder: RunFolder, store: UserStore, base: nn.Module, claimed: Claim
 ) -> None:
     """Refuse a base model that has learned more than the run's claim tells of."""
-    config = train_config(folder.read_train())
-    now = lineage_of_model(base, config, store)
+    recipe = recipe_of(folder)
+    now = recipe.lineage(base, store)
     told = {part.id for part in claimed.parts} | {one.part.id for one in claimed.lineage.apart}
     if {part.id for part in now.parts} - told:
         raise UseError(
-            f"{config.model} holds another model now than the run at {folder.path} began from: its "
+            f"{recipe.name} holds another model now than the run at {folder.path} began from: its "
             "loss would say what the run's claim does not cover",
             hint="leave it out: --no-base",
         )

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from userdp import files
 from userdp.codec import encode
 from userdp.data.progress import NoProgress, Progress
@@ -18,18 +16,18 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
-from userdp.gradients.shards import reshard, shard, whole
+from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.averaging import build_average
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
 from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.devices import machine_facts, require_device
 from userdp.training.distributed import current_world
 from userdp.training.evaluation import evaluate
-from userdp.training.lora import add_adapters, save_adapter
+from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
-from userdp.training.models import enable_checkpointing, load_model, save_model
+from userdp.training.models import enable_checkpointing, load_model
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.origin import (
     digest_of_weights,
@@ -236,21 +234,7 @@ def train(
         notes.close()
         if average is not None:
             average.apply()
-        if sharded:
-            model = _whole_model(model, config, store)
-        # Released before the run is finished: a run that is killed in between can be resumed, and
-        # resuming releases the same weights from the last checkpoint.
-        weights: str | None = None
-        if world.rank == 0:
-            lineage = run.lineage
-            if config.lora_rank is not None:
-                save_adapter(model, run.folder.adapter, lineage)
-                # A method of peft's models, of which `nn.Module` tells the type checker nothing.
-                model = model.merge_and_unload()  # type: ignore[operator]
-            weights = save_model(
-                model, run.folder.model, tokenizer=store.tokenizer_path, lineage=lineage
-            )
-        run.finish(weights)
+        run.save()
     return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
 
 
@@ -296,13 +280,3 @@ class _Notes:
         """Write what is pending."""
         if self._curves is not None:
             self._curves.close()
-
-
-def _whole_model(model: nn.Module, config: TrainConfig, store: UserStore) -> nn.Module:
-    """A sharded model's weights in a model that is not sharded, on rank 0; a collective."""
-    weights = {name: whole(tensor) for name, tensor in model.state_dict().items()}
-    if current_world().rank != 0:
-        return model
-    unsharded = add_adapters(load_model(config, store), config)
-    unsharded.load_state_dict(weights)
-    return unsharded

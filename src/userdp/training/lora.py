@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from userdp import files
-from userdp.claim.lineage import Lineage
-from userdp.claim.weights import describe
+from userdp.claims.lineage import Lineage
+from userdp.claims.weights import describe
 from userdp.errors import UseError
 from userdp.extras import library
 from userdp.training.config import TrainConfig
@@ -30,7 +32,7 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
     settings = peft.LoraConfig(
         r=config.lora_rank,
         lora_alpha=alpha,
-        target_modules=list(config.lora_targets) or "all-linear",
+        target_modules=list(config.lora_targets) or linear_layers(model),
         lora_dropout=config.dropout,
         bias="none",
         task_type="CAUSAL_LM",
@@ -47,6 +49,95 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
                 hint="name modules of this model in --lora-targets",
             ) from error
     return wrapped.train()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapters:
+    """What a model of `peft` holds beside its base.
+
+    Args:
+        name: of the adapters.
+        prefix: of the names of their tensors.
+    """
+
+    name: str
+    prefix: str
+
+    def holds_base(self, tensor: str) -> bool:
+        """Whether a tensor of that name is one of the base model's."""
+        parts = tensor.split(".")
+        return "modules_to_save" not in parts and not any(
+            part.startswith(self.prefix) for part in parts
+        )
+
+
+def adapters_of(model: nn.Module) -> Adapters:
+    """The adapters of a model of `peft`; those that train, where it has several."""
+    adapted: Any = model
+    prefix = str(getattr(adapted.base_model, "prefix", "prompt_encoder"))
+    return Adapters(name=str(adapted.active_adapter), prefix=prefix)
+
+
+def attach_like(model: nn.Module, folder: Path, *, name: str) -> nn.Module:
+    """``model`` with new adapters under ``name``, of the kind of those that ``folder`` holds.
+
+    Raises:
+        UseError: `peft` is not installed, or the adapters do not fit.
+    """
+    peft = library("peft", extra="lora", what="adapters")
+    try:
+        settings = peft.PeftConfig.from_pretrained(str(folder))
+        settings.inference_mode = False
+        attached: nn.Module = peft.get_peft_model(model, settings, adapter_name=name)
+    except (OSError, ValueError) as error:
+        raise UseError(
+            f"cannot attach adapters like those in {folder}: {str(error).splitlines()[0]}"
+        ) from error
+    return attached
+
+
+_LINEAR = ("Conv1D", "Linear8bitLt", "Linear4bit")
+"""Linear layers that are no `nn.Linear`: GPT-2's, and those of `bitsandbytes`."""
+
+_KERNELS_READ = {"out_proj", "conv1d"}
+"""Layers of Mamba whose weights a kernel reads itself, past the adapter; `peft` refuses these."""
+
+_TAKEN_FOR_EXPERTS = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+"""Where a model keeps all experts' weights in one tensor, `peft` takes these names for the experts'
+and forms their adapters by writing to the weights in each pass, which is refused."""
+
+_KERNELS_OF = {"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"}
+
+
+def linear_layers(model: nn.Module) -> list[str]:
+    """The names of the linear layers that get an adapter where none are named: all but the head.
+
+    `peft`'s own "all-linear" takes the routers and the three-dimensional weights of experts too,
+    which its adapters then form in full in each pass, and the layers that it itself refuses.
+
+    Raises:
+        UseError: there is none.
+    """
+    head: object = getattr(model, "get_output_embeddings", lambda: None)()
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    left_out = _KERNELS_READ if model_type in _KERNELS_OF else set()
+    if any(p.dim() == 3 and "experts" in name for name, p in model.named_parameters()):
+        left_out = left_out | _TAKEN_FOR_EXPERTS
+    names = [
+        name
+        for name, module in model.named_modules()
+        # A router may be an nn.Linear that answers with more than a tensor.
+        if (isinstance(module, nn.Linear) or type(module).__name__ in _LINEAR)
+        and not type(module).__name__.endswith("Router")
+        and module is not head
+        and name.rpartition(".")[2] not in left_out
+    ]
+    if not names:
+        raise UseError(
+            "the model has no linear layer to which an adapter could be attached",
+            hint="name modules of this model in --lora-targets",
+        )
+    return names
 
 
 def save_adapter(model: nn.Module, folder: Path, lineage: Lineage) -> None:

@@ -10,16 +10,17 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
+from safetensors.torch import save_model as save_module
 from torch import nn
 
 import userdp
 from userdp import files
-from userdp.claim.lineage import Lineage
-from userdp.claim.weights import describe
+from userdp.claims.lineage import Lineage
+from userdp.claims.weights import describe
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
-from userdp.training.config import Precision, TrainConfig, train_config
+from userdp.training.config import Precision, TrainConfig
 
 BUNDLED = "bundled"
 NEW = "new"
@@ -85,14 +86,33 @@ def new_model(config: TrainConfig, *, vocab_size: int, seq_len: int) -> nn.Modul
     return model
 
 
-def read_model(name: str, *, dropout: float = 0.0) -> nn.Module:
-    """A causal language model from a folder or the hub, in float32."""
+def read_model(
+    name: str,
+    *,
+    dropout: float = 0.0,
+    settings: Path | None = None,
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
+) -> nn.Module:
+    """A causal language model from a folder or the hub.
+
+    Args:
+        name: of the folder, or on the hub.
+        dropout: set in every part of the model that has one.
+        settings: a folder whose config.json the model follows, its dropout included, in place of
+            its own.
+        dtype: of the weights.
+        revision: on the hub.
+    """
     _quiet()
     try:
-        shape = transformers.AutoConfig.from_pretrained(name)
-        _set_dropout(shape, dropout)
+        shape = transformers.AutoConfig.from_pretrained(
+            name if settings is None else settings, revision=revision if settings is None else None
+        )
+        if settings is None:
+            _set_dropout(shape, dropout)
         model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
-            name, config=shape, dtype=torch.float32, use_safetensors=True
+            name, config=shape, dtype=dtype, use_safetensors=True, revision=revision
         )
     except (OSError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -104,46 +124,74 @@ def read_model(name: str, *, dropout: float = 0.0) -> nn.Module:
 
 
 def require_released(folder: RunFolder) -> str:
-    """Where a run's released model is; `UseError` where the run has released none."""
+    """Where a run's released model is.
+
+    Raises:
+        UseError: the run has released none, or a module that `transformers` does not build.
+    """
     if not folder.model.is_dir():
         raise UseError(
             f"the run at {folder.path} has released no model yet",
-            hint="go on with it: userdp train STORE --out RUN --resume",
+            hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
+            "private.save()",
+        )
+    if not (folder.model / "config.json").exists():
+        raise UseError(
+            f"the run at {folder.path} released a module that is no model of transformers: there "
+            "is no config.json to build it from",
+            hint="build it yourself, and read its weights with "
+            f"safetensors.torch.load_model(module, {str(folder.model / 'model.safetensors')!r})",
         )
     return str(folder.model)
 
 
-def released_models(
-    folder: RunFolder, store: UserStore, *, with_base: bool
-) -> dict[str, nn.Module]:
-    """A run's released model under ``model``, and the one that it began from under ``base``.
-
-    Raises:
-        UseError: the run has released no model, or a model cannot read the store's tokens.
-    """
-    config = train_config(folder.read_train())
-    model = read_model(require_released(folder))
-    require_fit(model, str(folder.model), store)
-    return {"model": model, **({"base": load_model(config, store)} if with_base else {})}
-
-
-def save_model(model: nn.Module, folder: Path, *, tokenizer: Path, lineage: Lineage) -> str:
+def save_model(
+    model: nn.Module,
+    folder: Path,
+    *,
+    tokenizer: Path,
+    lineage: Lineage,
+    only: str | None = None,
+) -> str:
     """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all.
 
-    What the weights descend from is written beside them and in their metadata.
+    What the weights descend from is written beside them and in their metadata. Of a module that is
+    no model of `transformers` there is no config to write.
+
+    Args:
+        model: with the weights to write.
+        folder: to be made, or replaced.
+        tokenizer: the file to write beside them.
+        lineage: what the weights descend from.
+        only: the digest that the weights must have, if no others may be written.
 
     Returns:
-        The digest of the weights (`userdp.claim.weights`).
+        The digest of the weights (`userdp.claims.weights`).
+
+    Raises:
+        UseError: the weights are not those of ``only``.
+        FailureError: the disk refused.
     """
+    _quiet()
     with files.whole_folder(folder) as temporary:
         try:
-            model.save_pretrained(temporary)  # type: ignore[operator]
+            if isinstance(model, transformers.PreTrainedModel):
+                model.save_pretrained(temporary)
+            else:
+                save_module(model, str(temporary / "model.safetensors"))
         except SafetensorError as error:
             raise FailureError(
                 f"cannot write the model to {folder}: {error}",
                 hint="free some disk space and resume the run",
             ) from error
         digest = describe(temporary, lineage)
+        if only not in (None, digest):
+            raise UseError(
+                f"these weights are not those that the run settled with, so that nothing was "
+                f"written to {folder}: the claim of the run would be of other weights",
+                hint="call private.save() within the block of the run: leaving it settles with the "
+                "weights as they then stand (adapters apart from their base)",
+            )
         for weights in temporary.glob("*.safetensors"):
             weights.chmod(files.SHAREABLE_FILE)
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")

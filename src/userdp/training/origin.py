@@ -1,21 +1,21 @@
-"""Where the weights come from that training begins with; see `userdp.claim`."""
+"""Where the weights come from that training begins with; see `userdp.claims`."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from userdp.claim.lineage import Apart, Condition, ConditionKind, Lineage, lineage_from
-from userdp.claim.weights import lineage_of_base, weights_digest
+from userdp.claims.lineage import Apart, Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.weights import lineage_of_base, weights_digest
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.gradients.shards import is_sharded, local
 from userdp.ledger import StoreLedger
-from userdp.plan import MadeFor, Plan
+from userdp.plans import MadeFor, Plan
 from userdp.training.config import TrainConfig
 from userdp.training.models import NEW, resolve
 
@@ -26,13 +26,30 @@ _NAMES = {
 }  # fmt: skip
 
 
-def digest_of_weights(model: nn.Module) -> str:
-    """The digest of a model's parameters and buffers, as `userdp.claim.weights.digest_of` has it.
+def digest_of_weights(model: nn.Module, *, only: Callable[[str], bool] = lambda name: True) -> str:
+    """The digest of a model's parameters and buffers, as `userdp.claims.weights.digest_of` has it.
 
     That of the saved model is the same, where it is saved in the dtype that it is in. Of a sharded
     model it is that of this process's part.
+
+    Args:
+        model: as it stands.
+        only: whether a tensor of that name counts.
     """
-    return weights_digest(_tensors(model))
+    return weights_digest(_tensors(model, only))
+
+
+def digest_of_frozen(model: nn.Module, trained: Collection[str]) -> str:
+    """The digest of the parameters and buffers of a model that do not train.
+
+    Args:
+        model: as it stands; not sharded.
+        trained: the names of the parameters that train; tensors that are tied to them do so too.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    moved = {id(parameters[name]) for name in trained if name in parameters}
+    tied = {name for name, parameter in parameters.items() if id(parameter) in moved}
+    return digest_of_weights(model, only=lambda name: name not in tied)
 
 
 def lineage_of_weights(model: nn.Module, store: UserStore, name: str | None = None) -> Lineage:
@@ -161,9 +178,11 @@ def require_made_for(plan: Plan, store: UserStore, made: MadeFor) -> None:
             )
 
 
-def _tensors(model: nn.Module) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
-    for tensor in model.state_dict().values():
-        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES:
+def _tensors(
+    model: nn.Module, only: Callable[[str], bool]
+) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor) and tensor.dtype in _NAMES and only(name):
             values = local(tensor.detach()).cpu().contiguous().view(-1).view(torch.uint8).numpy()
             digest = hashlib.sha256(values.data).digest()
             yield _NAMES[tensor.dtype], tuple(tensor.shape), digest

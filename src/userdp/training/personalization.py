@@ -34,7 +34,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.devices import fastest_device
 from userdp.training.lora import add_adapters
 from userdp.training.losses import losses_of, split_losses
-from userdp.training.models import released_models
+from userdp.training.run_models import released_models
 from userdp.vocabulary import require_count, require_positive
 
 _SALT = 0x706572736F6E  # public: halves and orders are the same on every machine

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from userdp.claim.lineage import Lineage
+from userdp.claims.lineage import Lineage
 from userdp.codec import canonical
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -29,6 +29,7 @@ from userdp.training.config import PlainPlan
 from userdp.training.losses import losses_of
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import digest_of_weights, lineage_of_weights
+from userdp.training.releasing import release
 from userdp.training.runs import open_run
 from userdp.training.steps import Step
 
@@ -39,7 +40,7 @@ _GRADIENT_NORM = 1.0
 class PlainRun(AbstractContextManager["PlainRun"]):
     """The steps of a run without privacy that remain; the store's claim is infinite from here on.
 
-    Use it as a context manager; call `finish` after the last step.
+    Use it as a context manager; call `save`, or `finish`, after the last step.
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
@@ -100,6 +101,7 @@ class PlainRun(AbstractContextManager["PlainRun"]):
             resume=resume,
         )
         self._model = model
+        self._tokenizer = store.tokenizer_path
         self._split = split
         self._seed = seed
         self._loss = loss
@@ -166,6 +168,12 @@ class PlainRun(AbstractContextManager["PlainRun"]):
     def lineage(self) -> Lineage:
         """What the model that this run trains descends from: nothing can be claimed of it."""
         return self._run.lineage
+
+    def save(self) -> Path:
+        """Write the model to the run's folder, and finish; see `PrivateRun.save`."""
+        weights = release(self._model, self.folder, tokenizer=self._tokenizer, lineage=self.lineage)
+        self.finish(weights)
+        return self.folder.model
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end of the run and settle with the store; see `PrivateRun.finish`."""

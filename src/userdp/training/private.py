@@ -6,9 +6,11 @@
         for step in private:
             optimizer.step()
             scheduler.step()
+        private.save()
 
 The loop owns the model, the optimizer and the schedule; each turn finds a noisy gradient in
-``.grad``. Everything the loop does with it is post-processing.
+``.grad``. Everything the loop does with it is post-processing. `PrivateRun.save` releases the
+model.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from userdp.claim.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.codec import encode
 from userdp.data.scores import lineage_of_scores, read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
+from userdp.errors import UseError, warn
 from userdp.gradients import (
     Loss,
     causal_lm_loss,
@@ -44,8 +46,8 @@ from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.noise import NoiseLaw
-from userdp.plan import Plan
-from userdp.plan.small_delta import plan_with_small_delta
+from userdp.plans import Plan
+from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
@@ -57,7 +59,13 @@ from userdp.training.distributed_run import (
     shared_secret,
 )
 from userdp.training.optimizers import require_same_parameters
-from userdp.training.origin import digest_of_weights, lineage_of_text, lineage_of_weights
+from userdp.training.origin import (
+    digest_of_frozen,
+    digest_of_weights,
+    lineage_of_text,
+    lineage_of_weights,
+)
+from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import device_of, require_fit_for_steps
 from userdp.training.runs import OpenRun, open_run
@@ -127,7 +135,7 @@ def make_private(
         slot: of a private selection in the store's ledger, which pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
-            not warn of one above n^-1.1 (`userdp.plan.small_delta`); for toys, and for callers who
+            not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
             know a smaller number of users. To resume needs no leave.
         unsafe_seed: FOR TESTS ONLY: fixes the cohorts, which voids the amplification.
         unsafe_noise_seed: FOR TESTS ONLY: fixes the noise and the dropout masks, which voids all
@@ -142,9 +150,7 @@ def make_private(
         FailureError: another process holds the folder, or the disk refused.
     """
     if not (resume or allow_large_delta):
-        warning = plan_with_small_delta(plan)
-        if warning is not None:
-            warnings.warn(warning, stacklevel=2)
+        warn(plan_with_small_delta(plan))
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
@@ -205,6 +211,28 @@ def make_private(
         masked=opened.meta.loss_mask,
     )
 
+    # A process holds a part of a sharded model alone.
+    sharded = any(is_sharded(tensor) for tensor in model.parameters())
+    trained = frozenset(trainable_parameters(model))
+    frozen = None if sharded else digest_of_frozen(model, trained)
+    if train is None and frozen is not None:  # `userdp train` compares the whole base model
+        same["frozen weights"] = frozen
+    opened_with = None if resume else digest_of_weights(model)
+    # What `userdp train` began with stands in train.toml.
+    loop = (
+        None
+        if opened_with is None or train is not None
+        else own_loop(
+            model,
+            optimizer,
+            weights=opened_with,
+            loss=loss,
+            micro_batch=micro_batch,
+            engine=engine,
+            selection=strategy,
+        )
+    )
+
     def origin() -> Lineage:
         known = lineage_of_weights(model, opened) if base is None else base
         known += lineage_of_text(opened)
@@ -222,6 +250,7 @@ def make_private(
                 **(facts or {}),
             },
             train=train,
+            loop=None if loop is None else encode(loop),
             base=origin(),
             unsafe_seeds=unsafe,
             resume=resume,
@@ -243,8 +272,11 @@ def make_private(
         micro_batch=micro_batch,
         engine=engine,
         world=world,
+        tokenizer=opened.tokenizer_path,
         unsafe_noise_seed=unsafe_noise_seed,
-        opened_with=None if resume else digest_of_weights(model),
+        opened_with=opened_with,
+        trained=trained,
+        frozen=frozen,
     )
 
 

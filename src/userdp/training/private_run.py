@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from userdp.claim.lineage import Lineage
+from userdp.claims.lineage import Lineage
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
     ClippedSum,
@@ -25,7 +27,7 @@ from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, like, sharded_parts
 from userdp.ledger import RunFolder
-from userdp.plan import Plan, StepRecord
+from userdp.plans import Plan, StepRecord
 from userdp.sampling.cohort import Sampler
 from userdp.training.checkpoints import forget_noise, keep_noise, read_noise
 from userdp.training.collate import Collator
@@ -36,9 +38,11 @@ from userdp.training.distributed_run import (
 )
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
 from userdp.training.optimizers import MovementCheck, set_noise_std
-from userdp.training.origin import digest_of_weights
+from userdp.training.origin import digest_of_frozen, digest_of_weights
 from userdp.training.questions import device_of, rule_of
+from userdp.training.releasing import release, unsharded
 from userdp.training.steps import Step, operator_facts
+from userdp.training.stray_gradients import StrayGradients
 
 
 class PrivateRun:
@@ -48,8 +52,12 @@ class PrivateRun:
     whatever ends it early leaves it charged, and the crash of a step cannot be undone by drawing
     another cohort in its place for free.
 
-    Use it as a context manager: leaving it after the last step settles with the store; leaving it
-    earlier leaves the whole plan reserved, and the run can be resumed.
+    Use it as a context manager, and call `save` after the last step. Leaving the block after the
+    last step without it settles with the store all the same; leaving it earlier leaves the whole
+    plan reserved, and the run can be resumed.
+
+    While the run is open, no backward pass but its own may reach the parameters that it trains
+    (`userdp.training.stray_gradients`).
     """
 
     def __init__(
@@ -66,8 +74,11 @@ class PrivateRun:
         micro_batch: int,
         engine: str,
         world: World,
+        tokenizer: Path,
         unsafe_noise_seed: int | None = None,
         opened_with: str | None = None,
+        trained: frozenset[str] = frozenset(),
+        frozen: str | None = None,
     ) -> None:
         self.plan = plan
         self._run = run
@@ -77,6 +88,9 @@ class PrivateRun:
         self._collator = collator
         self._cut = collator.microbatches
         self._world = world
+        self._tokenizer = tokenizer
+        self._finished = False
+        self._settled: str | None = None  # the digest of the weights, once the run is finished
         self._dealing = Dealing(world, collator.tokens)
         self._sharded = bool(sharded_parts(model))
         self._scattered = any(map(is_sharded, trainable_parameters(model).values()))
@@ -94,8 +108,11 @@ class PrivateRun:
             None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
         )
         self._moved = False
+        self._trained, self._frozen = trained, frozen
         self._opened_with = opened_with  # None of a resumed run, whose caller loads a checkpoint
         self._known = False  # whether the weights of the first step were looked at
+        self._stray = StrayGradients(model, optimizer)
+        weakref.finalize(self, self._stray.close)  # a loop may forget its run without closing it
         if plan.noise.memory and self.done:
             try:
                 self._world.on_rank_zero(self._go_on_with_noise)
@@ -122,7 +139,9 @@ class PrivateRun:
         """Each remaining step, with its noisy gradient in ``.grad``."""
         while self.remaining:
             watched = None if self._moved else MovementCheck(self._model, self._optimizer)
-            yield self._step()
+            with self._stray.own_passes():
+                step = self._step()
+            yield step
             if watched is not None:
                 self._moved = watched.require_moved()
 
@@ -154,7 +173,7 @@ class PrivateRun:
         if self.plan.noise.memory:
             self._world.on_rank_zero(self._keep_noise)
         denominator = self.plan.denominator
-        if self.plan.clip.form.divided:
+        if self.plan.clip.divided:
             denominator *= self._l2_clip_norm
         set_gradients(self._model, summed.value, denominator=denominator)
         set_noise_std(self._optimizer, self._noise_std / denominator)
@@ -175,7 +194,6 @@ class PrivateRun:
         """
         if self._known:
             return
-        self._known = True
         weights = digest_of_weights(self._model)
         if self._opened_with is not None:
             if weights != self._opened_with:
@@ -196,6 +214,7 @@ class PrivateRun:
                 "them would release what that run has learned, at the price of this one",
                 hint="load this run's own checkpoint, or begin a new run from that model",
             )
+        self._known = True  # not before: a loop that catches the error must not get by with it
 
     def _clip(self, units: Units) -> ClippedSum:
         """The clipped sum of some units, by the engine of the run."""
@@ -259,32 +278,100 @@ class PrivateRun:
         """What the model that this run trains descends from, the run itself included."""
         return self._run.lineage
 
+    def save(self) -> Path:
+        """Release the model as it stands: write it to the run's folder, and settle with the store.
+
+        A model of `transformers` becomes RUN/model, with the store's tokenizer, in the layout that
+        ``from_pretrained`` reads. A model with adapters of `peft` becomes RUN/adapter, and
+        RUN/model with the adapters merged in. Of any other module RUN/model holds the weights. What
+        the weights descend from stands in ``userdp.json`` and in their metadata. The model itself
+        stays as it is. Where several processes train, all of them call this, and the first writes.
+
+        After the run has settled, by leaving its block or by an earlier call, the same weights are
+        written (again), and no others.
+
+        Returns:
+            RUN/model.
+
+        Raises:
+            UseError: planned steps remain, the run was closed before it settled, the weights are
+                not those that it settled with, or the adapters cannot be merged.
+            FailureError: the disk refused. The run is not settled then, and this may be repeated.
+        """
+        self._require_complete()
+        if self._run.closed and not self._finished:
+            raise UseError(
+                f"the run at {self.folder.path} was closed before it settled: nothing is released "
+                "of it",
+                hint="open it again with make_private(…, resume=True), load its last weights, and "
+                "call save()",
+            )
+        if self._finished and self._settled is None:
+            raise UseError(
+                "the run settled without knowing its weights, since the model is sharded: no "
+                "weights can be told to be those",
+                hint="call private.save() within the block of the run",
+            )
+        model = unsharded(self._model) if self._sharded else self._model
+        weights = self._world.on_rank_zero(
+            lambda: release(
+                model,
+                self.folder,
+                tokenizer=self._tokenizer,
+                lineage=self.lineage,
+                settled=self._settled,
+            )
+        )
+        # The model is written before the run is finished: a run that is killed in between can be
+        # resumed, and resuming releases the same weights from the last checkpoint.
+        if not self._finished:
+            self.finish(weights)
+        return self.folder.model
+
     def finish(self, weights: str | None = None) -> None:
-        """Note the end of the run and settle with the store.
+        """Note the end of the run and settle with the store, for a model that is saved elsewhere.
 
         Args:
-            weights: the digest of the weights that were released (`userdp.claim.weights`); by
+            weights: the digest of the weights that were released (`userdp.claims.weights`); by
                 default that of the model as it stands.
 
         Raises:
             UseError: planned steps remain. When to stop early may have been decided on private
                 results, so a run that stops early stays charged in full: use `close`.
         """
+        self._require_complete()
+        if weights is None and not self._sharded:
+            weights = digest_of_weights(self._model)
+        self._run.finish(weights)
+        self._finished, self._settled = True, weights
+        if self._world.rank == 0:
+            forget_noise(self.folder.checkpoints)
+        self.close()
+
+    def _require_complete(self) -> None:
         if self.remaining:
             raise UseError(
                 f"{self.remaining} planned steps have not run: a run that stops early stays "
                 "charged in full",
                 hint="iterate to the end, or call close() and resume later",
             )
-        if weights is None and not self._sharded:
-            weights = digest_of_weights(self._model)
-        self._run.finish(weights)
-        if self._world.rank == 0:
-            forget_noise(self.folder.checkpoints)
-        self._run.close()
+        if not self._finished:
+            self._require_known_weights()
+            self._require_frozen()
+
+    def _require_frozen(self) -> None:
+        """`UseError` where something changed that this run does not train, and would release."""
+        if self._frozen is None or digest_of_frozen(self._model, self._trained) == self._frozen:
+            return
+        raise UseError(
+            "weights or buffers that this run does not train have changed since it was opened: "
+            "the claim would say nothing of what they have learned",
+            hint="put them back, or train them by the run's own steps",
+        )
 
     def close(self) -> None:
         """Let go of the folder without settling: the plan stays reserved, the run resumable."""
+        self._stray.close()
         self._run.close()
 
     def __enter__(self) -> Self:

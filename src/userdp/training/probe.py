@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.claim.claims import compose
+from userdp.claims.claims import compose
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
@@ -17,8 +17,8 @@ from userdp.errors import UseError
 from userdp.gradients import Units
 from userdp.gradients.probe import ProbedNorms, probe_norms
 from userdp.ledger import StoreLedger
-from userdp.plan import MadeFor
 from userdp.planning.norms import GradientNorms, NormSource
+from userdp.plans import MadeFor
 from userdp.queries.medians import charge_medians, draw_medians
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import gather_units

@@ -17,7 +17,9 @@ from userdp.gradients.engines import two_pass
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import largest_passes
 from userdp.gradients.shards import sharded_parts
-from userdp.plan import Plan
+from userdp.plans import Plan
+from userdp.training.distributed import current_world
+from userdp.training.price import warn_if_one_at_a_time
 from userdp.vocabulary import PrivacyUnit
 
 
@@ -32,6 +34,9 @@ def require_fit_for_steps(
     masked: bool,
 ) -> None:
     """Refuse a model or a loss for which the engine cannot clip the units of ``plan``.
+
+    Warns of one for which it must compute units one at a time, with the price
+    (`userdp.training.price`).
 
     Args:
         model: at the weights that training begins with.
@@ -71,6 +76,17 @@ def require_fit_for_steps(
     )
     alone = engine == "reference"
     require_rows_apart(model, loss, masked=masked, largest=() if alone else largest)
+    if current_world().rank == 0:
+        warn_if_one_at_a_time(
+            model,
+            loss,
+            engine=engine,
+            unit_rows=rows.get(plan.sampling.unit, micro_batch),
+            micro_batch=micro_batch,
+            seq_len=seq_len,
+            masked=masked,
+            l2_clip_norm=plan.clip.l2_norm,
+        )
 
 
 def rule_of(plan: Plan) -> ClipRule:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.claim.claims import inherited, run_lineage
-from userdp.claim.lineage import Lineage, lineage_from
-from userdp.claim.weights import digest_of
+from userdp.claims.claims import inherited, looked_at, run_lineage
+from userdp.claims.lineage import Lineage, lineage_from
+from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -24,7 +24,7 @@ from userdp.ledger.journal import read_entries
 from userdp.ledger.opening import Counter
 from userdp.ledger.run import charges_in, count_attempts, is_begun, nonces_of
 from userdp.ledger.store import new_id
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.training.models import resolve
 from userdp.version import __version__
 
@@ -42,6 +42,8 @@ class OpenRun:
         ledger: the run's.
         store: the ledger of the store's people.
         lock: descriptor of the lock file; None once it is closed.
+        steered: a loop of somebody's own takes its steps, whose constants (the learning rate, say)
+            nobody has recorded.
     """
 
     run_id: str
@@ -49,11 +51,22 @@ class OpenRun:
     ledger: RunLedger
     store: StoreLedger
     lock: int | None
+    steered: bool = False
 
     @property
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
-        return run_lineage(self.ledger.path, read_entries(self.ledger.path))
+        own = run_lineage(self.ledger.path, read_entries(self.ledger.path))
+        return own + looked_at(self.looks)
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """What showed exact numbers since the run was charged, where they may have steered it."""
+        history = self.store.history()
+        own = history.charges.get(self.run_id)
+        if not self.steered or own is None:
+            return ()
+        return tuple(sorted({what for at, what in history.looks if at > own.at}))
 
     def released_elsewhere(self, weights: str) -> bool:
         """Whether weights of this digest hold what another run over these people has learned.
@@ -82,7 +95,8 @@ class OpenRun:
                 "plan": None if plan is None else plan.digest,
                 "train": _file_digest(options) if options.exists() else None,
                 "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
-            }
+            },
+            looks=self.looks,
         )
         # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
         self.store.settle(
@@ -109,6 +123,7 @@ def open_run(
     identity: Mapping[str, str],
     facts: Mapping[str, Any],
     train: Mapping[str, Any] | None = None,
+    loop: Mapping[str, Any] | None = None,
     unsafe_seeds: bool = False,
     resume: bool = False,
     charge_again: bool = False,
@@ -125,6 +140,7 @@ def open_run(
         identity: digests of what must be the same when the run continues; kept operator-only.
         facts: for the ledger's first line; only public constants.
         train: options of ``userdp train`` for train.toml, if that was how it began.
+        loop: plain values for loop.json, if it began in a loop of somebody's own.
         unsafe_seeds: sampling or noise has a known seed, so that the run may claim nothing.
         resume: continue an interrupted run.
         charge_again: go on in a folder that is not the one opened last, and charge the whole plan
@@ -167,6 +183,8 @@ def open_run(
                 plan.save(folder.plan)
             if train is not None:
                 files.write_file(folder.train, train_toml(train).encode())
+            if loop is not None:
+                files.write_json(folder.loop, loop, mode=files.OPERATOR_FILE)
         ledger = _Opening(
             folder=folder,
             charges=StoreLedger(store.path),
@@ -195,6 +213,7 @@ def open_run(
             ledger=ledger,
             store=StoreLedger(store.path),
             lock=lock,
+            steered=plan is not None and train is None,
         )
     except BaseException:
         os.close(lock)
@@ -370,7 +389,7 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
             hint="go on with it with --resume, or choose another --out",
         )
     # What a beginning that was killed may have left, and nothing else.
-    ours = (folder.lock, folder.plan, folder.train)
+    ours = (folder.lock, folder.plan, folder.train, folder.loop)
     if any(
         path not in ours and not path.name.startswith(files.TEMPORARY)
         for path in folder.path.iterdir()
@@ -403,7 +422,7 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> dict[str, A
 def _remove_new(folder: RunFolder) -> None:
     """Remove a folder that was made for a run which then could not begin."""
     files.sweep(folder.path)
-    for path in (folder.plan, folder.train, folder.lock):
+    for path in (folder.plan, folder.train, folder.loop, folder.lock):
         path.unlink(missing_ok=True)
     if not any(folder.path.iterdir()):
         folder.path.rmdir()

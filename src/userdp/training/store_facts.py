@@ -8,10 +8,10 @@ from userdp.data.ownership import first_owner_facts
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.vocabulary import Adjacency
 
-_MAY_NAME_SEVERAL = ("jsonl", "csv", "parquet", "hf", "mbox", "maildir")
+_MAY_NAME_SEVERAL = ("jsonl", "csv", "parquet", "hf", "mbox", "maildir", "memory", "tokens")
 
 
 def store_facts(store: UserStore) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_several_files_and_folders_are_read_in_order(tmp_path):
 
 def test_fields_can_be_named(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"author": 3, "body": "x", "user": "no", "text": 1}])
-    assert read(path, user_field="author", text_field="body")[0] == [Record(b"3", b"x", 0)]
+    assert read(path, user="author", text="body")[0] == [Record(b"3", b"x", 0)]
 
 
 def test_text_is_kept_byte_for_byte(tmp_path):
@@ -84,13 +84,13 @@ def test_a_field_that_some_records_lack_is_a_counted_drop(tmp_path):
     assert tally.drops == {str(Drop.NO_TEXT_FIELD): 1, str(Drop.NO_USER_FIELD): 1}
 
 
-@pytest.mark.parametrize(("option", "value"), [("user_field", "author"), ("text_field", "body")])
+@pytest.mark.parametrize(("option", "value"), [("user", "author"), ("text", "body")])
 def test_a_field_that_all_records_lack_is_refused_with_the_fields_there_are(
     tmp_path, option, value
 ):
     error = refused(value, write_jsonl(tmp_path / "a.jsonl", GOOD), **{option: value})
     assert "'user', 'text'" in error.message
-    assert "--user-field" in (error.hint or "")
+    assert "--user" in (error.hint or "")
 
 
 def test_a_path_that_does_not_exist_is_refused(tmp_path):

@@ -230,7 +230,7 @@ def test_files_of_many_lines(tmp_path, monkeypatch, small):
         ]  # fmt: skip
         content = draw.choice([b"\n", b"\r\n"]).join(lines) + draw.choice([b"", b"\n"])
         path.write_bytes(gzip.compress(content, 1) if seed % 5 == 0 else content)
-        options = {"date_field": "date", "held_out_from": "2018-01-01"} if seed % 4 == 0 else {}
+        options = {"date": "date", "held_out_from": "2018-01-01"} if seed % 4 == 0 else {}
         if b"\0" not in content[:4096]:
             assert not differs(path, **options)
 
@@ -359,7 +359,7 @@ def test_parquet_columns_of_any_type(tmp_path):
         except (pa.ArrowException, NotImplementedError):  # Parquet itself cannot hold it
             continue
         dated = "date" in names or draw.random() < 0.1
-        options = {"date_field": "date", "held_out_from": "1999-01-01"} if dated else {}
+        options = {"date": "date", "held_out_from": "1999-01-01"} if dated else {}
         assert not differs(path, kind="parquet", **options), names
         read += not isinstance(outcome(path, kind="parquet", **options), str)
     assert read > 50

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.training.toy import write_tokenizer
-from userdp.claim.lineage import Lineage, Query
+from userdp.claims.lineage import Lineage, Query
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.sources.provenance import GENERATED

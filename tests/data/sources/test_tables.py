@@ -30,11 +30,11 @@ def test_every_table_format_gives_the_same_records(tmp_path):
 
 def test_a_date_holds_out_what_comes_on_or_after_it(tmp_path):
     for file in (write_jsonl(tmp_path / "a.jsonl", ROWS), write_parquet(tmp_path / "a.parquet")):
-        records, _ = read(file, date_field="date", held_out_from="2018-01-01")
+        records, _ = read(file, date="date", held_out_from="2018-01-01")
         assert [record.held_out for record in records] == [False, True, True]
     rows = [{**ROWS[0], "date": value} for value in (1514764799, 1514764800, "soon", None)]
     records, tally = read(
-        write_jsonl(tmp_path / "b.jsonl", rows), date_field="date", held_out_from="2018-01-01"
+        write_jsonl(tmp_path / "b.jsonl", rows), date="date", held_out_from="2018-01-01"
     )
     assert [record.held_out for record in records] == [False, True]
     assert tally.drops == {str(Drop.NO_DATE): 2}

@@ -34,7 +34,7 @@ def wanted_columns(schema: pa.Schema, fields: tuple[str, ...], *, where: str) ->
         raise UseError(
             f"{where} has none of the columns {', '.join(fields)}; columns there: "
             f"{', '.join(schema.names[:20])}",
-            hint="name the right ones with --user-field and --text-field",
+            hint="name the right ones with --user and --text",
         )
     if len(set(names)) < len(names):
         raise UseError(f"{where} has two columns of one name among {names}")
@@ -43,13 +43,19 @@ def wanted_columns(schema: pa.Schema, fields: tuple[str, ...], *, where: str) ->
         if not _can_be_used(kind):
             raise UseError(
                 f"the column {name!r} of {where} holds {kind}: neither text nor whole numbers",
-                hint="name another with --user-field or --text-field",
+                hint="name another with --user or --text",
             )
-    said = pa.types.is_string, pa.types.is_large_string
     marked = GENERATED in schema.names and GENERATED not in names
-    if marked and any(check(schema.field(GENERATED).type) for check in said):
+    if marked and _is_text(schema.field(GENERATED).type):
         names.append(GENERATED)
     return names
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    checks = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(check(inner) for check in checks)
 
 
 def _can_be_used(kind: pa.DataType) -> bool:

@@ -18,14 +18,14 @@ class InputOptions:
     """How the input is read; each source reads the options that concern it.
 
     Args:
-        user_field: the field that names a record's user; a list where several own it.
-        text_field: the field that holds a record's text.
-        date_field: the field that holds a record's date (ISO 8601, or seconds since 1970).
+        user: the field that names a record's user; a list where several own it.
+        text: the field that holds a record's text.
+        date: the field that holds a record's date (ISO 8601, or seconds since 1970).
         held_out_from: hold out the records of this day (ISO date, UTC) and later.
-        url_field: web text: the field whose registered domain is the user.
-        messages_field: conversations: the field of the list of messages.
-        prompt_field: conversations: the field of the prompt.
-        completion_field: conversations: the field of the answer.
+        url: web text: the field whose registered domain is the user.
+        messages: conversations: the field of the list of messages.
+        prompt: conversations: the field of the prompt.
+        completion: conversations: the field of the answer.
         dataset_split: Hugging Face data sets: which split.
         receivers: mail: one record per receiver (To, Cc, Bcc).
         drop_forwarded: mail: drop forwarded mail.
@@ -34,14 +34,14 @@ class InputOptions:
             since the choice compares users with each other.
     """
 
-    user_field: str = "user"
-    text_field: str = "text"
-    date_field: str | None = None
+    user: str = "user"
+    text: str = "text"
+    date: str | None = None
     held_out_from: str | None = None
-    url_field: str = "url"
-    messages_field: str = "messages"
-    prompt_field: str = "prompt"
-    completion_field: str = "completion"
+    url: str = "url"
+    messages: str = "messages"
+    prompt: str = "prompt"
+    completion: str = "completion"
     dataset_split: str = "train"
     receivers: bool = False
     drop_forwarded: bool = False

@@ -6,7 +6,7 @@ Expected input, either of::
                                  {"role": "assistant", "content": "Rayleigh scattering."}]}
     {"user": "ana", "prompt": "Why is the sky blue?", "completion": "Rayleigh scattering."}
 
-The user is the person whose data it is, of the field ``--user-field``. A conversation is one
+The user is the person whose data it is, of the field ``--user``. A conversation is one
 record, written with the tokenizer's chat template (``tokenizer_config.json`` or
 ``chat_template.jinja`` beside ``tokenizer.json``), else with the default of `userdp.data.chat`. The
 store gets a loss mask: the loss counts the assistant's tokens only.
@@ -24,16 +24,25 @@ from userdp.data.columns import BlockBuilder
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.parquet import build_table
-from userdp.data.sources.rows import Row, owners_of
+from userdp.data.sources.rows import Parser, Row, owners_of
 from userdp.data.sources.table import FileTable
 
 
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
+    return replace(
+        build_table(paths, options),
+        kind="conversations",
+        parser=conversation_parser(options),
+        loss_mask=True,
+        several_owners=False,
+    )
+
+
+def conversation_parser(options: SourceOptions) -> Parser:
+    """What makes a record of a conversation."""
     template = ChatTemplate(options.chat_template, options.special_tokens)
-    parser = _ConversationParser(options=options, template=template)
-    table = build_table(paths, options)
-    return replace(table, kind="conversations", parser=parser, loss_mask=True, several_owners=False)
+    return _ConversationParser(options=options, template=template)
 
 
 def matches(path: Path) -> bool:
@@ -52,9 +61,7 @@ class _ConversationParser:
     def fields(self) -> tuple[str, ...]:
         """User, messages, prompt and completion."""
         named = self.options
-        return (
-            named.user_field, named.messages_field, named.prompt_field, named.completion_field
-        )  # fmt: skip
+        return (named.user, named.messages, named.prompt, named.completion)
 
     @property
     def required(self) -> tuple[tuple[str, ...], ...]:
@@ -64,7 +71,7 @@ class _ConversationParser:
 
     def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
         """The conversation of a row; see `Parser.parse`."""
-        owners = owners_of(row.get(self.options.user_field))
+        owners = owners_of(row.get(self.options.user))
         if isinstance(owners, Drop):
             return owners
         messages = self._messages(row)

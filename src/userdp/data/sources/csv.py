@@ -1,6 +1,6 @@
 r"""Comma-separated (``.csv``) or tab-separated (``.tsv``) values, plain or gzip, with a header.
 
-Expected input (``--user-field user --text-field text``)::
+Expected input (``--user user --text text``)::
 
     user,date,text
     ana,2024-05-01,"Good morning, she said."

@@ -3,7 +3,7 @@
 
 Expected input: columns for user and text as in Parquet::
 
-    userdp prepare enron_aeslc --source hf --user-field sender --text-field email_body
+    userdp prepare enron_aeslc --source hf --user sender --text email_body
     userdp prepare my-saved-dataset/ --source hf --dataset-split train
 
 ``NAME:CONFIG`` names a configuration. Hub data sets are streamed, so nothing of them is held in

@@ -1,6 +1,6 @@
 r"""JSON Lines, plain or gzip: one object per line, with a field for the user and one for the text.
 
-Expected input (``--user-field user --text-field text``)::
+Expected input (``--user user --text text``)::
 
     {"user": "ana", "date": "2024-05-01", "text": "Good morning."}
     {"user": 17, "text": "A user may be a whole number."}
@@ -11,7 +11,7 @@ files in the order of their names, a pattern for what it matches. A user's recor
 the lines. Other fields are ignored. Lines that cannot be used are dropped and counted; a file that
 cannot be read to its end (truncated gzip) or is no text stops the whole.
 
-``--date-field creation_date --held-out-from 2018-01-01`` holds out by date.
+``--date creation_date --held-out-from 2018-01-01`` holds out by date.
 
 Every line is read by the standard library's `json`, alone, whatever the other lines are. Faster
 parsers give other records and drops, so each would need a second path for what it reads otherwise:

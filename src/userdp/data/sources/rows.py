@@ -35,23 +35,23 @@ class PlainParser:
     """A field for the user, one for the text, perhaps one for the date.
 
     Args:
-        user_field: holds a string or a whole number, or a list of such: all owners.
-        text_field: holds a string (or its bytes in UTF-8).
-        date_field, held_out_from: see `SourceOptions`.
+        user: holds a string or a whole number, or a list of such: all owners.
+        text: holds a string (or its bytes in UTF-8).
+        date, held_out_from: see `SourceOptions`.
         user_of: makes the user of the field's value; None: the value itself.
     """
 
-    user_field: str = "user"
-    text_field: str = "text"
-    date_field: str | None = None
+    user: str = "user"
+    text: str = "text"
+    date: str | None = None
     held_out_from: datetime | None = None
     user_of: Callable[[str], bytes | Drop] | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
         """User, text and date."""
-        dated = () if self.date_field is None else (self.date_field,)
-        return (self.user_field, self.text_field, *dated)
+        dated = () if self.date is None else (self.date,)
+        return (self.user, self.text, *dated)
 
     @property
     def required(self) -> tuple[tuple[str, ...], ...]:
@@ -60,13 +60,13 @@ class PlainParser:
 
     def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
         """The record of a row; one of several owners whose text is unusable keeps its place."""
-        owners = owners_of(row.get(self.user_field), self.user_of)
+        owners = owners_of(row.get(self.user), self.user_of)
         if not isinstance(owners, tuple):
             return owners
-        text = text_of(row.get(self.text_field))
+        text = text_of(row.get(self.text))
         held_out: bool | Drop = False
-        if self.held_out_from is not None and self.date_field is not None:
-            held_out = is_from(row.get(self.date_field), self.held_out_from)
+        if self.held_out_from is not None and self.date is not None:
+            held_out = is_from(row.get(self.date), self.held_out_from)
         several = owners if len(owners) > 1 else ()
         if isinstance(text, bytes) and isinstance(held_out, bool):
             block.add(owners[0], text, order, held_out, None, several)
@@ -176,15 +176,15 @@ def parse_day(text: str | None) -> datetime | None:
 
 def plain_parser(options: SourceOptions) -> PlainParser:
     """The parser that the options ask for."""
-    if (options.date_field is None) != (options.held_out_from is None):
+    if (options.date is None) != (options.held_out_from is None):
         raise UseError(
-            "date_field and held_out_from go together: the field that says when, and the first "
+            "date and held_out_from go together: the field that says when, and the first "
             "day that is held out",
-            hint="give both --date-field and --held-out-from, or none",
+            hint="give both --date and --held-out-from, or none",
         )
     return PlainParser(
-        user_field=options.user_field,
-        text_field=options.text_field,
-        date_field=options.date_field,
+        user=options.user,
+        text=options.text,
+        date=options.date,
         held_out_from=parse_day(options.held_out_from),
     )

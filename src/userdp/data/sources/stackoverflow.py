@@ -7,7 +7,7 @@ Expected input: ``stackoverflow.sqlite`` (unpack ``.lzma`` first), with the tabl
 The splits are the data set's own, by date: ``train`` (before 2018-01-01 UTC) is trained on and
 ``test`` (after) held out, as in Charles et al. 2024, Appendix D; ``heldout`` is not read. To follow
 the paper, hold out no further users: ``--held-out-users 0``. For the same data as JSON Lines or
-Parquet use ``--date-field creation_date --held-out-from 2018-01-01 --split given``.
+Parquet use ``--date creation_date --held-out-from 2018-01-01 --split given``.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class _SeenFields:
             wanted = " or ".join(repr(name) for name in self._missing[0])
             raise UseError(
                 f"no record has the field {wanted}; fields there: {self._shown()}",
-                hint="name the right ones with --user-field and --text-field",
+                hint="name the right ones with --user and --text",
             )
 
     def _shown(self) -> str:

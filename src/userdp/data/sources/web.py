@@ -21,7 +21,7 @@ from userdp.extras import library
 
 def build_web(kind: str, paths: list[str], options: SourceOptions) -> FileTable:
     """JSON Lines (C4's own layout) or Parquet with a URL per record."""
-    named = replace(options, user_field=options.url_field)
+    named = replace(options, user=options.url)
     # C4 names its files *.json.gz though they are JSON Lines.
     table = build_table(paths, named, suffixes=(*jsonl.SUFFIXES, ".json", ".json.gz"))
     parser = replace(plain_parser(named), user_of=base_domain())

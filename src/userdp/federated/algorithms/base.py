@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from userdp.clip import Clip
 from userdp.federated.algorithms.unprotected import Unprotected
 from userdp.noise import Gaussian
-from userdp.plan import Budget, Plan
+from userdp.plans import Budget, Plan
 from userdp.sampling import Sampling
 
 if TYPE_CHECKING:

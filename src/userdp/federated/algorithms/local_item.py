@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from userdp.federated.algorithms.local_group import LocalGroup
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.vocabulary import Guarantee, PrivacyUnit
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from userdp.accounting import gaussian_steps
 from userdp.accounting.implemented import implemented_epsilon
 from userdp.federated.algorithms.base import Algorithm
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling import Sampling, poisson
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit
 

@@ -46,6 +46,8 @@ class NormTape(Tape):
         shared: names of the parameters that several modules use.
     """
 
+    derives = False  # a sharded layer's parameters are gone by the end of the backward pass
+
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],

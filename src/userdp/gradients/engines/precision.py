@@ -112,7 +112,8 @@ def dtypes_of(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
     known = _seen.of(model, loss)
     if not known:
         known[None] = _observed(model, loss, like)
-    used = known[None] | {p.dtype for p in model.parameters()}
+    # Integers, as of quantized frozen layers, are exact.
+    used = known[None] | {p.dtype for p in model.parameters() if p.is_floating_point()}
     device = like.lengths.device.type
     if torch.is_autocast_enabled(device):  # around the whole call, whatever the pass itself enters
         used |= {torch.get_autocast_dtype(device)}

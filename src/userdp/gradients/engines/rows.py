@@ -20,8 +20,10 @@ A function without a rule makes its result unknown, and unknown stays unknown: a
 rule can do is to let the reference engine compute. A write in place is seen by the version that a
 tensor shares with its views. What Python reads from data passes by the proof: a number, the length
 of a selection, also the condition of a branch, since a row's loss is then a function of whatever
-chose the branch. A pass in which that happens is not proved; nor is one in which a tensor's memory
-is handed out, or gradients go through code of somebody's own (`torch.autograd.Function`, hooks).
+chose the branch. So does a step: a choice of experts, a rounding to integers
+(`engines.places.steps`). A pass in which that happens is not proved; nor is one in which a tensor's
+memory is handed out, or gradients go through code of somebody's own (`torch.autograd.Function`,
+hooks).
 
 *What is not seen:* the pass's own width and number of rows, by which code may take another branch,
 and what other threads do. `userdp.gradients.coupling` asks on made-up rows, up to the largest pass,
@@ -49,8 +51,12 @@ from userdp.gradients.engines.places.reads import (
     READS_KINDS,
     READS_SHAPES,
 )
+from userdp.gradients.engines.places.steps import steps
+from userdp.gradients.engines.places.writes import assigned, whole
 
 _KEY = "_userdp_place"
+
+_SET = Tensor.__setitem__
 
 
 class _Mark(NamedTuple):
@@ -118,6 +124,8 @@ class Rows:
         """Call ``function``, and note where rows lie in what it returns."""
         if self.count == 1 or self._paused:  # of one row, everything is that row's
             return function(*args, **kwargs)
+        if function is _SET:
+            return self._set(args)
         rule = PLACES.get(function)
         if rule is None or not args:  # a rule looks for its tensor where the function has it first
             result = function(*args, **kwargs)
@@ -125,17 +133,37 @@ class Rows:
                 self._note_reading(function, args, kwargs, result)
             return result
         call = Call(self.place_of, args, kwargs)
+        base, before = self._base_of(args[0])
         call.result = result = function(*args, **kwargs)
         if isinstance(result, Tensor):
-            self.mark(result, rule(call))
+            place = None if steps(function, call, result) else rule(call)
+            self.mark(result, place)
+            if base is not None and result is args[0]:
+                self.mark(base, whole(base, before, call, self.place_of(result)))
         elif isinstance(result, tuple | list):
             place = rule(call)
             for part in result:
                 if isinstance(part, Tensor):
-                    self.mark(part, place)
+                    self.mark(part, None if steps(function, call, part) else place)
             if place is None:
                 self._note_reading(function, args, kwargs, result)
         return result
+
+    def _base_of(self, tensor: object) -> tuple[Tensor | None, Place | None]:
+        """What ``tensor`` is a view of, and its place; nothing where it is no view."""
+        base = tensor._base if isinstance(tensor, Tensor) else None
+        return base, None if base is None else self.place_of(base)
+
+    def _set(self, args: tuple[Any, ...]) -> None:
+        """``tensor[index] = value``."""
+        tensor = args[0]
+        call = Call(self.place_of, args, {})
+        base, before = self._base_of(tensor)
+        place = assigned(call)
+        _SET(*args)
+        self.mark(tensor, place)
+        if base is not None:
+            self.mark(base, whole(base, before, call, self.place_of(tensor)))
 
     @contextmanager
     def through_shards(self, model: nn.Module) -> Iterator[None]:

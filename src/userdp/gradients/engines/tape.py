@@ -7,6 +7,14 @@ input, but in place of the parameter's summed gradient it hands the tape what is
 Within, models under `torch.compile` run as they are written: in compiled code our functions would
 lose their part, and whole gradients with it.
 
+**Made of parameters.** What a model makes of parameters and constants alone (`1 + w`, a transpose,
+``-exp(A_log)``) has a gradient by units as a parameter has, wherever a rule takes it: it is given a
+name, and its per-unit gradients are carried back to its parameters through the ordinary graph that
+torch kept, all units at once, when the backward pass is done (`_carry_back`). The chain rule is
+linear, so a unit's part of a parameter is what that graph makes of the unit's part.
+
+**A pass of one unit** needs no rules: every gradient is that unit's.
+
 Every other torch function runs as it is, and `engines.rows` follows through it which row each
 number belongs to: a rule applies only where that is known, and the losses tell in the end whether
 the whole pass kept its rows apart.
@@ -21,7 +29,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +37,13 @@ from torch import Tensor, nn
 from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import MODULE_RULES, RULES
-from userdp.gradients.engines.places.place import FIRST
+from userdp.gradients.engines.places.place import CONSTANT, FIRST
 from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Rows
-from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms
+from userdp.gradients.engines.rules.broadcast import with_rows
+from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms, wide
 from userdp.gradients.losses import Loss, checked_losses
-from userdp.gradients.modes import eagerly, run_backward
+from userdp.gradients.modes import eagerly, run_backward, run_batched_backward
 from userdp.gradients.units import Units
 
 NOT_BY_ROWS = "(losses of which it is not proved that rows were kept apart)"
@@ -80,6 +89,9 @@ class Tape:
         narrow: the types below float32 that were seen while watching.
     """
 
+    derives: ClassVar[bool] = True
+    """Whether what is made of parameters has a name, and a lone unit takes ordinary gradients."""
+
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
@@ -99,10 +111,30 @@ class Tape:
         self._form = form
         self._uses: dict[str, list[Use]] = defaultdict(list)
         self._known: dict[str, Tensor] = {}
+        self._made: dict[int, _Made] = {}
 
     def name_of(self, tensor: object) -> str | None:
-        """The trainable parameter's name; None for everything else."""
+        """The name of a trainable parameter, or of what was made of some; None for all else."""
+        made = self._made.get(id(tensor))
+        if made is not None:
+            return made.name if made.tensor._version == made.version else None
         return self._names.get(id(tensor))
+
+    def note_made(self, result: object) -> None:
+        """Name ``result`` if parameters and constants alone made it, and it passes gradients on."""
+        if not self.derives or self.layout.rows == 1 or not torch.is_grad_enabled():
+            return
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            # Constants need a gradient only for the sake of parameters.
+            if (
+                isinstance(tensor, Tensor)
+                and tensor.requires_grad
+                and id(tensor) not in self._names
+                and id(tensor) not in self._made
+                and self.rows.place_of(tensor) == CONSTANT
+            ):
+                name = f"(made {len(self._made)})"
+                self._made[id(tensor)] = _Made(name, tensor, tensor._version)
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
@@ -114,10 +146,14 @@ class Tape:
             self._known[name] = use.squared_norms()
         uses.append(use)
 
+    def rows_of(self, model: nn.Module) -> Rows:
+        """What follows the rows of a pass of ``model``."""
+        return Rows(self.layout.rows, model)
+
     @contextmanager
     def watching(self, model: nn.Module, *by_row: Tensor | None) -> Iterator[None]:
         """Intercept the trainable parameters of ``model`` within; ``by_row`` are (rows, ...)."""
-        self.rows = Rows(self.layout.rows, model)
+        self.rows = self.rows_of(model)
         for tensor in by_row:
             if tensor is not None:
                 self.rows.mark(tensor, FIRST)
@@ -173,7 +209,35 @@ class Tape:
     def backward(self, total: Tensor) -> list[str]:
         """Run the backward pass; the names of parameters that no rule covered."""
         gradients = run_backward(total, (self.anchor, *self._parameters.values()))[1:]
-        return [name for name, g in zip(self._parameters, gradients, strict=True) if g is not None]
+        missed = {n: g for n, g in zip(self._parameters, gradients, strict=True) if g is not None}
+        if self.derives and self.layout.units == 1:
+            for name, gradient in missed.items():
+                self.keep(name, Dense(wide(gradient.to_dense())[None]))
+            missed = {}
+        return list(missed) or self._carry_back()
+
+    def _carry_back(self) -> list[str]:
+        """Turn per-unit gradients of what was made of parameters into those of the parameters.
+
+        Returns:
+            The names of what was written to after it was used: its graph is another one by now.
+        """
+        made = [one for one in self._made.values() if one.name in self._uses]
+        written = [one.name for one in made if one.tensor._version != one.version]
+        if written or not made:
+            return written
+        units = [joint(self._uses.pop(one.name)).gradients for one in made]
+        for one in made:
+            self._known.pop(one.name, None)
+        parts = run_batched_backward(
+            [one.tensor for one in made],
+            [g.to(one.tensor.dtype) for g, one in zip(units, made, strict=True)],
+            self._parameters.values(),
+        )
+        for name, part in zip(self._parameters, parts, strict=True):
+            if part is not None:
+                self.keep(name, Dense(wide(part.detach())))
+        return []
 
     def squared_norms(self) -> Tensor:
         """Float64, (units,): over all parameters; NaN or inf for units that need other means."""
@@ -200,7 +264,7 @@ class Tape:
             rows = []
             for unit in weights:
                 here = unit.nonzero().flatten()
-                mix = unit[here].to(gradients.dtype) @ gradients[here].flatten(1)
+                mix = unit[here].to(gradients.dtype) @ gradients[here].reshape(len(here), -1)
                 rows.append(mix.view(gradients.shape[1:]))
             other._uses[name].append(Dense(torch.stack(rows)))
         return other
@@ -217,6 +281,14 @@ class Tape:
             self._uses[name] = [use.without(bad) for use in uses]
 
 
+class _Made(NamedTuple):
+    """What was made of parameters and constants, for as long as nothing was written to it."""
+
+    name: str
+    tensor: Tensor
+    version: int
+
+
 class _Mode(Watch):
     """Sends the functions that have a rule to it, where a trainable parameter is involved."""
 
@@ -231,6 +303,8 @@ class _Mode(Watch):
         if rule is not None and torch.is_grad_enabled():
             answer = rule(self._tape, *args, **kwargs)
         if answer is None:
+            args = with_rows(self._tape, func, args, kwargs) or args
             answer = self._tape.rows.run(func, args, kwargs)
+            self._tape.note_made(answer)
         self.look(args, answer)
         return answer

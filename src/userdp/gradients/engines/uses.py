@@ -116,7 +116,7 @@ class Dense(Use):
         return squares(self.gradients)
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        flat = self.gradients.flatten(1)
+        flat = self.gradients.reshape(len(self.gradients), -1)
         total.view(-1).add_(factors.to(flat.dtype) @ flat)
 
     def dense(self) -> Dense:
@@ -138,7 +138,7 @@ def squares(gradients: Tensor) -> Tensor:
     A float32 sum of 1,024 squares is too small by at most 1,024 x 2^-24 = 6.1e-5 relative, in the
     worst order of summation; a running float32 sum of them all would lose percents.
     """
-    flat = gradients.flatten(1)
+    flat = gradients.reshape(len(gradients), -1)
     units, size = flat.shape
     whole = size - size % _BLOCK
     total = torch.zeros(units, dtype=torch.float64, device=flat.device)

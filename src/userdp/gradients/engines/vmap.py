@@ -4,7 +4,9 @@ Guarantee: as that of `userdp.gradients.engines.one_pass`, each norm taken of th
 is added. Units of a pass are padded to the same number of rows. What ``vmap`` cannot trace (control
 flow or selections that depend on tensors, a loss that calls the model's own modules, an LSTM) and
 two-stage clips are computed by the reference engine, and so is a model that draws numbers which
-rows share. No two units meet in what is traced; the rows that pad a unit hold no tokens of others.
+rows share, or one that makes a step of somebody's real numbers, such as a choice of experts
+(`engines.places.steps`). No two units meet in what is traced; the rows that pad a unit hold no
+tokens of others.
 
 Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` can trace a model is a
 matter of code and shapes (Python cannot look into what it batches), not of what the masks are, so
@@ -14,13 +16,14 @@ what its masks were: where the model draws, it counts as zero instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 from torch.func import functional_call, grad, vmap
 
 from userdp.errors import FailureError
@@ -29,6 +32,8 @@ from userdp.gradients.draws import Draws, draws_of, watching_host
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import most_units, passes
+from userdp.gradients.engines.places.place import tensors_in
+from userdp.gradients.engines.places.steps import jumps
 from userdp.gradients.engines.precision import Watch, aim, require_no_masks
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Dense, wide
@@ -114,7 +119,7 @@ def _sum_of_batches(task: Task) -> ClippedSum:
         if rows > task.micro_batch:
             alone += range(begin, end)
             continue
-        with watching_host(drawn), Watch(part.lengths.device.type) as watch:
+        with watching_host(drawn), _Watch(part.lengths.device.type) as watch:
             gradients, losses = gradients_of(detached, *_padded(part))
         if watch.narrow:  # see one_pass
             require_no_masks(drawn)
@@ -137,6 +142,28 @@ def _sum_of_batches(task: Task) -> ClippedSum:
         one = replace(aimed, units=task.units.select(unit, unit + 1))
         total.add_unit(unit, reference.sum_of_units(one))
     return total
+
+
+class _Watch(Watch):
+    """As `Watch`; and ends a pass in which a step of somebody's real numbers is made."""
+
+    def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        answer = super().ran(func, args, kwargs)
+        results = answer if isinstance(answer, tuple | list) else (answer,)
+        if any(jumps(func, part) for part in results if isinstance(part, Tensor)):
+            given = [*tensors_in(args), *tensors_in(kwargs.values())]
+            if any(t.is_floating_point() and _of_units(t) for t in given):
+                raise NotCoveredError([f"(a step of somebody's numbers: {func.__name__})"])
+        return answer
+
+
+def _of_units(tensor: Tensor) -> bool:
+    """Whether ``vmap`` holds a tensor for each unit here."""
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
 
 
 def _padded(units: Units) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -28,7 +28,7 @@ from userdp.papers.marathe.bounds import excess_loss_bound
 from userdp.papers.marathe.digits import digits
 from userdp.papers.marathe.published import FLAWS, FOR_SUBJECTS, HIGRADAVG, Published
 from userdp.papers.table import Row
-from userdp.plan import Budget, Plan
+from userdp.plans import Budget, Plan
 
 SILOS, EPSILON, DELTA = 16, 4.0, 1e-5
 SUBJECTS, ITEMS = 1000, 24.0

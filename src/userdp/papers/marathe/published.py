@@ -28,7 +28,7 @@ from userdp.federated.rounds import OnRound, run_rounds
 from userdp.federated.simulation import all_units
 from userdp.gradients import NoiseSource, Units, get_engine
 from userdp.noise import Gaussian
-from userdp.plan import Plan
+from userdp.plans import Plan
 from userdp.sampling.coins import Indices, distinct_indices, secret_generator
 from userdp.training.private_run import set_gradients
 

@@ -32,7 +32,7 @@ places("split chunk tensor_split")(_along(2, 0))
 @places("sum mean prod amax amin max min all any logsumexp var std argmax argmin")
 def _reduced(call: Call) -> Place | None:
     """A sum, mean, ... over dimensions that do not count rows."""
-    if not call.rest_constant():
+    if isinstance(call.argument(1, "other"), Tensor) or not call.rest_constant():
         return elementwise(call)  # the larger of two tensors
     place = call.first
     if place is None or place.dim is None or place.counts:
@@ -75,4 +75,7 @@ def _normalized(call: Call) -> Place | None:
 @places("pad")
 def _pad(call: Call) -> Place | None:
     amounts = call.argument(1, "pad")
-    return _keeping_last(call, len(amounts) // 2) if isinstance(amounts, tuple | list) else None
+    if not isinstance(amounts, tuple | list):
+        return None
+    padded = [number for number, amount in enumerate(amounts) if amount != 0]
+    return _keeping_last(call, max(padded, default=-1) // 2 + 1)

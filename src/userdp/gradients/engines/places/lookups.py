@@ -43,18 +43,29 @@ def _getitem(call: Call) -> Place | None:
         entry is None
         or isinstance(entry, Tensor | slice | EllipsisType)
         or (isinstance(entry, int) and not isinstance(entry, bool))
+        or _numbers(entry)
         for entry in entries
     ):
+        return None
+    lists = sum(isinstance(entry, list) for entry in entries)
+    if lists and (lists > 1 or any(isinstance(entry, Tensor | int) for entry in entries)):
         return None
     bounds = [b for e in entries if isinstance(e, slice) for b in (e.start, e.stop, e.step)]
     if any(isinstance(bound, Tensor) for bound in bounds):
         return None
     if any(isinstance(entry, Tensor) for entry in entries):
         return _looked_up(call, entries)
-    return _sliced(call.first, tensor.shape, entries)
+    return sliced(call.first, tensor.shape, entries)
 
 
-def _sliced(place: Place | None, shape: Sequence[int], entries: Sequence[Any]) -> Place | None:
+def _numbers(entry: object) -> bool:
+    """Whether ``entry`` is a list of indices; alone among slices, it leaves a dimension there."""
+    return isinstance(entry, list) and all(
+        isinstance(number, int) and not isinstance(number, bool) for number in entry
+    )
+
+
+def sliced(place: Place | None, shape: Sequence[int], entries: Sequence[Any]) -> Place | None:
     """Slices, numbers, new dimensions: the dimension that counts must stay whole."""
     if place is None or place.dim is None:
         return place
@@ -74,7 +85,7 @@ def _sliced(place: Place | None, shape: Sequence[int], entries: Sequence[Any]) -
                 return place._replace(dim=after)
             return CONSTANT if place.counts else None
         before += 1
-        after += isinstance(entry, slice)
+        after += isinstance(entry, slice | list)
     return None
 
 

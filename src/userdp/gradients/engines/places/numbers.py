@@ -18,12 +18,12 @@ _OPERATORS = (
 )
 _ELEMENTWISE = (
     "abs neg negative positive exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal "
-    "sin cos tan tanh sigmoid erf atan sign round floor ceil trunc add sub subtract mul multiply "
-    "div divide true_divide floor_divide remainder pow maximum minimum where masked_fill eq ne lt "
-    "le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor "
-    "bitwise_not isfinite isnan isinf nan_to_num addcmul addcdiv lerp logaddexp clamp clamp_min "
-    "clamp_max clip relu relu6 gelu silu mish softplus elu selu celu leaky_relu hardtanh hardswish "
-    "hardsigmoid softsign logsigmoid tanhshrink threshold"
+    "sin cos tan tanh sigmoid erf erfc erfinv atan sign round floor ceil trunc add sub subtract "
+    "mul multiply div divide true_divide floor_divide remainder pow maximum minimum where "
+    "masked_fill eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and "
+    "bitwise_or bitwise_xor bitwise_not isfinite isnan isinf nan_to_num addcmul addcdiv lerp "
+    "logaddexp clamp clamp_min clamp_max clip relu relu6 gelu silu mish softplus elu selu celu "
+    "leaky_relu hardtanh hardswish hardsigmoid softsign logsigmoid tanhshrink threshold"
 )
 
 
@@ -49,6 +49,12 @@ def _same_numbers(call: Call) -> Place | None:
     if place is not None and place.counts and call.result.dtype not in _COUNTING:
         return CONSTANT
     return place
+
+
+@places("copy_")
+def _copied(call: Call) -> Place | None:
+    """Another tensor's numbers in place of a's."""
+    return call.joined(call.values[1:2], call.result.dim())
 
 
 @places("tril triu tril_ triu_")
@@ -123,7 +129,7 @@ def _of_constants(call: Call) -> Place | None:
     return CONSTANT if place is not None and place.constant and call.rest_constant() else None
 
 
-@places("new_zeros new_ones new_full zeros_like ones_like full_like")
+@places("new_zeros new_ones new_full new_empty zeros_like ones_like full_like empty_like")
 def _constant_like(call: Call) -> Place | None:
     """Of another tensor's shape, and none of its values."""
     return CONSTANT if _no_tensors((*call.args[1:], *call.kwargs.values())) else None

@@ -166,7 +166,7 @@ def places(*names: str) -> Callable[[Rule], Rule]:
 
 def named(names: str) -> list[Callable[..., Any]]:
     """All functions and methods of these names, wherever torch keeps them."""
-    homes = (torch, torch.Tensor, F, torch.functional)
+    homes = (torch, torch.Tensor, F, torch.functional, torch.linalg)
     known = [getattr(home, name, None) for name in names.split() for home in homes]
     return [function for function in known if callable(function)]
 

@@ -49,6 +49,38 @@ def _of_product(call: Call, left: Tensor, right: Tensor) -> Place | None:
     return places_of_rows.pop() if len(places_of_rows) == 1 else None
 
 
+@places("linalg_solve_triangular", "solve_triangular")
+def _solved(call: Call) -> Place | None:
+    """Systems of equations of (..., n, n) and (..., n, k): rows among the batch dimensions."""
+    dims = call.result.dim()
+    place = call.joined(call.values, dims)
+    if place is None or place.dim is None:
+        return place
+    return place if place.dim < dims - 2 else None
+
+
+@places("einsum")
+def _einsum(call: Call) -> Place | None:
+    """One letter for the rows, in every operand that has any, and in the result."""
+    equation, operands = call.args[0], call.args[1:]
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or "..." in equation or "->" not in equation:
+        return None
+    given, _, made = equation.replace(" ", "").partition("->")
+    found: set[tuple[str, int]] = set()
+    for letters, operand in zip(given.split(","), operands, strict=True):
+        place = call.place(operand)
+        if place is None or len(set(letters)) < len(letters):  # a diagonal
+            return None
+        if not place.constant and place.dim is not None:
+            found.add((letters[place.dim], place.inner))
+    if not found:
+        return CONSTANT
+    letter, inner = found.pop()
+    return Place(made.index(letter), inner) if not found and letter in made else None
+
+
 @places("scaled_dot_product_attention")
 def _attention(call: Call) -> Place | None:
     """Queries, keys and values of (..., positions, width): rows among the batch dimensions."""

@@ -55,9 +55,8 @@ class Linear(Layer):
         saved = x if self.names[0] is not None else None, weight
         if not self.transposed:
             return F.linear(x, weight, bias), saved
-        flat = x.reshape(-1, x.shape[-1])
-        out = flat @ weight if bias is None else torch.addmm(bias, flat, weight)
-        return out.view(*x.shape[:-1], -1), saved
+        # Not the view of a flat product: what a model adds to in place may be no view made here.
+        return F.linear(x, weight.T, bias), saved
 
     def backward(self, saved: Any, gradient: Tensor, needed: bool) -> Tensor | None:
         x, weight = saved

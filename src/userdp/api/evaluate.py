@@ -1,0 +1,121 @@
+"""``userdp.evaluate``: a model's loss on people's text: exact for its operator, or under DP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from userdp.api.run import Place, folder_of
+from userdp.api.train import opened
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.training.evaluate_run import evaluate_splits, held_out_splits, release_evaluation
+from userdp.vocabulary import require_count
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """What was measured.
+
+    Args:
+        run: its folder.
+        operator_only: whether the numbers are exact, so that no ε covers them.
+        splits: exact numbers by split; none of a release.
+        released: what may be published; None where the numbers are exact.
+    """
+
+    run: Path
+    operator_only: bool
+    splits: tuple[dict[str, Any], ...] = ()
+    released: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp evaluate --json`` prints."""
+        told = {"splits": list(self.splits)} if self.released is None else self.released
+        return {"run": str(self.run), "operator_only": self.operator_only, **told}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each split and model ("base" is what the run began from)."""
+        import pandas as pd
+
+        parts = self.splits if self.released is None else (self.released,)
+        rows = [
+            {"split": part["split"], "of": of, **part[of]}
+            for part in parts
+            for of in ("base", "model")
+            if of in part
+        ]
+        return pd.json_normalize(rows, sep=".")
+
+
+def evaluate(
+    run: Place,
+    *,
+    store: UserStore | str | Path,
+    split: str | Sequence[str] | None = None,
+    base: bool = True,
+    batch: int = 32,
+    most_users: int | None = None,
+    epsilon: float | None = None,
+    loss_bound: float | None = None,
+) -> Evaluated:
+    """Measure a run's loss and perplexity on people's text: exactly, or under DP.
+
+    Guarantee: with ``epsilon`` the numbers are (``epsilon``, 0)-DP per user, beyond the run's own
+    claim, and charged in the store's ledger. Without it they are exact and for the operator only.
+
+    Args:
+        run: a finished run, or its folder.
+        store: to measure on.
+        split: held-out-users, held-out-examples or train, one or several; by default both held-out
+            parts, and with ``epsilon`` held-out-users.
+        base: also measure the model that the run began from.
+        batch: examples in one pass.
+        most_users: read at most so many users of a split, chosen by a hash of the user.
+        epsilon: release under DP at this price, per user, add-or-remove.
+        loss_bound: with ``epsilon``, a public bound in nats per token.
+
+    Raises:
+        UseError: an argument is out of range, or nothing may be released of this model.
+    """
+    require_count("--batch", batch)  # before a look is noted in the store's ledger
+    path = folder_of(run)
+    people = opened(store, fixed_graph=epsilon is None)  # exact numbers claim nothing
+    names = (split,) if isinstance(split, str) else tuple(split or ())
+    splits = tuple(dict.fromkeys(Split(name) for name in names))
+    if epsilon is None:
+        if loss_bound is not None:
+            raise UseError("--loss-bound is for a release under DP", hint="give --epsilon as well")
+        measured = evaluate_splits(
+            path,
+            people,
+            splits or held_out_splits(people),
+            with_base=base,
+            batch=batch,
+            most_users=most_users,
+        )
+        return Evaluated(run=path, operator_only=True, splits=tuple(measured))
+    if most_users is not None:
+        raise UseError(
+            "--most-users reads the smallest hashes, so that one user more takes another's place: "
+            "no epsilon for one user would hold",
+            hint="leave --most-users out",
+        )
+    if len(splits) > 1:
+        raise UseError("--epsilon releases one split at a time", hint="name one --split")
+    released = release_evaluation(
+        path,
+        people,
+        splits[0] if splits else Split.HELD_OUT_USERS,
+        epsilon=epsilon,
+        loss_bound=loss_bound,
+        with_base=base,
+        batch=batch,
+    )
+    return Evaluated(run=path, operator_only=False, released=released)

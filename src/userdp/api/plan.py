@@ -1,0 +1,148 @@
+"""``userdp.plan``: from a privacy and a compute budget to the best plan, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from userdp.api.plan_inputs import gather
+from userdp.data.meta import read_meta
+from userdp.data.store import UserStore
+from userdp.errors import UseError, warn
+from userdp.files import require_place
+from userdp.planning.norms import GradientNorms
+from userdp.planning.options import MOST_NOISE, Declared, Goals
+from userdp.planning.planner import propose
+from userdp.planning.proposal import Proposal
+from userdp.plans.small_delta import require_small_delta
+from userdp.queries.ownership import require_one_owner
+
+if TYPE_CHECKING:
+    from userdp.data.progress import Progress
+
+
+def plan(
+    store: UserStore | str | Path,
+    *,
+    epsilon: float,
+    budget: float,
+    steps: int,
+    norms: GradientNorms | str | Path | None = None,
+    model: str | Path | None = None,
+    out: str | Path | None = None,
+    population: int | None = None,
+    population_examples: int | None = None,
+    median_examples: int | None = None,
+    delta: float | None = None,
+    query_share: float | None = None,
+    unsafe_exact_counts: bool = False,
+    algorithm: Literal["auto", "uls", "els"] = "auto",
+    l2_clip_norm: float | None = None,
+    choose_steps: bool = False,
+    extrapolate: bool = False,
+    most_noise: float = MOST_NOISE,
+    allow_large_delta: bool = False,
+    progress: Progress | None = None,
+) -> Proposal:
+    """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
+
+    Of the store only its ledger is read (and, with ``model``, the examples that the probe
+    measures). No count of it enters the plan: numbers are declared, or taken from the DP answers in
+    its ledger; what those cost is taken from ``epsilon``.
+
+    Args:
+        store: a user store, or its folder.
+        epsilon: of everything together: training, and the DP answers that the plan is made from.
+        budget: B, gradients per step, in expectation.
+        steps: T, noisy updates.
+        norms: what `userdp.probe` measured, or its file; or give ``model``.
+        model: probe this model now, on held-out users.
+        out: the plan file to write, if any.
+        population: the declared nominal number of users: a public constant that you choose.
+        population_examples: the declared nominal number of examples of all users together; for ELS.
+        median_examples: the declared median of examples per user: the group size of ELS.
+        delta: in (0, 1); by default n^-1.1 of what is declared.
+        query_share: the share of epsilon set aside for DP answers, fixed before the first of them.
+        unsafe_exact_counts: read the store's exact counts; no epsilon covers what they choose.
+        algorithm: auto takes the one that adds less noise.
+        l2_clip_norm: by default the typical norm of what is clipped.
+        choose_steps: T may change at the same B times T.
+        extrapolate: allow group sizes beyond the largest measured, with its norm.
+        most_noise: refuse plans with more noise than this on a coordinate of the mean gradient.
+        allow_large_delta: plan even where delta is not below 1 over the number of users.
+        progress: is told how far the probe is.
+
+    Returns:
+        The plan, for `userdp.train`, with all candidates and why this one was chosen.
+
+    Raises:
+        UseError: no population is known, no plan is within the budget, or an argument is out of
+            range.
+    """
+    declared = Declared(
+        epsilon=epsilon,
+        population=population,
+        population_examples=population_examples,
+        median_examples=median_examples,
+        delta=delta,
+        query_share=query_share,
+        unsafe_exact_counts=unsafe_exact_counts,
+    )
+    goals = Goals(
+        budget=budget,
+        steps=steps,
+        algorithm=algorithm,
+        l2_clip_norm=l2_clip_norm,
+        choose_steps=choose_steps,
+        extrapolate=extrapolate,
+        most_noise=most_noise,
+    )
+    if out is not None:
+        require_place(Path(out), name="plan.json")
+    path = store.path if isinstance(store, UserStore) else Path(store)
+    require_one_owner(read_meta(path))
+    request, notes = gather(path, _norms(path, norms, model, progress), declared, goals)
+    count = request.population.value
+    assert count is not None
+    warn(
+        require_small_delta(
+            request.privacy.delta,
+            int(count),
+            counted="users",
+            allow_large_delta=allow_large_delta,
+        )
+    )
+    proposal = propose(request)
+    proposal = replace(proposal, notes=notes + proposal.notes)
+    if out is not None:
+        proposal.save(Path(out))
+    if proposal.basis.startswith(("non-private", "statistics of held-out")):
+        warn(
+            f"this plan was chosen from {proposal.basis}. The claim does not cover that; plan file "
+            "and report say so."
+        )
+    return proposal
+
+
+def _norms(
+    store: Path,
+    given: GradientNorms | str | Path | None,
+    model: str | Path | None,
+    progress: Progress | None,
+) -> GradientNorms:
+    """The norms given, those of a file, or of a probe made now."""
+    if (given is None) == (model is None):
+        raise UseError(
+            "plan needs exactly one of --norms and --model: how long gradients are decides between "
+            "larger groups and larger cohorts",
+            hint="measure them with userdp probe STORE --model MODEL --out norms.json",
+        )
+    if isinstance(given, GradientNorms):
+        return given
+    if given is not None:
+        return GradientNorms.load(Path(given))
+    from userdp.api.probe import probe
+
+    assert model is not None
+    return probe(store, model=model, progress=progress)

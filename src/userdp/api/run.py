@@ -1,0 +1,96 @@
+"""A finished run, as the functions of `userdp` hand it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from userdp.claims import Claim
+from userdp.claims import claim as claim_at
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.ledger import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A run's folder and what it claims.
+
+    Args:
+        path: the folder.
+        claim: of all that the run released, from its ledger.
+        algorithm: as its plan says; None of a run without privacy.
+        steps: taken.
+        seconds: that the steps took in this call.
+    """
+
+    path: Path
+    claim: Claim
+    algorithm: str | None
+    steps: int
+    seconds: float
+
+    @property
+    def model(self) -> Path:
+        """The released weights, in the format of `transformers`."""
+        return RunFolder(self.path).model
+
+    @property
+    def ledger(self) -> Path:
+        """One line per attempted step; may be handed on."""
+        return RunFolder(self.path).ledger
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp train --json`` prints."""
+        return {
+            **self.claim.to_dict(),
+            "algorithm": self.algorithm,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 2),
+            "run": str(self.path),
+            "model": str(self.model),
+            "ledger": str(self.ledger),
+        }
+
+
+class Opened(Protocol):
+    """A run of `userdp.make_private`."""
+
+    @property
+    def folder(self) -> RunFolder: ...
+
+
+Place = str | Path | Run | Opened
+"""A run, a loop's run, or the folder of one."""
+
+
+def path_of(run: Place) -> Path:
+    """The path of a run, whether or not anything is there."""
+    if isinstance(run, str | Path):
+        return Path(run)
+    return run.path if isinstance(run, Run) else run.folder.path
+
+
+def folder_of(run: Place) -> Path:
+    """The folder of a run; `UseError` where there is none."""
+    path = path_of(run)
+    if not path.is_dir():
+        raise UseError(
+            f"there is no run at {path}", hint="name the folder that a run was trained in"
+        )
+    return path
+
+
+def claim(place: Place | UserStore, *, delta: float | None = None) -> Claim:
+    """``userdp.claim``: the claim of a run, of a store, or of a ledger.
+
+    Args:
+        place: a run, a `UserStore`, or the path of a run's or a store's folder or ledger.
+        delta: of the whole; each part's own by default.
+
+    Raises:
+        UseError: there is no ledger, or it was edited.
+    """
+    path = place.path if isinstance(place, UserStore) else path_of(place)
+    return claim_at(path, delta=delta)

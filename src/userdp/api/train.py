@@ -1,0 +1,211 @@
+"""``userdp.train``: fine-tune a model with user-level differential privacy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from userdp.api.progress import shown
+from userdp.api.run import Run
+from userdp.claims import claim
+from userdp.codec import encode
+from userdp.data.store import UserStore
+from userdp.errors import UseError, warn
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.planning.proposal import Proposal, declared_users, load_plan
+from userdp.plans import Plan
+from userdp.plans.small_delta import plan_with_small_delta
+from userdp.training.config import PlainPlan, TrainConfig, train_config
+
+if TYPE_CHECKING:
+    from userdp.data.progress import Progress
+
+
+def train(
+    store: UserStore | str | Path,
+    plan: Plan | Proposal | PlainPlan | str | Path | None = None,
+    *,
+    out: str | Path,
+    config: TrainConfig | None = None,
+    scores: str | Path | None = None,
+    resume: bool = False,
+    sharded: bool = False,
+    device: str = "cpu",
+    tensorboard: bool = True,
+    allow_large_delta: bool = False,
+    base_of_others: bool = False,
+    charge_again: bool = False,
+    slot: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Run | None:
+    """Fine-tune a model with user-level differential privacy.
+
+    Guarantee: the released weights satisfy ``run.claim``. Each step is charged in the run's ledger,
+    on the disk, before its data is read; the whole plan is reserved in the store's ledger before
+    the first.
+
+    Args:
+        store: a user store, or its folder.
+        plan: what `userdp.plan` proposed, a `Plan`, or the file of one; None with ``resume``. A
+            `PlainPlan` trains without privacy: no claim, and the store's becomes infinite.
+        out: the run's folder.
+        config: the model and how it learns; in its place, its fields as keywords.
+        scores: the file of ``userdp score``, for a selection by perplexity.
+        resume: go on with the interrupted run in ``out``, by what it began with.
+        sharded: in several processes, take the model apart (FSDP2).
+        device: cpu, cuda or cuda:N.
+        tensorboard: write curves where TensorBoard is installed.
+        allow_large_delta: begin even where delta is not below 1 over the declared population.
+        base_of_others: nobody whose text the base model learned from is in this store: a condition
+            of the claim.
+        charge_again: with ``resume``, in a copy of the run's folder, or one that was put back:
+            charge the whole plan once more, and go on.
+        slot: given only by a sweep.
+        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        options: fields of `TrainConfig`, such as ``model`` or ``learning_rate``.
+
+    Returns:
+        The run; None on all processes but the first.
+
+    Raises:
+        UseError: an argument is out of range or fits no other; nothing was charged.
+        FailureError: the machine could not do it; what was charged stays charged.
+    """
+    from userdp.training.distributed import joined
+    from userdp.training.loop import train as run_training
+
+    chosen = chosen_plan(plan, Path(out), resume=resume)
+    settings = chosen_config(config, options, Path(out), resume=resume)
+    if isinstance(chosen, PlainPlan):
+        warn(
+            "training without privacy: the people in this store get no protection from this run, "
+            "and no epsilon can be claimed for the store any more."
+        )
+    elif not chosen.sampling.covered:
+        warn(
+            f"no accountant covers {chosen.sampling.words.title}, so no epsilon is claimed for "
+            "this run or, from here on, for the store."
+        )
+    elif not resume:
+        warn_of_delta(chosen, plan, allow_large_delta=allow_large_delta)
+    with joined() as world, shown(progress) as bar:
+        done = run_training(
+            opened(store, fixed_graph=True),  # the plan is held against its adjacency in training
+            chosen,
+            settings,
+            out=Path(out),
+            scores=None if scores is None else Path(scores),
+            resume=resume,
+            sharded=sharded,
+            device=device,
+            progress=bar if world.rank == 0 else None,
+            tensorboard=tensorboard,
+            base_of_others=base_of_others,
+            charge_again=charge_again,
+            slot=slot,
+            allow_large_delta=True,  # judged above, by the number of users if there is one
+        )
+    if world.rank != 0:
+        return None
+    claimed = claim(Path(out))
+    plain = isinstance(chosen, PlainPlan)
+    return Run(
+        path=Path(out),
+        claim=claimed,
+        algorithm=None if isinstance(chosen, PlainPlan) else chosen.algorithm,
+        steps=chosen.steps if plain else claimed.steps,
+        seconds=done.seconds,
+    )
+
+
+def declare(
+    store: UserStore | str | Path,
+    plan: Plan | Proposal | PlainPlan | str | Path | None,
+    *,
+    config: TrainConfig | None = None,
+    scores: str | Path | None = None,
+    **options: Any,
+) -> None:
+    """Record the constants of a run to come: whatever is asked of the store later chose none.
+
+    Args:
+        store: see `train`, as for all others.
+        plan: see `train`.
+        config: see `train`.
+        scores: see `train`.
+        options: see `train`.
+    """
+    chosen = chosen_plan(plan, None, resume=False)
+    if isinstance(chosen, PlainPlan):
+        raise UseError("a run without privacy claims nothing: there is nothing to declare")
+    from userdp.training.runs import constants_digest
+
+    settings = chosen_config(config, options, None, resume=False)
+    people = opened(store, fixed_graph=True)
+    named = None if scores is None else Path(scores)
+    digest = constants_digest(chosen, encode(settings), people, scores=named)
+    StoreLedger(people.path).declare(digest)
+
+
+def opened(store: UserStore | str | Path, *, fixed_graph: bool = False) -> UserStore:
+    """A store, opened; ``fixed_graph`` where what is done with it holds for several owners too."""
+    path = store.path if isinstance(store, UserStore) else Path(store)
+    return UserStore.open(path, fixed_graph=fixed_graph)
+
+
+def chosen_plan(
+    plan: Plan | Proposal | PlainPlan | str | Path | None, out: Path | None, *, resume: bool
+) -> Plan | PlainPlan:
+    """The plan itself: of a file, of a proposal, or of the run that is resumed.
+
+    Whether a file is from `userdp.plan` or from `Plan.save` is told by its schema.
+    """
+    if isinstance(plan, Proposal):
+        return plan.plan
+    if isinstance(plan, str | Path):
+        return load_plan(Path(plan))
+    if plan is not None:
+        return plan
+    if not resume or out is None:
+        raise UseError(
+            "training needs a plan", hint="make one with userdp plan, or give its numbers"
+        )
+    folder = RunFolder(out)
+    if folder.plan.exists():
+        return Plan.load(folder.plan)
+    options = folder.read_train()
+    if options.get("privacy") != "none":
+        raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
+    return PlainPlan(steps=options["steps"], batch_size=options["batch_size"])
+
+
+def chosen_config(
+    config: TrainConfig | None, options: dict[str, Any], out: Path | None, *, resume: bool
+) -> TrainConfig:
+    """The configuration given, or made of its fields, or of the run that is resumed."""
+    if config is not None and options:
+        raise UseError(
+            f"config says it all: leave {', '.join(options)} out, or config",
+            hint="dataclasses.replace(config, …) changes a field",
+        )
+    if config is None and not options and resume and out is not None:
+        return train_config(RunFolder(out).read_train())
+    return config or TrainConfig(**options)
+
+
+def warn_of_delta(plan: Plan, given: Any, *, allow_large_delta: bool) -> None:
+    """Refuse a δ of 1/n or more, and warn of one above n^-1.1.
+
+    Args:
+        plan: whose δ.
+        given: what it was given as: in a file, or as a proposal, the users that were declared stand
+            beside it, where only their examples are in the plan.
+        allow_large_delta: neither refuse nor warn.
+    """
+    users = declared_users(Path(given)) if isinstance(given, str | Path) else None
+    if isinstance(given, Proposal):
+        users = given.users
+    warn(
+        plan_with_small_delta(plan, users=users, allow_large_delta=allow_large_delta), stacklevel=3
+    )

@@ -1,0 +1,385 @@
+"""From ledgers to the claim: the one function that every printer of an ε asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from userdp.accounting.mechanisms import NoisySteps
+from userdp.claims.headline import headline
+from userdp.claims.lineage import (
+    Choice,
+    Condition,
+    ConditionKind,
+    Lineage,
+    Part,
+    Query,
+    Steps,
+    Unclaimed,
+    lineage_from,
+    of_parts,
+)
+from userdp.codec import digest
+from userdp.errors import UseError
+from userdp.ledger import run as run_ledger
+from userdp.ledger.folder import LEDGER
+from userdp.ledger.history import Charge, History, history_of
+from userdp.ledger.journal import read_entries
+from userdp.ledger.place import PLACE
+from userdp.ledger.store import StoreLedger
+from userdp.notebook import html_of
+from userdp.plans import Plan, StepRecord
+from userdp.plans.origin import NonPrivateLook
+from userdp.vocabulary import (
+    MIXED,
+    NONE,
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    delta_up,
+    require_delta,
+    round_up,
+)
+
+ALONE = "one mechanism"
+"""Composition of a claim that is the price of one thing and of nothing else."""
+SPENT, BOUND = "spent so far", "guarantee"
+
+
+_COPIED = Condition(kind=ConditionKind.COPY, told="it is not in the place where it was begun")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A guarantee, what it was computed from, and what it rests on.
+
+    Args:
+        guarantee: the claim; ε is infinite where a part of it has none.
+        lineage: its parts and its conditions.
+        subject: ``"run"``, ``"store"``, ``"model"`` or ``"federation"``.
+        steps: attempted steps that were charged.
+        complete: every planned step ran (run), or every run settled (store).
+        so_far: what the attempted steps of an unfinished run cost by themselves, if it is one: no
+            claim, since when it stopped may have been chosen by what it released.
+        trial: it is a trial of a private selection: operator-only, and without a claim.
+        plan: of the single run that this is the claim of; None without one.
+    """
+
+    guarantee: Guarantee
+    lineage: Lineage
+    subject: str
+    steps: int
+    complete: bool
+    so_far: Guarantee | None = None
+    trial: bool = False
+    plan: Plan | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.lineage.parts
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        return self.lineage.conditions
+
+    @property
+    def finite(self) -> bool:
+        """Whether anything is claimed."""
+        return math.isfinite(self.guarantee.epsilon)
+
+    @property
+    def composition(self) -> str:
+        """How the parts were put together."""
+        if len(self.parts) > 1:
+            return f"basic composition of {len(self.parts)} parts"
+        return self.parts[0].in_words if self.parts else "nothing was charged"
+
+    @property
+    def headline(self) -> str:
+        """The claim in words, with all that it rests on."""
+        return headline(self)
+
+    @property
+    def standing(self) -> str:
+        """`BOUND`, or `SPENT` where prices were chosen after earlier ones were seen."""
+        return BOUND if self.lineage.fixed else SPENT
+
+    @property
+    def mechanism(self) -> NoisySteps | None:
+        """What the claim prices, where one mechanism is all of it and its price is finite."""
+        only = self.parts[0] if len(self.parts) == 1 else None
+        if not self.finite or not isinstance(only, Steps) or only.charges > 1:
+            return None
+        return only.plan.mechanism
+
+    @property
+    def is_of_plan(self) -> bool:
+        """Whether ε prices the run's plan and nothing else."""
+        return self.mechanism is not None
+
+    def __str__(self) -> str:
+        return f"{self.headline}."
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (part.in_words, round_up(own.epsilon), delta_up(own.delta))
+            for part in self.parts
+            for own in [part.guarantee()]
+        ]
+        return html_of(str(self), rows, columns=("made of", "ε at most", "δ"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The claim as plain values, for JSON."""
+        return {
+            **asdict(self.guarantee),
+            "subject": self.subject,
+            "headline": self.headline,
+            "steps": self.steps,
+            "complete": self.complete,
+            "composition": self.composition,
+            "standing": self.standing,
+            "conditions": [condition.in_words for condition in self.conditions],
+            "parts": [
+                {"id": part.id, "what": part.in_words, "epsilon": own.epsilon, "delta": own.delta}
+                for part in self.parts
+                for own in [part.guarantee()]
+            ],
+            "epsilon_so_far": None if self.so_far is None else self.so_far.epsilon,
+        }
+
+
+def claim(path: Path, *, delta: float | None = None) -> Claim:
+    """The claim of a run's or a store's ledger, or of the folder that holds one.
+
+    Guarantee: everything that the run released, or that was released of the store, satisfies the
+    claim under its conditions. A run claims its whole plan, whether or not all of it ran: when it
+    stopped may have been chosen by what it released. Besides, it claims all that its constants and
+    its base model descend from. A run whose sampling or noise had a known seed, or whose lines do
+    not name a sampler of noise that the plan's price knows, claims nothing. The winner of a tuning
+    claims what the tuning costs, whole; a trial of a private selection claims nothing.
+
+    Args:
+        path: a ledger, or the folder of a run or of a store.
+        delta: of the whole, shared evenly by the parts that have one; each part's own by default.
+
+    Raises:
+        UseError: there is no ledger at ``path``, or it was edited.
+    """
+    if delta is not None:
+        require_delta(delta)
+    folder = path if path.is_dir() else path.parent
+    if (folder / PLACE).exists():  # a store's: the ledger is held against what is kept beside it
+        history = StoreLedger(folder).history()
+        if not history.lines:
+            raise UseError(f"the ledger of {folder} is empty: nothing was ever charged in it")
+        return _store_claim(history, delta)
+    if path.is_dir():
+        path = path / LEDGER
+    return claim_of(path, read_entries(path), delta=delta)
+
+
+def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None = None) -> Claim:
+    """`claim` of the entries of the ledger at ``path``, for callers that have read them already."""
+    if not entries:
+        raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
+    if entries[0].get("kind") == "store":
+        return _store_claim(history_of(path, entries), delta)
+    return _run_claim(path, entries, delta)
+
+
+def compose(lineage: Lineage, *, delta: float | None = None) -> Guarantee:
+    """Basic composition (Dwork and Roth 2014, Theorem 3.16) of all parts: both ε and δ add up.
+
+    A sum over different adjacencies bounds neither: it is infinite.
+    """
+    deltas = sum(part.has_delta for part in lineage.parts)
+    share = delta / deltas if delta and deltas else None
+    parts = [part.guarantee(delta=share if part.has_delta else None) for part in lineage.parts]
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Unclaimed(id="", why="nothing was charged").guarantee(delta=delta)
+    claimed = [part for part in parts if math.isfinite(part.epsilon)]
+    adjacencies = {part.adjacency for part in claimed}
+    samplings = {part.sampling for part in parts}
+    # A subject is a user of several silos: whatever is priced per user is so for a subject too.
+    units = {part.unit for part in claimed} - {PrivacyUnit.USER} or {PrivacyUnit.USER}
+    void = len(units) > 1 or len(adjacencies) > 1 or len(claimed) < len(parts)
+    return Guarantee(
+        epsilon=math.inf if void else math.fsum(part.epsilon for part in parts),
+        delta=min(math.fsum(part.delta for part in parts), math.nextafter(1.0, 0.0)),
+        unit=units.pop() if len(units) == 1 else PrivacyUnit.USER,
+        adjacency=next(iter(adjacencies)) if len(adjacencies) == 1 else Adjacency.ADD_OR_REMOVE,
+        sampling=NONE if void else samplings.pop() if len(samplings) == 1 else MIXED,
+        accountant="none" if void else " + ".join(sorted({part.accountant for part in parts})),
+    )
+
+
+def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
+    """What the model of a run descends from, the run itself included."""
+    header = entries[0]
+    plan = run_ledger.plan_of(path, entries)
+    inherited = lineage_from(header["lineage"], what=f"the lineage in {path}")
+    # The run was charged in the ledger that it inherits from, within the same total.
+    own = Lineage(parts=(_own_part(path, entries, plan),), within=inherited.within)
+    finish = run_ledger.finish_of(entries) or {}
+    return inherited + own + Lineage(conditions=_of_plan(plan)) + looked_at(finish.get("looks", ()))
+
+
+def looked_at(looks: Iterable[str]) -> Lineage:
+    """The condition that exact numbers which a loop's owner saw while it ran did not steer it."""
+    told = ", ".join(sorted(looks))
+    return Lineage(conditions=(Condition(kind=ConditionKind.LOOKS, told=told),) if told else ())
+
+
+def inherited(history: History, run_id: str, constants: str) -> Lineage:
+    """What constants descend from that were recorded when ``run_id`` was charged.
+
+    What `StoreLedger.declare` recorded earlier was not chosen by anything after that; see
+    `inherited_at`.
+    """
+    own = history.charges.get(run_id)
+    begun = history.lines if own is None else own.at
+    return inherited_at(history, history.fixed_at(constants, begun))
+
+
+def inherited_at(history: History, at: int) -> Lineage:
+    """What constants descend from that were recorded at line ``at`` of a store's ledger.
+
+    All that was released of these people before is a part: the constants may have been chosen by
+    it. All that showed an exact number before is a condition.
+    """
+    earlier = [charge for charge in history.charges.values() if charge.at < at]
+    looks = {what for place, what in history.looks if place < at}
+    looks |= {"train" for charge in earlier if charge.query_epsilon is None}
+    conditions = [_COPIED] if history.copied else []
+    if looks:
+        conditions.append(Condition(kind=ConditionKind.LOOKS, told=", ".join(sorted(looks))))
+    # What has no price is a look: a condition. What it was used for is the operator's to say.
+    parts = [part for part in parts_of(earlier) if math.isfinite(part.guarantee().epsilon)]
+    own_people = of_parts(parts, *conditions, within=history.within)
+    for charge in earlier:
+        if charge.base:  # what an earlier run here released, it learned from other people too
+            base = lineage_from(charge.base, what=f"the base of {charge.run_id}")
+            own_people += _priced(base)
+    return own_people
+
+
+def _priced(base: Lineage) -> Lineage:
+    """What has a price of a base; what an answer or a run shows of the rest is a condition."""
+    priced = (part for part in base.parts if math.isfinite(part.guarantee().epsilon))
+    apart = (one for one in base.apart if math.isfinite(one.part.guarantee().epsilon))
+    return replace(of_parts(priced, *base.conditions), apart=tuple(apart))
+
+
+def parts_of(charges: Iterable[Charge]) -> list[Part]:
+    """What lines of a store's ledger paid for; further charges of a run's plan are part of it."""
+    parts: dict[str, Part] = {}
+    for charge in charges:
+        first = parts.get(charge.again or "")
+        if isinstance(first, Steps):
+            parts[first.id] = replace(first, further=(*first.further, charge.run_id))
+        else:
+            parts[charge.run_id] = _part_of(charge)
+    return list(parts.values())
+
+
+def _part_of(charge: Charge) -> Part:
+    if charge.query_epsilon is not None:
+        name = charge.query_name or "a statistic"
+        return Query(id=charge.run_id, name=name, pure_epsilon=charge.query_epsilon)
+    if charge.selection is not None:
+        return Choice(id=charge.run_id, tuning=charge.selection)
+    if charge.plan is None:
+        return Unclaimed(id=charge.run_id, why="training without privacy")
+    return Steps(id=charge.run_id, plan=charge.plan)
+
+
+def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> Part:
+    header = entries[0]
+    run_id = str(header["run_id"])
+    if plan is None:
+        return Unclaimed(id=run_id, why="training without privacy")
+    # Lines that do not say what drew their noise may stand for float32 noise, which has no ε.
+    unknown_noise = run_ledger.samplers_of(entries) is None
+    if unknown_noise or header["facts"].get("unsafe_seeds"):
+        why = "noise of an unknown sampler" if unknown_noise else "training with a known seed"
+        return Unclaimed(id=run_id, why=why)
+    for entry in entries:
+        if entry["kind"] == "attempt":
+            _refuse_other_step(path, entry, plan)
+    finish = run_ledger.finish_of(entries)
+    if finish is not None and finish["digests"].get("plan") != digest(plan):
+        raise UseError(
+            f"the finishing line of {path} is of another plan than its first line: the ledger was "
+            "edited, and no epsilon can be claimed from it",
+        )
+    tuning = run_ledger.tuning_of(path, entries)
+    if tuning is not None:
+        return Choice(id=run_id, tuning=tuning)
+    if header.get("trial"):
+        return Unclaimed(id=run_id, why="a trial of a private selection")
+    further = tuple(one for one in run_ledger.charges_in(entries) if one != run_id)
+    return Steps(id=run_id, plan=plan, further=further)
+
+
+def _of_plan(plan: Plan | None) -> tuple[Condition, ...]:
+    """What a plan itself says of where its constants come from."""
+    looks = {o.what for o in plan.origins.values() if isinstance(o, NonPrivateLook)} if plan else ()
+    if not looks:
+        return ()
+    return (Condition(kind=ConditionKind.PLAN, told=", ".join(sorted(looks))),)
+
+
+def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -> Claim:
+    lineage = run_lineage(path, entries)
+    plan = run_ledger.plan_of(path, entries)
+    steps = run_ledger.count_attempts(entries)
+    guarantee = compose(lineage, delta=delta)
+    own = next(part for part in lineage.parts if part.id == entries[0]["run_id"])
+    unfinished = plan is not None and steps < plan.steps and isinstance(own, Steps)
+    return Claim(
+        guarantee=guarantee,
+        lineage=lineage,
+        subject="run",
+        steps=steps,
+        complete=plan is not None and steps == plan.steps,
+        so_far=plan.guarantee(steps, delta=delta) if plan and unfinished else None,
+        trial=bool(entries[0].get("trial")),
+        plan=plan,
+    )
+
+
+def _store_claim(history: History, delta: float | None) -> Claim:
+    charges = list(history.charges.values())
+    single = charges[0] if len(charges) == 1 else None
+    lineage = of_parts(
+        parts_of(charges),
+        *([_COPIED] if history.copied else ()),
+        within=history.within,
+    )
+    return Claim(
+        guarantee=compose(lineage, delta=delta),
+        lineage=lineage,
+        subject="store",
+        steps=sum(charge.steps for charge in charges),
+        complete=all(charge.settled for charge in charges),
+        plan=single.plan if single else None,
+    )
+
+
+def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:
+    step = run_ledger.step_of(entry)
+    expected = StepRecord.of_plan(
+        plan, l2_clip_norm=step.l2_clip_norm, noise_sampler=step.noise_sampler
+    )
+    for name in (field.name for field in fields(StepRecord)):
+        recorded = getattr(step, name)
+        if recorded != getattr(expected, name):
+            raise UseError(
+                f"attempt {entry['attempt']} in {path} has {name} {recorded!r}, the plan says "
+                f"{getattr(expected, name)!r}: no epsilon can be claimed from this ledger"
+            )

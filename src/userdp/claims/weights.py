@@ -1,0 +1,222 @@
+"""Weights by their digest, and what a model's folder says that they descend from.
+
+The digest is of the tensors alone: not of their names, their order, the files they lie in or what
+is noted beside them, so that weights that were copied, renamed, split into other files or written
+again by another library are still known. safetensors is read here as bytes: no torch is needed to
+check a claim.
+
+What weights descend from is written twice: in ``userdp.json`` beside them, and in the metadata of
+each file of weights, for whoever copies nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from userdp import files
+from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.errors import UseError
+
+LINEAGE = "userdp.json"
+SCHEMA = "userdp.lineage/1"
+_KEY = "userdp"
+_BLOCK = 1 << 22
+_MOST_HEADER = 100 << 20  # safetensors' own bound
+
+
+def weights_digest(tensors: Iterable[tuple[str, tuple[int, ...], bytes]]) -> str:
+    """SHA-256 of tensors, each by its dtype, shape and the SHA-256 of its bytes.
+
+    A tensor that is there twice (tied weights) counts once, so that it makes no difference whether
+    a file holds both.
+
+    Args:
+        tensors: dtype as safetensors spells it ("F32"), shape, and the digest of the bytes, little
+            endian, in C order.
+    """
+    lines = {f"{dtype} {list(shape)} {digest.hex()}" for dtype, shape, digest in tensors}
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def digest_of(folder: Path) -> str:
+    """The digest of the weights in a model's folder.
+
+    Raises:
+        UseError: there are none, or a file is damaged.
+    """
+    return weights_digest(one for path in _files(folder) for one in _tensors(path))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """What a model's folder says of its weights.
+
+    Args:
+        lineage: what they descend from.
+        weights: the digest of the weights that this was said of.
+    """
+
+    lineage: Lineage
+    weights: str
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {"schema": SCHEMA, "weights": self.weights, "lineage": self.lineage.plain}
+
+
+def describe(folder: Path, lineage: Lineage) -> str:
+    """Write what the weights in ``folder`` descend from, beside them and in their metadata.
+
+    Returns:
+        The digest of the weights.
+    """
+    described = Described(lineage=lineage, weights=digest_of(folder))
+    text = json.dumps(described.plain, separators=(",", ":"), sort_keys=True)
+    for path in _files(folder):
+        _write_metadata(path, text)
+    files.write_json(folder / LINEAGE, described.plain)
+    return described.weights
+
+
+def description_of(folder: Path) -> Described | None:
+    """What a model's folder says of its weights, by either of the two; None if it says nothing.
+
+    Where both say something and differ, both count: neither can be dropped by writing the other.
+
+    Raises:
+        UseError: what is said is damaged.
+    """
+    told = [described for _, described in descriptions_of(folder) if described is not None]
+    if not told:
+        return None
+    lineage = Lineage()
+    for one in told:
+        lineage = one.lineage + lineage if one.lineage != lineage else lineage
+    return Described(lineage=lineage, weights=told[0].weights)
+
+
+def descriptions_of(folder: Path) -> list[tuple[Path, Described | None]]:
+    """What ``userdp.json`` and the metadata of each file of weights say; None of what is silent.
+
+    Raises:
+        UseError: what is said is damaged.
+    """
+    beside = folder / LINEAGE
+    told: list[tuple[Path, Described | None]] = [(beside, None)]
+    if beside.exists():
+        told = [(beside, _described(files.read_json(beside, what="a lineage"), beside))]
+    for path in _files(folder, required=False):
+        text = _header(path)[0].get("__metadata__", {}).get(_KEY)
+        try:
+            told.append((path, None if text is None else _described(json.loads(text), path)))
+        except ValueError as error:
+            raise UseError(f"the metadata of {path} is damaged: {error}") from error
+    return told
+
+
+def lineage_of_base(
+    name: str, weights: str | None, released: Iterable[tuple[str, Any]], *, loaded: bool
+) -> Lineage:
+    """What a model that training begins from descends from.
+
+    Args:
+        name: of the model, or its folder; empty if nothing is known of where it is from.
+        weights: the digest of its weights as they are in memory, if it is known.
+        released: of the store that is trained on: digests of weights that runs over it released,
+            and what those descend from, as plain values.
+        loaded: the weights were just read from ``name``, so that they are those of its files even
+            where they were read in another dtype. Otherwise ``name`` is only what the model says
+            of itself, and its weights may have learned from anybody since they were read.
+
+    Returns:
+        What the folder says, and what the store's ledger knows of these weights. Weights that
+        neither knows, or that are not those that the folder speaks of, may have learned from
+        anybody: a condition.
+    """
+    folder = Path(name) if name and Path(name).is_dir() else None  # "" would be the current folder
+    described = None if folder is None else description_of(folder)
+    files_there = folder is not None and _files(folder, required=False)
+    on_disk = {digest_of(folder)} if folder is not None and files_there else set()
+    in_memory = {weights} if weights else set()
+    sure = in_memory | on_disk if loaded else in_memory
+    lineage = Lineage() if described is None else described.lineage
+    known = described is not None and described.weights in sure
+    for digest, plain in released:
+        if digest in in_memory | on_disk:
+            lineage += lineage_from(plain, what="the lineage of a base model")
+            known = known or digest in sure
+    if not known:
+        named = Path(name).name or "given in memory"
+        lineage += Lineage(conditions=(Condition(kind=ConditionKind.BASE, told=named),))
+    return lineage
+
+
+def _described(values: Any, where: Path) -> Described:
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise UseError(f"what {where} says of its weights is not of schema {SCHEMA}")
+    lineage = lineage_from(values.get("lineage"), what=f"the lineage in {where}")
+    return Described(lineage=lineage, weights=str(values.get("weights")))
+
+
+def _files(folder: Path, *, required: bool = True) -> list[Path]:
+    paths = sorted(folder.glob("*.safetensors"))
+    if required and not paths:
+        raise UseError(f"there are no weights in {folder}: it holds no file of safetensors")
+    return paths
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
+    header, begin = _header(path)
+    with path.open("rb") as file:
+        for name, facts in header.items():
+            if name == "__metadata__":
+                continue
+            first, last = facts["data_offsets"]
+            file.seek(begin + first)
+            yield facts["dtype"], tuple(facts["shape"]), _sha256(file, last - first, path)
+
+
+def _sha256(file: BinaryIO, size: int, path: Path) -> bytes:
+    digest = hashlib.sha256()
+    while size:
+        block = file.read(min(size, _BLOCK))
+        if not block:
+            raise UseError(f"{path} is damaged: it ends within a tensor")
+        digest.update(block)
+        size -= len(block)
+    return digest.digest()
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header of a file of safetensors, and where its tensors begin."""
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > _MOST_HEADER:
+                raise UseError(f"{path} is damaged: its header has {size} bytes")
+            header = json.loads(file.read(size))
+    except (OSError, ValueError, struct.error) as error:
+        raise UseError(f"cannot read the weights in {path}: {error}") from error
+    if not isinstance(header, dict):
+        raise UseError(f"{path} is damaged: its header is no object")
+    return header, 8 + size
+
+
+def _write_metadata(path: Path, text: str) -> None:
+    """Write a file of weights anew with this word of ours in its metadata; its tensors stay."""
+    header, begin = _header(path)
+    header["__metadata__"] = {**header.get("__metadata__", {}), _KEY: text}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)  # tensors are aligned
+    with path.open("rb") as source, files.whole_file(path) as target:
+        target.write(struct.pack("<Q", len(encoded)) + encoded)
+        source.seek(begin)
+        while block := source.read(_BLOCK):
+            target.write(block)

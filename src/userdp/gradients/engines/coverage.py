@@ -1,0 +1,225 @@
+"""Which layers keep the units of a model from sharing a pass, by name: asked on made-up rows.
+
+`choice.why_alone` says whether a model's units need passes of their own. This says where in the
+model the reason lies, for people: a user who reads "24 layers model.layers.*.mixer (MambaMixer)"
+knows what to freeze. No engine decides anything by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from userdp.gradients.coupling import evaluating
+from userdp.gradients.engines.passes import layout_of
+from userdp.gradients.engines.places.steps import jumps
+from userdp.gradients.engines.rows import Rows
+from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
+from userdp.gradients.losses import Loss
+from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
+from userdp.gradients.models import trainable_parameters
+
+_LOST = "rows are not followed through"
+_STEP = "its choice could be tipped by the rounding of a batch"
+_READ = "Python reads somebody's numbers by"
+
+_SHOWN = 3
+"""Kinds of layers that `Coverage.told` names; more are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A kind of layer that no rule covers, or in which rows were last seen apart.
+
+    Attributes:
+        modules: names of such layers in the model, in its order.
+        kind: their class.
+        reason: what was not covered, in words.
+    """
+
+    modules: tuple[str, ...]
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        patterns = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in self.modules)
+        count = len(self.modules)
+        where = ", ".join(patterns) or "model"
+        return f"{f'{count} layers ' if count > 1 else ''}{where} ({self.kind}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What of a model the rules of the batched engines cover.
+
+    Attributes:
+        obstacles: empty where everything is covered on made-up rows.
+        uncovered_only: whether each obstacle is a trainable parameter without a rule, so that
+            freezing these is enough.
+        parameters: trainable ones, in numbers; uncovered: those of them without a rule.
+    """
+
+    obstacles: tuple[Obstacle, ...]
+    uncovered_only: bool
+    parameters: int
+    uncovered: int
+
+    def told(self) -> str:
+        """The obstacles in one line; empty where there are none."""
+        more = len(self.obstacles) - _SHOWN
+        rest = [f"and {more} other kinds of layers"] if more > 0 else []
+        return "; ".join([*map(str, self.obstacles[:_SHOWN]), *rest])
+
+
+def coverage(model: nn.Module, loss: Loss, *, masked: bool) -> Coverage:
+    """Which layers of ``model`` the rules cover; its rows and its ``.grad`` are nobody's.
+
+    Args:
+        model: at any weights; looked at in evaluation mode.
+        loss: per-row loss.
+        masked: whether it is given targets.
+    """
+    parameters = trainable_parameters(model)
+    device = next(iter(parameters.values())).device
+    units = made_up(model, RAGGED[0], masked=masked, device=device)
+    tape = _Noting(parameters, layout_of(units))
+    uncovered: list[str] = []
+    failed: list[Obstacle] = []
+    with evaluating(model), tape.naming(model):
+        try:
+            tape.run(model, loss, units, owners=tape.layout)
+        except NotCoveredError as error:
+            uncovered = [name for name in error.names if name in parameters]
+        except CANNOT_RUN as error:
+            told = f"made-up rows could not be run ({type(error).__name__})"
+            failed = [Obstacle(("",), type(model).__name__, told)]
+    # A layer behind a place where rows are lost has no rule either, whatever it is.
+    lost = [*failed, *tape.lost(model)]
+    without_rule = [] if lost else list(_without_rule(model, uncovered))
+    return Coverage(
+        obstacles=tuple(lost or without_rule),
+        uncovered_only=bool(without_rule),
+        parameters=sum(p.numel() for p in parameters.values()),
+        uncovered=sum(parameters[name].numel() for name in uncovered),
+    )
+
+
+def _without_rule(model: nn.Module, names: list[str]) -> Iterator[Obstacle]:
+    """The layers of these parameters, one obstacle for each class and set of parameters."""
+    modules = dict(model.named_modules())
+    by_module: dict[str, list[str]] = {}
+    for name in names:
+        home, _, own = name.rpartition(".")
+        by_module.setdefault(home, []).append(own)
+    kinds: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for home, owned in by_module.items():
+        kinds.setdefault((type(modules[home]).__name__, tuple(owned)), []).append(home)
+    for (kind, parameters), homes in kinds.items():
+        yield Obstacle(tuple(homes), kind, f"no per-unit rule for its {', '.join(parameters)}")
+
+
+class _Noting(Tape):
+    """A tape that remembers in which module, and by which function, rows were lost sight of."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], layout: Any) -> None:
+        super().__init__(parameters, layout, Workspace())
+        self._inside: list[tuple[str, nn.Module]] = []
+        self._found: dict[tuple[str, str], dict[str, None]] = {}
+
+    def rows_of(self, model: nn.Module) -> Rows:
+        return _NotingRows(self.layout.rows, model, self._note)
+
+    @contextmanager
+    def naming(self, model: nn.Module) -> Iterator[None]:
+        """Within, it is known which module of ``model`` computes."""
+        handles = []
+        for name, module in model.named_modules():
+
+            def enter(module: nn.Module, arguments: Any, name: str = name) -> None:
+                self._inside.append((name, module))
+
+            def leave(module: nn.Module, arguments: Any, result: Any) -> None:
+                self._inside.pop()
+
+            handles.append(module.register_forward_pre_hook(enter))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _note(self, what: str) -> None:
+        name, kind = "", "the loss"
+        if self._inside:
+            name, module = self._inside[-1]
+            kind = type(module).__name__
+        self._found.setdefault((kind, what), {})[name] = None
+
+    def lost(self, model: nn.Module) -> Iterator[Obstacle]:
+        """Where rows were lost sight of, in the order in which it happened.
+
+        Behind the first such layer nothing is known any more; its class is named with it.
+        """
+        alike: dict[str, list[str]] = {}
+        for name, module in model.named_modules():
+            alike.setdefault(type(module).__name__, []).append(name)
+        for number, ((kind, what), modules) in enumerate(self._found.items()):
+            # The shape of what is not followed tells something, too: that is no reason of its own.
+            if number == 0 or not what.startswith(_READ):
+                yield Obstacle(tuple(alike.get(kind, modules)), kind, what)
+
+
+class _NotingRows(Rows):
+    """Rows that tell when a result is the first of unknown place, or when Python read data."""
+
+    def __init__(self, count: int, model: nn.Module, note: Callable[[str], None]) -> None:
+        super().__init__(count, model)
+        self._note_lost = note
+        self._proved = False
+
+    def prove(self, losses: Tensor) -> bool:
+        self._proved = True  # what backward passes read is nobody's business
+        return super().prove(losses)
+
+    def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if self._proved:
+            return super().run(function, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+            known = [self.place_of(t) for t in given]
+        read = self._read
+        result = super().run(function, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+            made = made or (given[:1] if result is None else [])  # it may have been written to
+            name = _name_of(function)
+            lost = [t for t in made if None not in known and self.place_of(t) is None]
+            if any(jumps(function, t) for t in lost) and _of_reals(given):
+                # Nobody asks at which place a largest number stands, but it is answered, too.
+                if name not in ("max", "min"):
+                    self._note_lost(f"{_STEP} ({name})")
+            elif lost:
+                self._note_lost(f"{_LOST} {name}")
+        if self._read and not read:
+            self._note_lost(f"{_READ} {name}")
+        return result
+
+
+def _of_reals(tensors: list[Tensor]) -> bool:
+    return any(t.is_floating_point() or t.is_complex() for t in tensors)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """As it is called: a property's getter is named for the property."""
+    name: str = getattr(getattr(function, "__self__", None), "__name__", function.__name__)
+    return name if function.__name__ == "__get__" else function.__name__

@@ -1,0 +1,79 @@
+"""Writes in place: what becomes of the tensor that was written to, and of the one it is a view of.
+
+A function that writes moves the version of all tensors that share the memory, and so ends what was
+known of them. Two of them are known again: the tensor that was written to, by the function's own
+rule or, for ``tensor[index] = value``, by `assigned`; and the one that it is a view of, by `whole`.
+"""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import Any
+
+from torch import Tensor
+
+from userdp.gradients.engines.places.lookups import sliced
+from userdp.gradients.engines.places.place import CONSTANT, Call, Place
+
+
+def assigned(call: Call) -> Place | None:
+    """Where rows lie in ``tensor`` after ``tensor[index] = value``, with slices and numbers.
+
+    Each row's part of what was written must come from that row.
+    """
+    tensor, index, value = call.args
+    before = call.first
+    entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    plain = (int, slice, EllipsisType, type(None))
+    bounds = [b for e in entries if isinstance(e, slice) for b in (e.start, e.stop, e.step)]
+    if before is None or not all(isinstance(e, plain) and not isinstance(e, bool) for e in entries):
+        return None
+    if any(isinstance(bound, Tensor) for bound in bounds):
+        return None
+    if not isinstance(value, Tensor):
+        return _no_count(before)
+    written = call.place(value)
+    if written is None or written.constant:
+        return _no_count(before) if written is not None else None
+    if before.constant:
+        candidates = [Place(dim, written.inner) for dim in range(tensor.dim())]
+    else:
+        candidates = [before]
+    # The value is broadcast to what the index leaves of the tensor: dimensions count from behind.
+    left = sum(not isinstance(e, int) for e in entries if e is not Ellipsis)
+    left += tensor.dim() - sum(e is not None and e is not Ellipsis for e in entries)
+    assert written.dim is not None
+    where = Place(written.dim + left - value.dim(), written.inner)
+    for place in candidates:
+        assert place.dim is not None
+        fits = tensor.shape[place.dim] == value.shape[written.dim]
+        if fits and sliced(place, tensor.shape, entries) == where:
+            return place
+    return None
+
+
+def whole(base: Tensor, before: Place | None, call: Call, after: Place | None) -> Place | None:
+    """Where rows lie in ``base`` after a write to a view of it.
+
+    Args:
+        base: that the first argument of the call is a view of.
+        before: its place before the call.
+        call: with the place that the view had.
+        after: the view's place now.
+    """
+    if before is None or after is None or call.first is None:
+        return None
+    if after.constant:
+        return _no_count(before) if before.constant or call.first == after else None
+    if not before.constant:
+        return before if call.first == after else None
+    view = call.args[0]
+    # The view leaves the dimension whole, of memory that lies dense: index i is index i in both.
+    dim = after.dim
+    assert dim is not None
+    same = view.stride() == base.stride() and view.shape[dim] == base.shape[dim]
+    return after if same and base.is_contiguous() else None
+
+
+def _no_count(place: Place) -> Place:
+    return CONSTANT if place.constant else place

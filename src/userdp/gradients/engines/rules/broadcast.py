@@ -1,0 +1,110 @@
+r"""Sums, products and other functions of numbers at one place, of rows and a trained tensor.
+
+A scale by a vector, a bias, a decay rate, :math:`(1 + w) \hat x`: the trained tensor is broadcast
+over rows, so that its gradient arrives summed over them. Here it is spread over the rows before, a
+copy for each, and the gradient of row r's copy is row r's part.
+
+The trained tensor is a parameter, or what was made of parameters and constants alone (`1 + w`,
+`-exp(A_log)`), see `userdp.gradients.engines.tape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from userdp.gradients.engines.layer import RUN, Layer, Watcher
+from userdp.gradients.engines.places.numbers import elementwise
+from userdp.gradients.engines.places.place import CONSTANT, PLACES, Call, Place, tensors_in
+from userdp.gradients.engines.uses import Dense, wide
+
+_MOST = 1 << 24
+"""Numbers that the gradients of all units may take of a tensor that has a part for each row."""
+
+_ELEMENTWISE = frozenset(function for function, rule in PLACES.items() if rule is elementwise)
+
+
+def with_rows(
+    tape: Watcher, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """The arguments with each trained tensor spread over the rows of the others.
+
+    None where this is not a function of numbers at one place, of rows and of a trained tensor.
+    """
+    if function not in _ELEMENTWISE or kwargs or tape.layout.rows == 1:
+        return None
+    names = [tape.name_of(value) if isinstance(value, Tensor) else None for value in args]
+    if not any(names) or (names[0] is not None and _writes(function.__name__)):
+        return None
+    tensors = list(tensors_in(args))
+    dims = max(tensor.dim() for tensor in tensors)
+    others = [
+        value
+        for value, name in zip(args, names, strict=True)
+        if name is None and (isinstance(value, Tensor | tuple | list))
+    ]
+    place = Call(tape.rows.place_of, args, kwargs).joined(others, dims)
+    if place is None or place is CONSTANT or place.dim is None:
+        return None
+    spread = list(args)
+    with torch._C.DisableTorchFunction():
+        for at, (value, name) in enumerate(zip(args, names, strict=True)):
+            if name is None:
+                continue
+            ahead = place.dim - (dims - value.dim())
+            whole = ahead >= 0 and value.shape[ahead] != 1
+            if whole and tape.layout.units * value.numel() > _MOST:
+                return None
+            copies = RUN(tape.anchor, _Spread(tape, name, place, dims), value.detach())
+            spread[at] = tape.rows.mark(copies, place)
+    return tuple(spread)
+
+
+def _writes(name: str) -> bool:
+    """Whether a function of this name writes to its first argument: never to a copy of that."""
+    if name.startswith("__"):
+        return name.startswith("__i") and name != "__invert__"
+    return name.endswith("_")
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread(Layer):
+    """A tensor as it is broadcast to ``dims`` dimensions, with a copy for each index of ``place``.
+
+    Its shape is (1, ..., rows x inner, 1, ..., *own): as in the function that it is meant for. A
+    tensor that has that dimension already (a constant of rows x ..., plus a parameter) stays as it
+    is; row r uses its own part.
+    """
+
+    tape: Watcher
+    name: str
+    place: Place
+    dims: int
+
+    def forward(self, tensor: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        dim = self.place.dim
+        assert dim is not None
+        shape = [1] * (self.dims - tensor.dim()) + list(tensor.shape)
+        indices = self.tape.layout.rows * self.place.inner
+        wanted = [*shape[:dim], indices, *shape[dim + 1 :]]
+        return tensor.reshape(shape).expand(wanted).clone(), (tensor,)
+
+    def backward(self, saved: Any, gradient: Tensor, needed: bool) -> None:
+        dim, layout = self.place.dim, self.tape.layout
+        own = saved[0].shape
+        assert dim is not None
+        first = wide(gradient).movedim(dim, 0)
+        ahead = dim - (self.dims - len(own))
+        if ahead < 0 or own[ahead] == 1:
+            by_row = first.reshape(layout.rows, self.place.inner, -1).sum(1)
+            gradients = layout.summed(by_row).view(layout.units, *own)
+        else:
+            owner = layout.unit_of_row.repeat_interleave(self.place.inner)
+            apart = first.new_zeros(layout.units, *first.shape)
+            apart[owner, torch.arange(len(owner), device=owner.device)] = first
+            gradients = apart.movedim(1, dim + 1).reshape(layout.units, *own)
+        self.tape.keep(self.name, Dense(gradients))

@@ -1,0 +1,35 @@
+"""Questions that a model asks of its tokens only to warn of them.
+
+GPT-2 looks, where its configuration names a padding token, whether some row begins or ends with
+one, and logs an advice. Python would read everybody's tokens by that, for no number of the loss;
+and what is logged would hang on them. While a tape watches, nobody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from userdp.gradients.engines.layer import MODULE_RULES, Watcher
+
+_ASKS = "warn_if_padding_and_no_attention_mask"
+
+
+def _without_asking(module: nn.Module, tape: Watcher) -> Callable[..., Any] | None:
+    if not hasattr(type(module), _ASKS):
+        return None
+    original = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        module.__dict__[_ASKS] = lambda *args, **kwargs: None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            del module.__dict__[_ASKS]
+
+    return forward
+
+
+MODULE_RULES.append(_without_asking)

@@ -1,0 +1,75 @@
+"""Hints in two tongues: they are written as options of the command line, and told in Python too."""
+
+from __future__ import annotations
+
+import re
+
+COMMANDS = ("prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report")
+"""Those that are functions of `userdp` as well, with the same names for the same things."""
+
+_NAME = r"--(?P<name>[a-z][a-z-]*)"
+_WORD = r"(?!and\b|or\b)[^\s`,;-][^\s`,;]*"
+_ANY = rf"--[a-z][a-z-]*(?:[ =]{_WORD})?"
+# After the command's name: options, placeholders in capitals, and what looks like a path.
+_COMMAND = re.compile(
+    rf"`?userdp (?P<name>[a-z]+)(?P<rest>(?: (?:{_ANY}|[A-Z]+\b|[^\s`,;]*[/.{{][^\s`,;]+))*)`?"
+)
+_SERIES = re.compile(rf"(?:{_ANY} )+{_ANY}")
+_OPTION = re.compile(_NAME + r"(?:[ =](?P<value>[A-Z]{2,}\b|-?\d[\d.e-]*|\S*/\S+))?")
+_PART = re.compile(_NAME + r"(?:[ =](?P<value>[^\s-]\S*))?|(?P<place>\S+)")
+
+
+def in_python(text: str) -> str:
+    """A message for who called a function: its options become arguments, its commands calls.
+
+    Commands that are no function of `userdp` stay as they are.
+
+    >>> in_python("measure: userdp probe STORE --model MODEL --out norms.json; leave --seed out")
+    'measure: userdp.probe(STORE, model=MODEL, out="norms.json"); leave seed out'
+    >>> in_python("evaluate it with --no-base")
+    'evaluate it with base=False'
+    """
+    told, end = [], 0
+    for command in _COMMAND.finditer(text):
+        told += [_arguments(text[end : command.start()]), _call(command)]
+        end = command.end()
+    return "".join(told) + _arguments(text[end:])
+
+
+def _arguments(text: str) -> str:
+    text = _SERIES.sub(lambda found: _listed(found[0]), text)
+    return _OPTION.sub(lambda found: _argument(found["name"], found["value"]), text)
+
+
+def _call(command: re.Match[str]) -> str:
+    """A whole command as the call of a function, where there is one."""
+    if command["name"] not in COMMANDS:
+        return command[0]
+    name, rest = command["name"], command["rest"]
+    if rest == " --help":
+        return f"help(userdp.{name})"
+    return f"userdp.{name}({_listed(rest)})" if rest else f"userdp.{name}"
+
+
+def _listed(options: str) -> str:
+    """Options and places that follow each other, as a function's arguments."""
+    return ", ".join(
+        _value(part["place"])
+        if part["place"]
+        else _argument(part["name"], part["value"], flag="=True")
+        for part in _PART.finditer(options)
+    )
+
+
+def _argument(name: str, value: str | None, *, flag: str = "") -> str:
+    argument = name.replace("-", "_")
+    if value is not None:
+        return f"{argument}={_value(value)}"
+    if name.startswith("no-"):
+        return f"{argument.removeprefix('no_')}=False"
+    return f"{argument}{flag}"
+
+
+def _value(word: str) -> str:
+    """A word as Python spells it: a number or a placeholder as it is, all else as a string."""
+    return word if re.fullmatch(r"-?[\d.e-]+|[A-Z]+", word) else f'"{word}"'

@@ -1,0 +1,23 @@
+"""The frozen `Plan`: the mechanism and every public constant of a private run.
+
+The sampler and the accounted mechanism (`Plan.mechanism`) are both built from the plan's
+``sampling``, so that what is claimed is what runs.
+"""
+
+from userdp.plans.origin import LedgerLine, MadeFor, NonPrivateLook, Origin
+from userdp.plans.plan import Budget, Plan
+from userdp.plans.step import StepRecord
+from userdp.plans.tuning import FixedGrid, PrivateSelection, Tuning
+
+__all__ = [
+    "Budget",
+    "FixedGrid",
+    "LedgerLine",
+    "MadeFor",
+    "NonPrivateLook",
+    "Origin",
+    "Plan",
+    "PrivateSelection",
+    "StepRecord",
+    "Tuning",
+]

@@ -1,0 +1,250 @@
+"""`Plan`: what a private run will do, and what it will cost, fixed before any private look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import ClassVar, Self
+
+from userdp.accounting.accountants import Accountant, calibrate_by, epsilon_by
+from userdp.accounting.implemented import ideal_delta_for, implemented_epsilon
+from userdp.accounting.mechanisms import Mixture, NoisySteps
+from userdp.clip import Clip, ClipForm, sum_noise_multiplier
+from userdp.errors import UseError
+from userdp.noise import NoiseLaw
+from userdp.notebook import html_of
+from userdp.plans.origin import MadeFor, Origin
+from userdp.plans.saved import Saved
+from userdp.sampling import Sampling
+from userdp.vocabulary import (
+    Guarantee,
+    PrivacyUnit,
+    delta_up,
+    require_count,
+    require_delta,
+    require_positive,
+    round_up,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What may be spent.
+
+    Args:
+        target_delta: δ, in (0, 1).
+        target_epsilon: what the noise was chosen for, if it was; > 0.
+    """
+
+    target_delta: float
+    target_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        require_delta(self.target_delta)
+        if self.target_epsilon is not None:
+            require_positive("target_epsilon", self.target_epsilon)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan(Saved):
+    """What a private run will do, fixed before any private look.
+
+    Guarantee: `steps` steps of ``sampling``, each with sensitivity ``clip.l2_norm`` per drawn unit
+    and noise of standard deviation ``noise_std``, satisfy `guarantee()`. No field may derive from
+    the private data's own counts: ``population`` is declared by the operator (the same constant on
+    neighbouring data sets) or was released under DP; ``origins`` says which.
+
+    Args:
+        sampling: how each step draws its units.
+        clip: how each drawn unit's gradient is bounded.
+        noise: σ, as accounted.
+        steps: T, noisy updates released.
+        population: the declared nominal number of units: of users, or of examples after the cap of
+            G per user.
+        budget: the target δ, and the ε that the noise was chosen for, if it was.
+        accountant: what prices the plan. ``group-privacy`` and ``group-privacy-vadhan`` make it
+            Group Privacy (Chua et al. 2024, Algorithm 1): the steps of ELS, accounted for single
+            examples and lifted to a user's G by a lemma, with more noise at the same ε.
+        origins: where constants come from that were not declared, by the field's name.
+        made_for: the store and the model that it was chosen for; None for any.
+
+    Raises:
+        ValueError: a field is out of its range (NaN included), or fits no other.
+    """
+
+    schema: ClassVar[str] = "userdp.plan/6"
+    what: ClassVar[str] = "plan"
+
+    sampling: Sampling
+    clip: Clip
+    noise: NoiseLaw
+    steps: int
+    population: int
+    budget: Budget
+    accountant: Accountant = Accountant.CONTOUR
+    # Not part of the hash, since a mapping has none; equality and the digest see it.
+    origins: Mapping[str, Origin] = field(default_factory=dict, hash=False)
+    made_for: MadeFor | None = None
+
+    def __post_init__(self) -> None:
+        require_count("steps", self.steps)
+        require_count("population", self.population)
+        require_positive("the denominator", self.denominator)
+        assert math.isfinite(self.sum_noise_multiplier)
+        object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
+        priced = self.mechanism if self.sampling.covered else None  # refuses what has no price
+        lifted = self.accountant.lifts and not self.sampling.by_user and isinstance(priced, Mixture)
+        if not (lifted or self.accountant is Accountant.CONTOUR):
+            raise UseError(
+                f"a plan with sampling {self.sampling.kind} cannot claim by the accountant "
+                f"{self.accountant}",
+                hint="group privacy lifts example-level sampling: use --sampling examples",
+            )
+
+    def calibrated(self) -> Self:
+        """This plan with the least noise for its budget; the search starts at the noise it has.
+
+        Raises:
+            UseError: it has no target ε, or no noise is enough.
+        """
+        target = self.budget.target_epsilon
+        if target is None:
+            raise UseError("a plan without a target_epsilon has no budget to choose its noise by")
+        calibrated = calibrate_by(
+            self.accountant,
+            self.mechanism,
+            target_epsilon=target,
+            target_delta=ideal_delta_for(target, self.budget.target_delta, steps=self.steps),
+        )
+        noise = replace(self.noise, multiplier=calibrated.noise_multiplier)
+        if noise.independent_multiplier != noise.multiplier:
+            raise UseError(f"the least noise of kind {noise.kind} is not searched for")
+        return replace(self, noise=noise)
+
+    @property
+    def mechanism(self) -> NoisySteps:
+        """What the accountant prices: built from the same constants as the sampler.
+
+        Raises:
+            UseError: the pair of sampling and noise has no price.
+        """
+        return self.sampling.price(self.noise, self.clip, self.steps)
+
+    @property
+    def algorithm(self) -> str:
+        """``"ULS"`` or ``"ELS"``, as in Charles et al. 2024; ``"GP"`` is Group Privacy."""
+        return "GP" if self.accountant.lifts else self.sampling.algorithm
+
+    @property
+    def denominator(self) -> float:
+        """What the noisy sum is divided by: units expected of the *declared* population."""
+        return self.sampling.expected_units(self.population)
+
+    @property
+    def count_noise_std(self) -> float | None:
+        """σ_b, the noise on the count of unclipped units; None where the clip norm is fixed."""
+        if self.clip.adaptation is None:
+            return None
+        return self.clip.adaptation.count_noise(
+            noise_multiplier=self.noise.multiplier, denominator=self.denominator
+        )
+
+    @property
+    def sum_noise_multiplier(self) -> float:
+        """The noise on the clipped sum divided by its clip norm.
+
+        It is ``noise.multiplier``; or, beside the count of adaptive clipping, more.
+        """
+        count_noise_std = self.count_noise_std
+        if count_noise_std is None:
+            return self.noise.multiplier
+        return sum_noise_multiplier(
+            noise_multiplier=self.noise.multiplier, count_noise_std=count_noise_std
+        )
+
+    def noise_std_at(self, l2_clip_norm: float) -> float:
+        """Standard deviation of the noise on a sum clipped to this norm, in gradient units."""
+        return self.sum_noise_multiplier * l2_clip_norm
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on the clipped sum: σ·C, in gradient units.
+
+        With an adapting clip norm, that of the first step.
+        """
+        return self.noise_std_at(self.clip.l2_norm)
+
+    def _repr_html_(self) -> str:
+        guarantee = self.guarantee()
+        unit = "users" if self.sampling.by_user else "examples"
+        symbols = self.sampling.words.symbols
+        drawn = (
+            (symbol, f"{getattr(self.sampling, name):.6g}") for name, symbol in symbols.items()
+        )
+        rows = [
+            ("sampling", self.sampling.words.title),
+            *drawn,
+            ("steps T", f"{self.steps:,}"),
+            ("noise multiplier σ", f"{self.noise.multiplier:.6g}"),
+            ("clip norm C", f"{self.clip.l2_norm:.6g}"),
+            *([] if self.clipping is None else [("clipping", self.clipping)]),
+            ("population", f"{self.population:,} declared {unit}"),
+            ("ε at most", round_up(guarantee.epsilon)),
+            ("δ", delta_up(guarantee.delta)),
+            ("unit, adjacency", f"{guarantee.unit}, {guarantee.adjacency}"),
+            ("accountant", str(guarantee.accountant)),
+        ]
+        return html_of(f"{self.algorithm} plan", rows)
+
+    @property
+    def clipping(self) -> str | None:
+        """Options of clipping in words; None where clipping is the papers' own."""
+        words = []
+        if self.clip.form is not ClipForm.THRESHOLD:
+            words.append(str(self.clip.form))
+        if self.clip.split is not None:
+            words.append(f"by layer ({self.clip.split})")
+        if self.clip.adaptation is not None:
+            words.append(
+                f"adaptive (quantile {self.clip.adaptation.quantile:g}, count noise "
+                f"{self.count_noise_std:.4g}, sum noise {self.sum_noise_multiplier:.6g})"
+            )
+        return ", ".join(words) or None
+
+    def guarantee(
+        self, steps: int | None = None, *, delta: float | None = None, void: bool = False
+    ) -> Guarantee:
+        """The claim of this plan after ``steps`` steps.
+
+        Args:
+            steps: attempted steps; all of the plan's by default.
+            delta: in (0, 1); ``budget.target_delta`` by default.
+            void: something outside the plan (a known seed) broke the claim.
+
+        Returns:
+            The claim of the steps as they run, their noise's distance from a Gaussian included
+            (`userdp.accounting.implemented`); ``epsilon`` is infinite where it is void, where the
+            accounting does not cover the sampling, or where that distance is more than ``delta``
+            allows.
+        """
+        steps = self.steps if steps is None else require_count("steps", steps, at_least=0)
+        delta = self.budget.target_delta if delta is None else require_delta(delta)
+        if void or not self.sampling.covered:
+            epsilon, accountant = math.inf, "none"
+        elif steps == 0:
+            epsilon, accountant = 0.0, "none"
+        else:
+            ideal = partial(epsilon_by, self.accountant, self.mechanism.with_steps(steps))
+            bracket = implemented_epsilon(ideal, delta, steps=steps)
+            epsilon, accountant = bracket.upper, bracket.accountant
+        return Guarantee(
+            epsilon=epsilon,
+            delta=delta,
+            unit=PrivacyUnit.USER,
+            adjacency=self.sampling.adjacency,
+            sampling=self.sampling.kind,
+            accountant=accountant,
+        )

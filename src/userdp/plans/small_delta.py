@@ -1,0 +1,103 @@
+"""Is δ small beside the number of people? What is refused, and what is warned of, before training.
+
+A mechanism that publishes all of one user, drawn by lot among n, is (0, 1/n)-DP. So a δ of 1/n or
+more promises nobody anything that matters. The rule n^-1.1 is that of Charles et al. 2024, Section
+5, after Ponomareva et al. 2023, Section 5.3.2.
+
+n is the largest number of users that the declared constants allow: the declared number of users
+where there is one; else the declared number of examples, of which every user has at least one, so
+that a δ below 1/examples is below 1/users whoever holds them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from userdp.errors import UseError
+from userdp.plans.plan import Plan
+from userdp.vocabulary import delta_up, require_count, require_delta
+
+_RULE = -1.1
+
+
+class DeltaSize(StrEnum):
+    """δ beside n: within the rule n^-1.1; above it, but below 1/n; or 1/n and more."""
+
+    WITHIN_RULE = "within the rule"
+    ABOVE_RULE = "above the rule"
+    TOO_LARGE = "too large"
+
+
+def rule_of(population: int) -> float:
+    """n^-1.1."""
+    return float(float(population) ** _RULE)
+
+
+def size_of(delta: float, population: int) -> DeltaSize:
+    """How ``delta`` compares with 1/n and n^-1.1.
+
+    >>> str(size_of(1e-3, 1000)), str(size_of(9e-4, 1000)), str(size_of(1e-5, 1000))
+    ('too large', 'above the rule', 'within the rule')
+    """
+    require_delta(delta)
+    n = require_count("population", population)
+    # Both ways of rounding: 1/n and n are floats here, and equality is too large.
+    if delta * n >= 1 or delta >= 1 / n:
+        return DeltaSize.TOO_LARGE
+    return DeltaSize.ABOVE_RULE if delta > rule_of(n) else DeltaSize.WITHIN_RULE
+
+
+def require_small_delta(
+    delta: float, population: int, *, counted: str, allow_large_delta: bool = False
+) -> str | None:
+    """Refuse a δ of 1/n or more; a warning for one above n^-1.1, None for any other.
+
+    Args:
+        delta: of the claim.
+        population: n, see the module.
+        counted: what n counts, in words: "users", "examples", "subjects".
+        allow_large_delta: warn in place of refusing.
+
+    Raises:
+        UseError: δ is 1/n or more, and that was not allowed.
+    """
+    size = size_of(delta, population)
+    if size is DeltaSize.WITHIN_RULE:
+        return None
+    n = f"{population:,} {counted}"
+    if size is DeltaSize.ABOVE_RULE:
+        return (
+            f"delta = {delta_up(delta)} is below 1/n = {1 / population:.3g} of the declared {n}, "
+            f"but above the rule n^-1.1 = {rule_of(population):.2g}: choose a smaller one before "
+            "training"
+        )
+    what = (
+        f"delta = {delta_up(delta)} is not below 1/n = {1 / population:.3g} of the declared {n}: "
+        "publishing all that one user in n wrote would be within such a claim"
+    )
+    if allow_large_delta:
+        return what
+    # Rounded to the nearest, as a proposal; what is then given is judged anew.
+    rule = f"{rule_of(population):.1g}"
+    raise UseError(
+        what, hint=f"give --delta {rule} (n^-1.1) or less; for a toy, --allow-large-delta"
+    )
+
+
+def plan_with_small_delta(
+    plan: Plan, *, users: int | None = None, allow_large_delta: bool = False
+) -> str | None:
+    """`require_small_delta` of a plan.
+
+    Args:
+        plan: what is to be run.
+        users: the declared number of users, where a plan of examples was made from one.
+        allow_large_delta: warn in place of refusing.
+    """
+    counted = "users" if users is not None or plan.sampling.by_user else "examples"
+    return require_small_delta(
+        plan.budget.target_delta,
+        plan.population if users is None else users,
+        counted=counted,
+        allow_large_delta=allow_large_delta,
+    )

@@ -1,0 +1,150 @@
+"""A trainer's data set becomes a user store, and finds its ledger again.
+
+ε adds up in the ledger of a *store*, over all runs. So the store has a name that the script gives
+(``store=``) and no default in the output folder: a second script with another output folder would
+otherwise begin with an empty ledger, and nobody would add the two prices. The rules:
+
+- nothing lies at ``store``: the data set is prepared there, all of it for training;
+- a store lies there: the data set is prepared again beside it and compared. The same content keeps
+  the store and its ledger; other content is refused, since the ledger speaks of other text;
+- no data set is given: the store is taken as it is (a part of it may be held out).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from userdp import files
+from userdp.data.meta import is_store
+from userdp.data.records import Drop
+from userdp.data.sources import Source, SourceOptions, memory, tokens
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.errors import UseError
+
+_LONGEST = 1024
+"""`seq_len` where nobody gave one; TRL's ``max_length`` as well."""
+
+
+def store_of(
+    dataset: Any,
+    store: UserStore | str | os.PathLike[str],
+    *,
+    processing_class: Any,
+    user_column: str,
+    text_column: str,
+    seq_len: int,
+    lost: Mapping[Drop, int] | None = None,
+) -> UserStore:
+    """The user store of a data set; see this file's head for the rules.
+
+    Guarantee (invariants 10 and 11): each row is stored or counted as dropped, and what becomes of
+    it depends on that row, the tokenizer and ``seq_len`` alone. A row of more than ``seq_len``
+    tokens becomes several examples.
+
+    Args:
+        dataset: a `datasets.Dataset`, or whatever `userdp.prepare` takes for a table: with
+            ``input_ids`` (and perhaps ``labels``, ``attention_mask``), or with text; None for the
+            store as it is.
+        store: where the store is or shall be, or one that is open.
+        processing_class: the tokenizer that made ``input_ids``, or that is to read the text.
+        user_column: the column that names a row's user.
+        text_column: the column of the text, where there is no ``input_ids``.
+        seq_len: most tokens of an example.
+        lost: rows that were left out of ``dataset`` before, by reason.
+
+    Raises:
+        UseError: there is nothing to train on, the columns do not fit, or another data set's store
+            lies there.
+    """
+    place = store.path if isinstance(store, UserStore) else Path(store)
+    if dataset is None:
+        return store if isinstance(store, UserStore) else UserStore.open(place, fixed_graph=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.trainer-", dir=place.parent) as beside:
+        words = Path(beside) / "tokenizer.json"
+        files.write_file(words, _tokenizer_file(processing_class), mode=files.OPERATOR_FILE)
+        tokenizer = StoreTokenizer.load(words)
+        source: Source
+        if tokens.IDS in _columns(dataset):
+            tokenizer = tokens.TokenRows.of(tokenizer)
+            source = tokens.build(
+                dataset,
+                user=user_column,
+                labels=tokens.LABELS in _columns(dataset),
+                vocab_size=tokenizer.vocab_size,
+                lost=lost,
+            )
+        else:
+            source = memory.build(dataset, SourceOptions(user=user_column, text=text_column))
+        # Grouping needs a database, and training as a whole must not.
+        from userdp.data.prepare import prepare_store
+
+        def prepare(out: Path) -> str:
+            meta = prepare_store(
+                source,
+                out,
+                tokenizer=tokenizer,
+                seq_len=seq_len,
+                held_out_users=0.0,
+                held_out_examples=0.0,
+            )
+            return meta.content_sha256
+
+        if is_store(place):
+            _require_same(place, prepare, Path(beside) / "store")
+        else:
+            prepare(place)
+    return UserStore.open(place, fixed_graph=True)
+
+
+def default_seq_len(model: Any, asked: int | None) -> int:
+    """Tokens of an example where the caller names none: `_LONGEST`, or what the model can read.
+
+    No number is taken from the data: the longest row is somebody's.
+    """
+    if asked is not None:
+        return asked
+    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return _LONGEST if most is None else min(_LONGEST, int(most))
+
+
+def _require_same(place: Path, prepare: Callable[[Path], str], beside: Path) -> None:
+    """`UseError` unless the store at ``place`` holds what ``prepare`` writes."""
+    if prepare(beside) != UserStore.open(place, fixed_graph=True).meta.content_sha256:
+        raise UseError(
+            f"the store at {place} holds another data set, or other examples of this one (its "
+            "users, rows, tokenizer and seq_len decide): its ledger would add up the prices of "
+            "other people's text",
+            hint="name another folder for other people. For more text of the same people use "
+            "userdp.prepare(..., append=True); to prepare them anew, overwrite=True, which keeps "
+            "the ledger. Then leave train_dataset out",
+        )
+
+
+def _tokenizer_file(processing_class: Any) -> bytes:
+    """tokenizer.json of a tokenizer of `transformers`."""
+    if processing_class is None:
+        raise UseError(
+            "the trainer has no processing_class: a user store keeps the tokenizer that its tokens "
+            "belong to, so that a released model can be evaluated and used",
+            hint="give processing_class=tokenizer",
+        )
+    backend = getattr(processing_class, "backend_tokenizer", None)
+    if backend is None:
+        raise UseError(
+            f"a {type(processing_class).__name__} has no tokenizer.json, which a user store keeps",
+            hint="give a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)",
+        )
+    text: str = backend.to_str()
+    return text.encode()
+
+
+def _columns(dataset: Any) -> list[str]:
+    """The columns of a table; of rows that are dicts, none is known beforehand."""
+    names = getattr(dataset, "column_names", None)
+    return list(names) if names is not None else list(getattr(dataset, "columns", ()))

@@ -1,0 +1,144 @@
+"""How a run releases its model; every run does it here.
+
+A model of `transformers` becomes RUN/model in the layout of Hugging Face, with the tokenizer of the
+store. A model with adapters of `peft` becomes RUN/adapter, and RUN/model with the adapters merged
+in. Any other module becomes the file of its weights alone, so that its lineage stays known and the
+ledger can be held against it; to build the module again is its owner's part.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from userdp.claims.lineage import Lineage
+from userdp.errors import UseError
+from userdp.gradients.shards import whole
+from userdp.ledger import RunFolder
+from userdp.training.distributed import current_world
+from userdp.training.lora import save_adapter
+from userdp.training.models import save_model
+
+
+def release(
+    model: nn.Module,
+    folder: RunFolder,
+    *,
+    tokenizer: Path,
+    lineage: Lineage,
+    settled: str | None = None,
+) -> str:
+    """Write a run's model, whole or not at all; the model itself stays as it is.
+
+    Args:
+        model: not sharded.
+        folder: of the run.
+        tokenizer: of the store.
+        lineage: what the weights descend from, the run included.
+        settled: the digest of the weights that the run has settled with, if it has: no others are
+            released then.
+
+    Returns:
+        The digest of the weights in RUN/model.
+
+    Raises:
+        UseError: the adapters cannot be merged, or the weights are not those that were settled.
+        FailureError: the disk refused.
+    """
+    whole_model = uncompiled(model)
+    adapted = is_adapted(whole_model)
+    weights = save_model(
+        _merged(whole_model) if adapted else whole_model,
+        folder.model,
+        tokenizer=tokenizer,
+        lineage=lineage,
+        only=settled,
+    )
+    if adapted:
+        save_adapter(whole_model, folder.adapter, lineage)
+    return weights
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether a model has adapters of `peft`, which is not imported for the question."""
+    peft: Any = sys.modules.get("peft")
+    return peft is not None and isinstance(model, peft.PeftModel)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped; the module itself otherwise."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def unsharded(model: nn.Module) -> nn.Module:
+    """A sharded model's weights in a model that is not sharded; a collective.
+
+    Only rank 0 has the result: any other process gets ``model`` back.
+
+    Raises:
+        UseError: it is no causal language model of `transformers`, or has several adapters.
+    """
+    on_rank_zero = current_world().rank == 0
+    weights: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        gathered = whole(tensor)
+        if on_rank_zero:
+            weights[name] = gathered.cpu()
+    if not on_rank_zero:
+        return model
+    adapted: Any = model if is_adapted(model) else None
+    base: Any = model if adapted is None else adapted.get_base_model()
+    try:
+        built: Any = transformers.AutoModelForCausalLM.from_config(base.config)
+        if adapted is not None:
+            (settings,) = adapted.peft_config.values()
+            built = sys.modules["peft"].get_peft_model(built, copy.deepcopy(settings))
+    except (AttributeError, ValueError) as error:
+        raise UseError(
+            "this sharded model cannot be built whole again, as it must be to be saved: it is no "
+            "causal language model of transformers, or it has several adapters",
+            hint="save it yourself and call finish() with userdp.claims.weights.digest_of(FOLDER)",
+        ) from error
+    built.load_state_dict(weights, assign=True)  # in the dtype that they are in
+    (built if adapted is None else built.get_base_model()).tie_weights()
+    whole_model: nn.Module = built
+    return whole_model
+
+
+def _merged(model: nn.Module) -> nn.Module:
+    """A copy on the CPU with its adapters merged in: merging changes the base model in place."""
+    apart: Any = copy.deepcopy(model, _on_the_cpu(model))
+    try:
+        merged: nn.Module = apart.merge_and_unload()
+    except (AttributeError, NotImplementedError, ValueError) as error:
+        raise UseError(
+            f"adapters of this kind cannot be merged into the model: {error}",
+            hint="save them with model.save_pretrained(FOLDER), and call finish() in place of "
+            "save(), with userdp.claims.weights.digest_of(FOLDER)",
+        ) from error
+    return merged
+
+
+def _on_the_cpu(model: nn.Module) -> dict[int, Any]:
+    """What `copy.deepcopy` takes for the copies of a model's tensors: ones on the CPU.
+
+    A device that has room for one model only need not hold two. Tensors of other types, such as
+    quantized ones, know best how to copy themselves.
+    """
+    memo: dict[int, Any] = {}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if type(parameter) is nn.Parameter:
+                values = parameter.detach().to("cpu", copy=True)
+                memo[id(parameter)] = nn.Parameter(values, requires_grad=False)
+        for buffer in model.buffers():
+            if type(buffer) is Tensor:
+                memo[id(buffer)] = buffer.detach().to("cpu", copy=True)
+    return memo

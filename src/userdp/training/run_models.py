@@ -1,0 +1,47 @@
+"""The models of a finished run: the one that it released, and the one that it began from."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.ledger import RunFolder
+from userdp.training.config import train_config
+from userdp.training.models import read_model, require_fit, require_released
+from userdp.training.own_loop import Repeated, read_own_loop
+from userdp.training.recipe import Configured, Recipe
+
+
+def recipe_of(folder: RunFolder) -> Recipe:
+    """What is known of how a run began and learned.
+
+    Raises:
+        UseError: its folder does not say it: a run of `make_private` that was handed on without
+            what only its operator may know. No other model is taken in its place.
+    """
+    if folder.train.exists():
+        return Configured(train_config(folder.read_train()))
+    if folder.loop.exists():
+        return Repeated(read_own_loop(folder), folder)
+    raise UseError(
+        f"the run at {folder.path} does not say which model it began from: it has neither "
+        f"{folder.train.name} nor {folder.loop.name}, which only its operator holds",
+        hint="leave the base model out (--no-base), or ask its operator",
+    )
+
+
+def released_models(
+    folder: RunFolder, store: UserStore, *, with_base: bool
+) -> dict[str, nn.Module]:
+    """A run's released model under ``model``, and the one that it began from under ``base``.
+
+    Raises:
+        UseError: the run has released no model, a model cannot read the store's tokens, or the
+            model that the run began from is not known any more.
+    """
+    name = require_released(folder)
+    base = {"base": recipe_of(folder).base(store)} if with_base else {}
+    model = read_model(name)
+    require_fit(model, name, store)
+    return {"model": model, **base}

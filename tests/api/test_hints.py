@@ -1,0 +1,76 @@
+"""Errors and warnings speak of options on the command line, and of arguments in Python."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import userdp
+from userdp.hints import in_python
+
+SOURCE = Path(userdp.__file__).parent
+SAID = ("UseError", "FailureError", "warn", "UserdpWarning")
+
+
+def literals(node: ast.expr) -> Iterator[str]:
+    """The texts of an expression; what a format string fills in becomes ``VALUE``."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in node.values
+        )
+    else:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from literals(child)
+
+
+def messages() -> Iterator[str]:
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name == "cli":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in SAID:
+                for part in (*node.args, *(one.value for one in node.keywords)):
+                    yield from literals(part)
+
+
+def test_no_message_names_an_option_in_python():
+    told = [in_python(text) for text in messages()]
+    assert sum("--" in text for text in messages()) > 50, "what is looked for is there"
+    shell = re.compile(r"`?(userdp|torchrun|pip|python)\b.*")  # a command that is no function
+    left = [text for text in told if "--" in shell.sub("", text)]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("leave --seed out", "leave seed out"),
+        ("--no-base", "base=False"),
+        ("name it: --ledger /path/to/l.jsonl", 'name it: ledger="/path/to/l.jsonl"'),
+        ("--resume --charge-again", "resume=True, charge_again=True"),
+        ("--source public --users 20", 'source="public", users=20'),
+        ("see `userdp plan --help`", "see help(userdp.plan)"),
+        ("userdp sweep STORE --out DIR --resume", "userdp sweep STORE --out DIR --resume"),
+        ("run userdp probe, and plan", "run userdp.probe, and plan"),
+        ("userdp prepare m.jsonl --out s", 'userdp.prepare("m.jsonl", out="s")'),
+    ],
+)
+def test_an_option_becomes_an_argument(text, wanted):
+    assert in_python(text) == wanted
+
+
+def test_the_command_line_keeps_its_words(capsys):
+    from userdp.cli.app import run
+
+    assert run(["plan", "nowhere", "--epsilon", "1", "--budget", "8", "--steps", "2",
+                "--out", "p.json"]) == 2  # fmt: skip
+    with pytest.raises(userdp.UseError) as caught:
+        userdp.evaluate(".", store="nowhere", batch=0)
+    assert str(caught.value).startswith("batch must be")
+    assert run(["evaluate", ".", "--store", "nowhere", "--batch", "0"]) == 2
+    assert "--batch must be" in capsys.readouterr().err

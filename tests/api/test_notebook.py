@@ -1,0 +1,95 @@
+"""What a notebook shows of a plan, a claim and a proposal, and how far a cell is."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.planning.conftest import request
+from tests.plans import els_plan, uls_plan
+from userdp.api.progress import NotebookBar, shown
+from userdp.claims.claims import Claim
+from userdp.claims.lineage import Query, Steps, of_parts
+from userdp.notebook import html_of
+from userdp.planning.planner import propose
+from userdp.vocabulary import round_up
+
+PLAN = uls_plan()
+CLAIM = Claim(
+    guarantee=PLAN.guarantee(),
+    lineage=of_parts([Steps(id="a", plan=PLAN), Query(id="b", name="users", pure_epsilon=0.5)]),
+    subject="run",
+    steps=PLAN.steps,
+    complete=True,
+)
+
+
+class Balanced(HTMLParser):
+    """Fails where a tag is closed that is not open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+PROPOSAL = propose(request())
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (PLAN, round_up(PLAN.guarantee().epsilon)),
+        (els_plan(), round_up(els_plan().guarantee().epsilon)),
+        (CLAIM, round_up(CLAIM.guarantee.epsilon)),
+        (PROPOSAL, PROPOSAL.reason),
+    ],
+    ids=["ULS", "ELS", "claim", "proposal"],
+)
+def test_it_is_a_table_that_says_what_matters(value, told):
+    page = Balanced()
+    page.feed(value._repr_html_())
+    assert page.open == []
+    assert any(told in words for words in page.words)
+
+
+def test_what_is_shown_is_escaped():
+    page = html_of("<script>", [("<b>", "&")], columns=("<i>", "x"), below=("<u>",))
+    for tag in ("<script>", "<b></", "<i>", "<u>"):
+        assert tag not in page
+
+
+def test_a_line_is_redrawn_and_tells_the_time_left(monkeypatch):
+    display = pytest.importorskip("IPython.display")
+    lines = []
+
+    class Handle:
+        def update(self, line):
+            lines.append(line.data)
+
+    def show(line, *, display_id):
+        lines.append(line.data)
+        return Handle()
+
+    monkeypatch.setattr(display, "display", show)
+    bar = NotebookBar()
+    bar.stage("training", 4)
+    for done in range(1, 5):
+        bar.at(done)
+    assert "0 of 4" in lines[0]
+    assert "4 of 4" in lines[-1]
+    assert len(lines) < 5, "twice a second at most"
+
+
+def test_what_is_given_is_shown():
+    given = NotebookBar()
+    with shown(given) as bar:
+        assert bar is given

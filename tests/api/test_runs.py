@@ -1,0 +1,149 @@
+"""From a store to a report in Python: the same numbers as by the command line, as dataclasses."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import transformers
+
+import userdp
+from tests.claims.lives import Teller
+from tests.plans import uls_plan
+from tests.training.toy import CONFIG, cycles, sgd, toy_model, toy_store
+from userdp.codec import encode
+
+PLAN = uls_plan()
+LEARNING = {name: value for name, value in encode(CONFIG).items() if value is not None}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return toy_store(tmp_path_factory.mktemp("data") / "store", cycles(32))
+
+
+@pytest.fixture(scope="module")
+def run(store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return userdp.train(store, PLAN, out=out, config=CONFIG, tensorboard=False)
+
+
+def test_importing_loads_neither_torch_nor_a_database():
+    heavy = "{'torch', 'duckdb', 'transformers', 'pandas', 'matplotlib', 'scipy', 'rich'}"
+    code = f"import sys, userdp; print(sorted({heavy} & sys.modules.keys()))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in userdp.__all__:
+        assert getattr(userdp, name) is not None
+    assert set(userdp.__all__) <= set(dir(userdp))
+    with pytest.raises(AttributeError):
+        userdp.nothing  # noqa: B018
+
+
+def test_a_run_claims_its_plan(run):
+    assert run.claim.guarantee == PLAN.guarantee()
+    assert userdp.claim(run).guarantee == userdp.claim(str(run.path)).guarantee == PLAN.guarantee()
+    assert run.model.is_dir()
+    json.dumps(run.to_dict())
+
+
+def test_the_command_prints_what_the_function_returns(store, run, tmp_path):
+    tell = Teller()
+    _, told = tell("evaluate", run.path, "--store", store.path, "--split", "held-out-users")
+    exact = userdp.evaluate(run, store=store, split="held-out-users")
+    assert exact.to_dict() == told
+    _, told = tell("report", run.path, "--out", tmp_path / "report.html")
+    assert userdp.report(run, out=tmp_path / "report.html").to_dict() == told
+
+
+def test_tables_become_frames(store, run, tmp_path):
+    exact = userdp.evaluate(run, store=store)
+    assert exact.operator_only
+    assert {"base", "model"} == set(exact.to_pandas()["of"])
+    shown = userdp.report([run], out=tmp_path / "report.html").to_pandas()
+    assert list(shown.epsilon) == [userdp.claim(run).guarantee.epsilon]
+    texts = userdp.generate(run, records=2, max_tokens=4)
+    assert len(texts.to_pandas()) == 2
+    assert isinstance(texts.to_pandas(), pd.DataFrame)
+
+
+def test_a_release_is_charged(store, run):
+    before = userdp.claim(store).guarantee.epsilon
+    released = userdp.evaluate(run, store=store, epsilon=0.25, base=False)
+    assert not released.operator_only
+    assert userdp.claim(store).guarantee.epsilon == pytest.approx(before + 0.25)
+
+
+def test_a_plan_is_trained_as_it_is_proposed(tmp_path):
+    store = toy_store(tmp_path / "store", cycles(32))
+    norms = userdp.probe(store, model="new", users=8, max_group_size=2, out=tmp_path / "n.json")
+    asked = {"epsilon": 8, "budget": 32, "steps": 3, "population": 32, "most_noise": 1e9}
+    with pytest.warns(userdp.UserdpWarning, match="held-out"):
+        proposal = userdp.plan(store, norms=norms, delta=1e-3, **asked)
+    table = proposal.to_pandas()
+    assert proposal.plan.noise.multiplier in set(table["noise_multiplier"][table["chosen"]])
+    run = userdp.train(store, proposal, out=tmp_path / "run", config=CONFIG, tensorboard=False)
+    assert run.claim.plan == proposal.plan
+    assert json.loads((tmp_path / "n.json").read_text()) == encode(norms)
+
+
+@pytest.mark.slow
+def test_a_declared_run_inherits_nothing_that_came_later(tmp_path):
+    store = toy_store(tmp_path / "store", cycles(32))
+    userdp.declare(store, PLAN, config=CONFIG)
+    Teller().done("stats", store.path)
+    run = userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, tensorboard=False)
+    assert not run.claim.conditions
+
+
+def test_config_and_its_fields_exclude_each_other(store, tmp_path):
+    with pytest.raises(userdp.UseError, match="says it all"):
+        userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, learning_rate=0.1)
+    with pytest.raises(TypeError, match="lerning_rate"):
+        userdp.train(store, PLAN, out=tmp_path / "run", lerning_rate=0.1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_is_resumed_by_what_it_began_with(store, tmp_path, monkeypatch):
+    from userdp.training import loop
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Notes, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            userdp.train(store, PLAN, out=tmp_path / "run", config=CONFIG, tensorboard=False)
+    run = userdp.train(store, out=tmp_path / "run", resume=True, tensorboard=False)
+    assert run.claim.complete
+    assert run.claim.plan == PLAN
+
+
+@pytest.mark.slow
+def test_training_without_privacy_warns(store, tmp_path):
+    people = toy_store(tmp_path / "store", cycles(16))
+    plain = userdp.PlainPlan(steps=1, batch_size=4)
+    with pytest.warns(userdp.UserdpWarning, match="no protection"):
+        run = userdp.train(people, plain, out=tmp_path / "run", config=CONFIG, tensorboard=False)
+    assert not run.claim.finite
+
+
+@pytest.mark.slow
+def test_the_run_of_a_loop_is_a_run(tmp_path):
+    people = toy_store(tmp_path / "store", cycles(80))
+    toy_model(people).save_pretrained(tmp_path / "base")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    optimizer = sgd(model)
+    with userdp.make_private(model, optimizer, people, PLAN, out=tmp_path / "run") as private:
+        for _ in private:
+            optimizer.step()
+        private.save()
+    assert userdp.claim(private).plan == PLAN
+    assert userdp.generate(private, records=1, max_tokens=2).claim == userdp.claim(private)
+    assert set(userdp.evaluate(private, store=people).to_pandas()["of"]) == {"base", "model"}
+    assert userdp.audit(private, store=people, repeat=False).passed

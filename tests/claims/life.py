@@ -1,0 +1,394 @@
+"""Lives of models, played by commands; `Truth` keeps by hand what is to be printed of them.
+
+It knows nothing of `userdp.claims`: prices are numbers that the plans were made with.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from tests.claims.lives import PLAN, Teller, begin, train_from
+from tests.data.corpora import ListSource, interleaved
+from tests.plans import changed_plan
+from tests.sweeping.launch import InProcess
+from tests.training.processes import start
+from tests.training.toy import CONFIG, cycles, toy_store
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.data.prepare import append_records
+from userdp.data.store import UserStore
+from userdp.planning.proposal import load_plan
+from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.sweep import run_sweep
+
+EPSILON = PLAN.guarantee().epsilon
+ASKED = 0.5
+
+
+@dataclass
+class People:
+    """A store, as its ledger should tell it."""
+
+    paid: dict[str, float] = field(default_factory=dict)
+    learned: dict[str, float] = field(default_factory=dict)
+    looked: bool = False
+    copied: bool = False
+    void: bool = False
+    lost: bool = False
+
+
+@dataclass
+class Model:
+    """A run and what it descends from: prices by a name of ours, and whether it is conditional."""
+
+    store: str
+    paid: dict[str, float]
+    conditional: bool
+    done: bool = True
+    price: float = EPSILON
+    latest: bool = True
+
+    @property
+    def epsilon(self) -> float:
+        return math.fsum(self.paid.values())
+
+
+class Truth:
+    """What every claim must be."""
+
+    def __init__(self) -> None:
+        self.people: dict[str, People] = {}
+        self.models: dict[str, Model] = {}
+
+    def train(
+        self,
+        run: str,
+        store: str,
+        base: str | None,
+        *,
+        clean: bool,
+        done: bool,
+        price: float = EPSILON,
+    ) -> None:
+        people = self.people[store]
+        from_base = self.models[base].paid if base else {}
+        conditional = people.looked or people.copied or not clean
+        conditional = conditional or bool(base and self.models[base].conditional)
+        priced = {k: v for k, v in people.paid.items() if v < math.inf}
+        paid = {**from_base, **people.learned, **priced}
+        self.models[run] = Model(store, {**paid, run: price}, conditional, done, price)
+        people.paid[run] = price
+        people.looked = True  # its operator saw losses
+        people.learned |= {k: v for k, v in from_base.items() if v < math.inf}
+
+    def plain(self, run: str, store: str) -> None:
+        self.models[run] = Model(store, {run: math.inf}, conditional=True)
+        self.people[store].paid[run] = math.inf
+        self.people[store].looked = True
+
+    def ask(self, query: str, store: str, about: str | None = None) -> None:
+        """An answer about a model says something of all that the model learned from."""
+        people = self.people[store]
+        people.paid[query] = ASKED
+        if about:
+            people.learned |= self.models[about].paid
+            people.looked |= self.models[about].conditional
+
+
+class Life:
+    """Plays steps of a life on real folders, and tells the truth of each."""
+
+    def __init__(self, folder: Path, prepared: Path, seed: int) -> None:
+        self.folder, self.tell = folder, Teller()
+        self.draw, self.truth, self.number = random.Random(seed), Truth(), 0
+        shutil.copytree(prepared, folder / "store-0")
+        self.truth.people["store-0"] = People()
+        self.copies: list[tuple[str, str]] = []
+        self.backups: dict[str, bytes] = {}
+        self.log: list[str] = []
+        self.newest = False  # whether steps are about the newest store and model, not any
+
+    def new(self, kind: str) -> str:
+        self.number += 1
+        return f"{kind}-{self.number}"
+
+    def store(self) -> str | None:
+        known = [name for name, people in self.truth.people.items() if not people.lost]
+        return self.one(known)
+
+    def one(self, known: list[str]) -> str | None:
+        if self.newest:
+            return known[-1] if known else None
+        return self.draw.choice(known) if known else None
+
+    def model(self) -> str | None:
+        return self.one([name for name, model in self.truth.models.items() if model.done])
+
+    def unfinished(self) -> list[str]:
+        return [
+            name
+            for name, model in self.truth.models.items()
+            if not model.done and not self.truth.people[model.store].lost
+        ]
+
+    def ask(self, store: str) -> None:
+        self.tell.done("stats", self.folder / store, "--epsilon", ASKED, "--ask", "users")
+        self.truth.ask(self.new("query"), store)
+
+    def look(self, store: str) -> None:
+        self.tell.done("stats", self.folder / store)
+        self.truth.people[store].looked = True
+
+    def train(self, store: str) -> None:
+        run = self.new("run")
+        begin(UserStore.open(self.folder / store), self.folder / run)
+        self.truth.train(run, store, None, clean=True, done=True)
+
+    def stop(self, store: str) -> None:
+        run = self.new("run")
+        begin(UserStore.open(self.folder / store), self.folder / run, stop=2, checkpoint_every=1)
+        self.truth.train(run, store, None, clean=True, done=False)
+
+    def resume(self, store: str) -> None:
+        for run in self.unfinished()[:1]:
+            model = self.truth.models[run]
+            status = self.resumed(run)
+            assert (status == 0) == model.latest, f"{run} resumed with status {status}"
+            model.done = model.latest
+
+    def resumed(self, run: str) -> int:
+        place = self.folder / self.truth.models[run].store
+        return self.tell("train", place, "--out", self.folder / run, "--resume")[0]
+
+    def copy_run(self, store: str) -> None:
+        """An unfinished run is copied, and the copy goes on first: the original is then refused."""
+        for run in [one for one in self.unfinished() if self.truth.models[one].latest][:1]:
+            copy, model = self.new("run"), self.truth.models[run]
+            shutil.copytree(self.folder / run, self.folder / copy)
+            first, second = self.draw.sample([run, copy], 2)
+            self.truth.models[copy] = replace(model, paid=dict(model.paid))
+            assert self.resumed(first) == 0
+            assert self.resumed(second) == 2
+            self.truth.models[first].done = True
+            self.truth.models[second].latest = False
+
+    def charge_again(self, store: str) -> None:
+        """A run that was copied goes on against a further charge of its whole plan."""
+        for run in [one for one in self.unfinished() if not self.truth.models[one].latest][:1]:
+            place = self.folder / self.truth.models[run].store
+            options = ("--out", self.folder / run, "--resume", "--charge-again")
+            assert self.tell("train", place, *options)[0] == 0
+            model, again = self.truth.models[run], self.new("again")
+            model.paid[again] = self.truth.people[model.store].paid[again] = model.price
+            model.done = model.latest = True
+
+    def go_on(self, store: str) -> None:
+        """Training on top of a released model, wherever it lies and whatever it is called."""
+        base = self.model()
+        if base is None:
+            return
+        place = self.folder / base / "model"
+        how = self.draw.choice(["there", "copied", "renamed", "weights alone"])
+        if how != "there":
+            place = shutil.copytree(place, self.folder / self.new("gpt"))
+        if how == "weights alone":
+            (place / "userdp.json").unlink()
+        run = self.new("run")
+        status, _ = train_from(self.tell, self.folder / store, self.folder / run, place)
+        assert status == 0
+        self.truth.train(run, store, base, clean=True, done=True)
+
+    def stripped(self, store: str) -> None:
+        """All that says where weights come from is taken off: the store's ledger may know them."""
+        base = self.model()
+        if base is None:
+            return
+        place = shutil.copytree(self.folder / base / "model", self.folder / self.new("gpt"))
+        (place / "userdp.json").unlink()
+        save_file(
+            load_file(place / "model.safetensors"), place / "model.safetensors", {"format": "pt"}
+        )
+        run = self.new("run")
+        status, _ = train_from(self.tell, self.folder / store, self.folder / run, place)
+        assert status == 0
+        known = base in self.truth.people[store].paid
+        self.truth.train(run, store, base if known else None, clean=known, done=True)
+
+    def plain(self, store: str) -> None:
+        run = self.new("plain")
+        options = ("--privacy", "none", "--steps", 2, "--batch-size", 4, "--model", "new")
+        options += ("--seed", self.number)  # else two of them on like stores are one model
+        shape = ("--layers", 1, "--width", 16, "--heads", 2, "--no-tensorboard")
+        self.tell.done("train", self.folder / store, "--out", self.folder / run, *options, *shape)
+        self.truth.plain(run, store)
+
+    def evaluate(self, store: str) -> None:
+        run = self.model()
+        if run is None:
+            return
+        options = ("--store", self.folder / store, "--no-base", "--epsilon", ASKED)
+        status, _ = self.tell("evaluate", self.folder / run, *options)
+        assert (status == 0) == (self.truth.models[run].epsilon < math.inf)
+        if status == 0:
+            self.truth.ask(self.new("query"), store, run)
+
+    def plan(self, store: str) -> None:
+        """Gradient norms, exact or under DP; a plan from them; and a run of the plan."""
+        base = self.model()
+        if base is None:
+            return
+        norms, file = (self.folder / self.new(kind) for kind in ("norms", "plan"))
+        model = ("--model", self.folder / base / "model")
+        options = ("--users", 16, "--max-group-size", 4, "--out", norms)
+        under_dp = self.draw.random() < 0.5
+        if under_dp:
+            options += ("--source", "dp-release", "--population", 100, "--epsilon", ASKED)
+        status, _ = self.tell("probe", self.folder / store, *model, *options)
+        priced = self.truth.models[base].epsilon < math.inf
+        assert (status == 0) == (priced or not under_dp)
+        if status != 0:
+            return
+        if under_dp:
+            self.truth.ask(self.new("query"), store, base)
+        else:
+            self.truth.people[store].looked = True
+        budget = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100)
+        limits = ("--delta", 1e-5, "--most-noise", 1000)
+        self.tell.done(
+            "plan", self.folder / store, "--norms", norms, *budget, *limits, "--out", file
+        )
+        run = self.new("run")
+        options = ("--plan", file, "--out", self.folder / run, "--no-tensorboard")
+        self.tell.done("train", self.folder / store, *model, *options)
+        price = load_plan(file).guarantee().epsilon
+        self.truth.train(run, store, base, clean=True, done=True, price=price)
+
+    def sweep(self, store: str) -> None:
+        """Two candidates; by exact losses, or one of them by private selection."""
+        name, opened = self.new("sweep"), UserStore.open(self.folder / store)
+        private = self.draw.random() < 0.5
+        candidates = grid([PLAN], CONFIG, axes={"learning_rate": [0.003, 0.03]})
+        if private:
+            law = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
+            mode = TuningMode.PRIVATE_SELECTION
+            asked = build_request(opened, mode, candidates, repetitions=law, epsilon=8.0)
+        else:
+            asked = build_request(opened, TuningMode.NON_PRIVATE, candidates)
+        run_sweep(opened, self.folder / name, asked, launch=InProcess(), poll=0, tensorboard=False)
+        winner = f"{name}/winner"
+        price = asked.tuning.guarantee().epsilon if asked.tuning else EPSILON
+        self.truth.train(winner, store, None, clean=private, done=True, price=price)
+        if not private:
+            self.truth.people[store].paid[self.new("loser")] = EPSILON
+
+    def kill(self, store: str) -> None:
+        """`kill -9` in the middle of a run."""
+        run, plan = self.new("run"), self.folder / self.new("plan")
+        changed_plan(PLAN, steps=200).save(plan)
+        options = ("--plan", plan, "--out", self.folder / run, "--model", "new", "--no-tensorboard")
+        shape = ("--layers", 1, "--width", 16, "--heads", 2)
+        process = start(list(map(str, ("train", self.folder / store, *options, *shape))))
+        ledger = self.folder / run / "ledger.jsonl"
+        while not (ledger.exists() and ledger.read_bytes().count(b'"attempt"') >= 2):
+            assert process.exitcode is None
+            time.sleep(0.01)
+        process.kill()
+        process.join()
+        price = changed_plan(PLAN, steps=200).guarantee().epsilon
+        self.truth.train(run, store, None, clean=True, done=False, price=price)
+
+    def append(self, store: str) -> None:
+        """More people in the same store; a run that began before would refuse to go on."""
+        if not any(self.truth.models[run].store == store for run in self.unfinished()):
+            more = ListSource(interleaved(cycles(2, seed=self.draw.randrange(99))))
+            append_records(more, self.folder / store)
+
+    def prepare_again(self, store: str) -> None:
+        name = self.new("store")
+        toy_store(self.folder / f"made-{name}").path.rename(self.folder / name)
+        self.truth.people[name] = People()
+
+    def copy_store(self, store: str) -> None:
+        name, people = self.new("store"), self.truth.people[store]
+        shutil.copytree(self.folder / store, self.folder / name)
+        self.truth.people[name] = People(
+            dict(people.paid), dict(people.learned), people.looked, bool(people.paid)
+        )
+        if people.looked and not people.paid:
+            self.truth.people[name].copied = True
+
+    def rename(self, store: str) -> None:
+        for run in list(self.truth.models)[:1]:
+            name = self.new("renamed")
+            (self.folder / run).rename(self.folder / name)
+            self.truth.models[name] = self.truth.models.pop(run)
+            self.known_as(run, name)
+
+    def known_as(self, old: str, new: str) -> None:
+        """A name of ours is no part of the truth."""
+        known = [one.paid for one in (*self.truth.models.values(), *self.truth.people.values())]
+        known += [one.learned for one in self.truth.people.values()]
+        for paid in known:
+            if old in paid:
+                paid[new] = paid.pop(old)
+
+    def back_up(self, store: str) -> None:
+        ledger = self.folder / store / "ledger.jsonl"
+        if ledger.exists():
+            self.backups[store] = ledger.read_bytes()
+
+    def put_back(self, store: str) -> None:
+        """A store's ledger is deleted, or an old one is put back: nothing goes on there."""
+        ledger = self.folder / store / "ledger.jsonl"
+        if not ledger.exists() or self.number < 6:
+            return
+        old = self.backups.get(store)
+        if old is not None and ledger.read_bytes() != old:
+            ledger.write_bytes(old)
+        else:
+            ledger.unlink()
+        self.truth.people[store].lost = True
+        assert self.tell("stats", self.folder / store, "--epsilon", ASKED)[0] == 2
+        assert self.tell("account", "--ledger", self.folder / store)[0] == 2
+
+    STEPS = (
+        "ask", "look", "train", "plan", "stop", "kill", "resume", "copy_run", "charge_again",
+        "go_on", "stripped", "plain", "evaluate", "sweep", "append", "prepare_again", "copy_store",
+        "rename", "back_up", "put_back",
+    )  # fmt: skip
+
+    def play(self, steps: int) -> None:
+        self.played([self.draw.choice(self.STEPS) for _ in range(steps)])
+
+    def played(self, names: list[str]) -> None:
+        """The claims are held against the truth after every step."""
+        for name in names:
+            store = self.store()
+            if store is None:
+                return
+            self.log.append(f"{name} {store}")
+            getattr(self, name)(store)
+            self.check()
+
+    def check(self) -> None:
+        for name, model in self.truth.models.items():
+            status, said = self.tell("account", "--ledger", self.folder / name / "ledger.jsonl")
+            assert status == 0
+            same(said, model.epsilon, self.log)
+            if model.epsilon < math.inf:
+                assert bool(said["conditions"]) == model.conditional, (name, said, self.log)
+        for name, people in self.truth.people.items():
+            if people.paid and not people.lost:
+                _, said = self.tell("account", "--ledger", self.folder / name)
+                same(said, math.fsum(people.paid.values()), self.log)
+
+
+def same(said: dict, epsilon: float, log: list[str]) -> None:
+    printed = float(said["epsilon"])
+    assert math.isclose(printed, epsilon, rel_tol=1e-9), (printed, epsilon, log)

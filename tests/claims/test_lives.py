@@ -1,0 +1,142 @@
+"""Random lives of models: what is printed is neither below nor above what a second model says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.claims.life import Life
+from tests.plans import changed_plan
+from tests.speed import fast_then_slow
+from tests.training.conftest import prepared
+from userdp.claims import claims as claims_module
+from userdp.claims import weights as weights_module
+from userdp.claims.lineage import Lineage, Query, Steps, of_parts
+from userdp.ledger import history as history_module
+from userdp.ledger import run as run_module
+from userdp.ledger import store as store_module
+from userdp.ledger.place import Place
+from userdp.training import origin as origin_module
+from userdp.training import runs as runs_module
+
+__all__ = ["prepared"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_invariant_13_every_claim_is_what_was_paid(prepared, tmp_path, seed):
+    Life(tmp_path, prepared, seed).play(8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_two_hundred_lives(prepared, tmp_path, seed):
+    Life(tmp_path, prepared, seed).play(10)
+
+
+def nothing(*args: object, **options: object) -> None:
+    """Forgets what it should have written."""
+
+
+def _forget_base(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(origin_module, "lineage_of_base", lambda *args, **options: Lineage())
+
+
+def _forget_files(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(weights_module, "description_of", nothing)
+
+
+def _forget_known_weights(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(history_module, "_release", nothing)
+
+
+def _forget_answers(patch: pytest.MonkeyPatch) -> None:
+    parts = claims_module.parts_of
+    patch.setattr(
+        claims_module,
+        "parts_of",
+        lambda charges: [part for part in parts(charges) if not isinstance(part, Query)],
+    )
+
+
+def _forget_what_answers_are_about(patch: pytest.MonkeyPatch) -> None:
+    read = history_module._query
+    patch.setitem(
+        history_module._READ,
+        "query",
+        lambda history, entry, at: read(history, {**entry, "base": None}, at),
+    )
+
+
+def _forget_looks(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(history_module._READ, "look", nothing)
+
+
+def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
+    inherited = claims_module.inherited
+    patch.setattr(
+        runs_module,
+        "inherited",
+        lambda *args: of_parts(
+            part for part in inherited(*args).parts if not isinstance(part, Steps)
+        ),
+    )
+
+
+def _forget_copies(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Place, "_inode", lambda self: 0)
+
+
+def _forget_openings(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store_module, "_require_last", nothing)
+
+
+def _forget_further_charges(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run_module, "charges_in", lambda entries: entries[:1])
+
+
+def _forget_steps_to_come(patch: pytest.MonkeyPatch) -> None:
+    own = claims_module._own_part
+
+    def so_far(path, entries, plan):
+        part, done = own(path, entries, plan), run_module.count_attempts(entries)
+        return replace(part, plan=changed_plan(plan, steps=max(1, done))) if plan else part
+
+    patch.setattr(claims_module, "_own_part", so_far)
+
+
+def _forget_lost_ledgers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Place, "_head", lambda self, size: "the same")
+
+
+LOSSES = {
+    _forget_base: ["train", "prepare_again", "go_on"],
+    _forget_files: ["train", "prepare_again", "go_on"],
+    _forget_known_weights: ["plain", "stripped"],
+    _forget_answers: ["ask", "train"],
+    _forget_what_answers_are_about: ["train", "prepare_again", "evaluate", "train"],
+    _forget_looks: ["look", "train"],
+    _forget_earlier_runs: ["train", "train"],
+    _forget_copies: ["ask", "copy_store", "train"],
+    _forget_openings: ["stop", "copy_run"],
+    _forget_further_charges: ["stop", "copy_run", "charge_again"],
+    _forget_steps_to_come: ["stop"],
+    _forget_lost_ledgers: ["ask", "back_up", "ask", "put_back"],
+}
+
+
+@pytest.mark.parametrize("loss", fast_then_slow(LOSSES), ids=lambda loss: loss.__name__)
+def test_invariant_13_twin_a_planted_loss_of_lineage_is_caught(
+    prepared, tmp_path, monkeypatch, loss
+):
+    """The life that shows it is played as it is, and then with the loss."""
+    for planted in (False, True):
+        (tmp_path / f"{planted}").mkdir()
+        life = Life(tmp_path / f"{planted}", prepared, seed=1)
+        life.number, life.newest = 10, True  # old enough for a ledger to be put back
+        if planted:
+            loss(monkeypatch)
+            with pytest.raises((AssertionError, RuntimeError)):
+                life.played(LOSSES[loss])
+        else:
+            life.played(LOSSES[loss])

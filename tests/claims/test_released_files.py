@@ -1,0 +1,121 @@
+"""What is handed on is what was claimed: other weights, other constants, made-up releases show."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.claims.lives import PLAN, Teller, begin, copied
+from tests.speed import fast_then_slow
+from tests.training.conftest import prepared
+from userdp.data.store import UserStore
+from userdp.files import write_json
+
+__all__ = ["prepared"]
+
+
+@pytest.fixture(scope="module")
+def honest(prepared, tmp_path_factory) -> Path:
+    """A finished run, and one of other weights beside it."""
+    folder = tmp_path_factory.mktemp("released")
+    store = UserStore.open(shutil.copytree(prepared, folder / "store"))
+    begin(store, folder / "run")
+    begin(store, folder / "other", seed=1)
+    return folder
+
+
+@pytest.fixture
+def run(honest, tmp_path) -> Path:
+    return copied(honest / "run", tmp_path / "run")
+
+
+def told_by(command: str, run: Path) -> float:
+    """ε that a command tells of a run's model; infinite where it refuses."""
+    tell = Teller()
+    if command == "report":
+        status, values = tell("report", run, "--public", "--out", run.parent / "page.html")
+        values = values["runs"][0] if status == 0 else {}
+    elif command == "card":
+        return tell.of_model(run)[0]
+    else:
+        status, values = tell("generate", run, "--records", 1, "--max-tokens", 2)
+    return float(values["epsilon"]) if status == 0 else math.inf
+
+
+def swap(run: Path, honest: Path) -> None:
+    name = "model.safetensors"
+    shutil.copyfile(honest / "other" / "model" / name, run / "model" / name)
+
+
+@pytest.mark.parametrize("command", fast_then_slow(["report", "card", "generate"]))
+def test_swapped_weights_have_no_claim(run, honest, command):
+    """RUN/model/model.safetensors is replaced by the weights of another training.
+
+    Those may be of a run without privacy, of which no ε is true: the page, the card and `generate`
+    go on telling ε = 2.47. They are to refuse, or to claim nothing.
+    """
+    if not math.isclose(told_by(command, run), PLAN.guarantee().epsilon):
+        raise RuntimeError("the honest run does not claim what it should")
+    swap(run, honest)
+    assert told_by(command, run) == math.inf
+
+
+def test_verify_passes_a_run_and_finds_its_weights_swapped(run, honest):
+    """``userdp verify RUN``: exit status 0 for what training wrote, 1 after the weights changed."""
+    tell = Teller()
+    before, _ = tell("verify", run)
+    swap(run, honest)
+    after, _ = tell("verify", run)
+    assert (before, after) == (0, 1)
+
+
+def test_a_release_that_was_never_charged_is_not_shown(run):
+    """A line in the form of ``evaluate --epsilon`` is written into RUN/releases.jsonl by hand.
+
+    No store was ever charged for its queries, and its "loss" may be an exact one. Page and card
+    print it as released under (0.001, 0)-DP. It is to be refused, or left out.
+    """
+    line = {
+        "kind": "evaluation", "split": "held-out-users", "loss_bound": 3.0, "epsilon": 0.001,
+        "delta": 0.0, "unit": "user", "adjacency": "add-or-remove", "released_users": 8,
+        "model": {"user_loss": 1.98765, "standard_error": 0.01, "perplexity": 7.3},
+        "query_ids": ["query-0", "query-1"],
+    }  # fmt: skip
+    (run / "releases.jsonl").write_text(json.dumps(line) + "\n")
+    card = run.parent / "CARD.md"
+    status, _ = Teller()("report", run, "--model-card", card)
+    assert status != 0 or "1.987" not in card.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("written", ["ledger", "ledger and config"])
+def test_a_ledger_that_was_written_anew_lowers_no_claim(run, written):
+    """A ledger with ten times the noise, its hash chain computed anew, which anybody can do.
+
+    ε falls from 2.47 to 0.08, for the same weights. That it is another ledger shows in plan.json,
+    and, where that is written anew as well, in what closes the chain: the finishing line is to hold
+    the digests of weights, plan and config, so that each of them tells. (Who writes all of them
+    anew is found by a signature alone.)
+    """
+    ledger = run / "ledger.jsonl"
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    previous, forged = "0" * 16, []
+    for line in lines:
+        if line["kind"] == "run":
+            line["plan"]["noise"]["multiplier"] *= 10
+        if line["kind"] == "attempt":
+            line["noise_std"] *= 10
+        text = json.dumps({**line, "prev": previous}, separators=(",", ":"))
+        previous = hashlib.sha256(text.encode()).hexdigest()[:16]
+        forged.append(text + "\n")
+    ledger.write_text("".join(forged))
+    if written == "ledger and config":
+        kept = json.loads((run / "plan.json").read_text())
+        kept["noise"]["multiplier"] *= 10
+        write_json(run / "plan.json", kept)
+    claimed, _ = Teller().of_model(run)
+    assert claimed >= PLAN.guarantee().epsilon

@@ -1,0 +1,151 @@
+"""What a second attack on lineages found: whose model, and whose base, a price is of."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
+from tests.sweeping.launch import InProcess
+from tests.training.toy import CONFIG, toy_store
+from userdp.claims import claim
+from userdp.errors import FailureError, UseError
+from userdp.ledger import StoreLedger
+from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.sweep import run_sweep
+from userdp.training import loop
+
+PRICE = PLAN.guarantee().epsilon
+
+
+def plain(tell, store, out):
+    """A model without privacy of a store's people."""
+    options = ("--privacy", "none", "--steps", 2, "--batch-size", 4, "--model", "new")
+    tell.done("train", store.path, "--out", out, *options, *SHAPE, "--no-tensorboard")
+    return out / "model"
+
+
+@pytest.mark.slow
+def test_invariant_13_who_were_other_people_of_one_store_may_be_those_of_the_next(
+    store, tmp_path, capsys
+):
+    """S → T → S: that T's people are others says nothing of S's, whose text the first model saw."""
+    tell, other = Teller(), toy_store(tmp_path / "T")
+    first = plain(tell, store, tmp_path / "first")
+    PLAN.save(tmp_path / "plan.json")
+    options = ("--plan", tmp_path / "plan.json", *LEARNING)
+    for people, out, base, apart in (
+        (other.path, "second", first, ("--base-of-others",)),
+        (store.path, "third", tmp_path / "second" / "model", ()),
+        (toy_store(tmp_path / "again").path, "fourth", tmp_path / "second" / "model", ()),
+    ):
+        place = tmp_path / out
+        tell.done("train", people, "--out", place, "--model", base, *options, *apart)
+    assert claim(tmp_path / "second").guarantee.epsilon == PRICE
+    assert tell.of_model(tmp_path / "third")[0] == math.inf
+    assert tell.of_model(tmp_path / "fourth")[0] == math.inf, "nor of any other store's"
+    second = tmp_path / "second"
+    measured = ("--source", "dp-release", "--epsilon", 0.5, "--population", 20, "--users", 5)
+    before = StoreLedger(store.path).history().charges
+    for asked in (
+        ("probe", store.path, "--model", second / "model", *measured, "--out", tmp_path / "norms"),
+        ("evaluate", second, "--store", store.path, "--epsilon", 0.5, "--no-base"),
+    ):
+        assert tell(*asked)[0] == 2
+        assert "nothing is claimed" in capsys.readouterr().err
+    assert StoreLedger(store.path).history().charges == before, "no answer was paid for"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["model", "base"])
+def test_a_loss_is_released_only_of_the_models_that_the_claim_is_of(store, tmp_path, what):
+    tell, base = Teller(), tmp_path / "current"
+    shutil.copytree(begin(store, tmp_path / "old") / "model", base)
+    _, run = train_from(tell, store.path, tmp_path / "run", base)
+    evaluate = ("evaluate", run, "--store", store.path, "--epsilon", 0.5)
+    tell.done(*evaluate)
+    before = StoreLedger(store.path).history().charges.keys()
+    swapped = run / "model" if what == "model" else base
+    other = plain(tell, store, tmp_path / "other")
+    shutil.rmtree(swapped)
+    shutil.copytree(other, swapped)
+    assert tell(*evaluate)[0] == 2
+    new = StoreLedger(store.path).history().charges.keys() - before
+    assert len(new) == 1, "the other run's alone: nothing was asked"
+    if what == "base":
+        tell.done(*evaluate, "--no-base")
+
+
+def tuned(store, base, tmp_path, *, mode="composition", **options):
+    """A sweep of two learning rates, from a base model."""
+    config = replace(CONFIG, model=str(base))
+    asked = build_request(
+        store, TuningMode(mode), grid([PLAN], config, axes={"learning_rate": [0.003, 0.03]})
+    )
+    given = {"launch": InProcess(), "poll": 0, "tensorboard": False, **options}
+    run_sweep(store, tmp_path / "sweep", asked, **given)
+    return asked
+
+
+@pytest.mark.slow
+def test_invariant_13_a_sweep_does_not_go_on_from_another_base(store, tmp_path):
+    tell, base = Teller(), tmp_path / "current"
+    shutil.copytree(begin(store, tmp_path / "old") / "model", base)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(store, base, tmp_path, mode="non-private", launch=InProcess(crash_before=2))
+    shutil.rmtree(base)
+    shutil.copytree(plain(tell, store, tmp_path / "other"), base)
+    assert tell("sweep", store.path, "--out", tmp_path / "sweep", "--resume")[0] == 2
+
+
+@pytest.mark.slow
+def test_no_sweep_begins_from_a_model_of_which_nothing_is_claimed(store, tmp_path):
+    base = plain(Teller(), store, tmp_path / "plain")
+    with pytest.raises(UseError, match="nothing is claimed of the model"):
+        tuned(store, base, tmp_path)
+    assert len(StoreLedger(store.path).charges()) == 1, "the model's own: no trial was paid for"
+
+
+@pytest.mark.slow
+def test_a_trial_that_was_thrown_away_stays_in_the_price_of_the_winner(store, tmp_path):
+    """Two trials are planned and three are trained: the best of three was chosen."""
+    with pytest.raises(KeyboardInterrupt):
+        tuned(store, "new", tmp_path, launch=InProcess(crash_before=2))
+    shutil.rmtree(tmp_path / "sweep" / "trial-001")
+    (tmp_path / "sweep" / "operator.jsonl").unlink()
+    asked = tuned(store, "new", tmp_path, resume=True)
+    won, trial = claim(tmp_path / "sweep" / "winner"), asked.candidates[0].plan
+    whole = asked.tuning.guarantee().epsilon + trial.guarantee().epsilon
+    assert won.guarantee.epsilon == pytest.approx(whole)
+
+
+@pytest.mark.slow
+def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(store, tmp_path):
+    tell, trial = Teller(), tmp_path / "sweep" / "trial-001"
+
+    class Stopped(InProcess):
+        def __call__(self, arguments, *, log):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(loop, "save_checkpoint", interrupt)
+                return super().__call__(arguments, log=log)
+
+    def interrupt(*arguments, **options):
+        raise FailureError("the disk is full")
+
+    with pytest.raises(FailureError, match="failed"):
+        tuned(store, "new", tmp_path, launch=Stopped())
+    shutil.copytree(trial, tmp_path / "copy", copy_function=shutil.copy2)
+    assert tell("train", store.path, "--out", trial, "--resume", "--no-tensorboard")[0] == 0
+    shutil.rmtree(trial)
+    shutil.copytree(tmp_path / "copy", trial, copy_function=shutil.copy2)
+    assert tell("train", store.path, "--out", trial, "--resume")[0] == 2
+    again = ("--resume", "--charge-again", "--no-tensorboard")
+    tell.done("train", store.path, "--out", trial, *again)
+    asked = tuned(store, "new", tmp_path, resume=True)
+    whole = asked.tuning.guarantee().epsilon + asked.candidates[0].plan.guarantee().epsilon
+    won = claim(tmp_path / "sweep" / "winner").guarantee.epsilon
+    assert won == pytest.approx(whole)
+    assert claim(store.path).guarantee.epsilon >= won

@@ -1,0 +1,273 @@
+"""The examples of "Extending userdp": each runs, is short, and keeps what it promises."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import userdp
+from tests.gradients.one_pass import one_pass_sum
+from tests.plans import changed_plan, uls_plan
+from tests.training.toy import run_all, toy_model, toy_store
+from userdp.clip import Clip, clip_form
+from userdp.data.records import Drop, Tally
+from userdp.errors import UseError
+from userdp.gradients import Units, get_engine
+from userdp.gradients.clip_rules import ClipRule
+from userdp.gradients.engines.choice import choose
+from userdp.gradients.engines.layer import RULES
+from userdp.plans import Plan
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "extending"
+
+
+def example(name: str) -> ModuleType:
+    """One of the files, imported once as a module of that name."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return toy_store(tmp_path)
+
+
+def test_each_example_is_under_60_lines():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert len(lengths) == 7
+    assert all(length < 60 for length in lengths.values()), lengths
+
+
+class TestOwnClip:
+    def test_a_units_gradient_is_scaled_as_the_form_says(self):
+        smooth = example_form("smooth")
+        squares = torch.tensor([0.0, 1.0, 9.0, math.inf, math.nan]).double()
+        factors = smooth.factors({"w": squares}, {"w": 1}, l2_clip_norm=2.0)["w"]
+        expected = [1.0, 2 / math.hypot(2, 1), 2 / math.hypot(2, 3), 0.0, 0.0]
+        assert factors.tolist() == pytest.approx(expected, rel=1e-9)
+
+    @pytest.mark.parametrize("wrong", [1.0, 1e30, -3.0, math.nan, math.inf, None])
+    def test_invariant_3_twin_a_form_that_says_anything_moves_the_sum_by_at_most_c(self, wrong):
+        clip_form("wrong")(lambda norm, clip_norm: wrong)
+        norms = torch.tensor([1e-30, 1e-3, 1.0, 1e6]).double()
+        rule = ClipRule(form="wrong")
+        factors = rule.factors({"w": norms.square()}, {"w": 1}, l2_clip_norm=0.5)["w"]
+        assert (factors * norms <= 0.5).all()
+        assert (factors >= 0).all()
+
+    def test_a_form_that_nobody_registered_is_refused(self):
+        with pytest.raises(UseError, match="no form of clipping named"):
+            Clip(l2_norm=1.0, form="nobody's")
+
+    def test_a_form_of_userdps_own_keeps_its_meaning(self):
+        with pytest.raises(UseError, match="form of userdp's own"):
+            clip_form("automatic")
+
+    @pytest.mark.slow
+    def test_it_trains_and_costs_what_the_plain_clip_costs(self, store, tmp_path):
+        plan = example("own_clip").plan
+        plain = changed_plan(plan, clip=Clip(l2_norm=0.5))
+        run_all(toy_model(store), store.path, plan, tmp_path / "run")
+        assert userdp.claim(tmp_path / "run").guarantee == plain.guarantee()
+        assert Plan.load(tmp_path / "run" / "plan.json") == plan
+
+
+def example_form(name: str) -> ClipRule:
+    """The rule of the clip in `own_clip`, which importing it registers."""
+    example("own_clip")
+    return ClipRule(form=name)
+
+
+class TestOwnSampling:
+    def plan(self) -> Plan:
+        sampling = example("own_sampling").EveryUser(group_size=2)
+        return changed_plan(uls_plan(noise_multiplier=4.0, steps=3), sampling=sampling)
+
+    def test_its_price_is_that_of_gaussian_mechanisms_by_the_closed_form(self):
+        plan = self.plan()
+        epsilon, mu = plan.guarantee().epsilon, math.sqrt(3) / 4.0
+        assert plan.guarantee().delta == pytest.approx(gaussian_delta(epsilon, mu), rel=1e-3)
+
+    def test_invariant_1_twin_the_price_of_a_drawn_cohort_is_too_small_for_it(self):
+        plan = self.plan()
+        drawn = changed_plan(uls_plan(noise_multiplier=4.0, steps=3))
+        assert (
+            gaussian_delta(drawn.guarantee().epsilon, math.sqrt(3) / 4.0) > plan.guarantee().delta
+        )
+
+    def test_everybody_is_in_every_cohort_and_the_ledger_prices_it(self, store, tmp_path):
+        plan = self.plan()
+        sampler = plan.sampling.sampler(np.array([1, 5, 2]), np.random.default_rng(0))
+        assert sampler.draw().units == sampler.draw().units == 3
+        run_all(toy_model(store), store.path, plan, tmp_path / "run")
+        from userdp.claims import claim
+
+        assert claim(tmp_path / "run").guarantee == plan.guarantee()
+        assert Plan.load(tmp_path / "run" / "plan.json") == plan
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Balle and Wang 2018, Theorem 8."""
+
+    def cumulative(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    low = cumulative(-mu / 2 - epsilon / mu)
+    return cumulative(mu / 2 - epsilon / mu) - math.exp(epsilon) * low
+
+
+class TestOwnSource:
+    LOG = (
+        "[12:30] <ana> good morning\n[12:31] <ben> hello ana\n*** ben has left\n[12:32] <ana> \n"
+        "[12:33] <> who am I\n[12:34] <ana> bye\n"
+    )
+
+    def test_every_line_is_a_record_or_a_counted_drop(self, tmp_path):
+        (tmp_path / "day.irc").write_text(self.LOG)
+        module = example("own_source")
+        from userdp.data.progress import NoProgress
+        from userdp.data.sources import SourceOptions
+
+        source, tally = module.build([str(tmp_path)], SourceOptions()), Tally()
+        records = list(source.records(tally, NoProgress()))
+        assert [(one.user, one.text) for one in records] == [
+            (b"ana", b"good morning"), (b"ben", b"hello ana"), (b"ana", b"bye"),
+        ]  # fmt: skip
+        assert tally.records_read == 6
+        assert tally.drops == {Drop.UNREADABLE: 1, Drop.NO_USER: 1, Drop.EMPTY_TEXT: 1}
+
+    def test_prepare_knows_it_by_its_files(self, tmp_path):
+        (tmp_path / "day.irc").write_text(self.LOG)
+        example("own_source")
+        store = userdp.prepare(
+            tmp_path / "day.irc", out=tmp_path / "store", held_out_users=0, held_out_examples=0
+        )
+        assert len(store.split("train").counts) == 2
+
+
+class TestOwnLoss:
+    def test_it_is_the_papers_loss_where_nothing_is_smoothed(self, store, monkeypatch):
+        module = example("own_loss")
+        from userdp.gradients import causal_lm_loss
+
+        model, draw = toy_model(store).eval(), torch.Generator().manual_seed(0)
+        ids = torch.randint(0, store.meta.vocab_size, (4, 8), generator=draw)
+        lengths = torch.tensor([8, 5, 2, 1])
+        smoothed = module.smoothed_loss(model, ids, lengths)
+        monkeypatch.setattr(module, "SMOOTHING", 0.0)
+        plain = module.smoothed_loss(model, ids, lengths)
+        assert torch.allclose(plain, causal_lm_loss(model, ids, lengths), atol=1e-5)
+        assert not torch.allclose(plain, smoothed, atol=1e-3)
+
+    @pytest.mark.slow
+    def test_it_trains(self, store, tmp_path):
+        loss = example("own_loss").smoothed_loss
+        seen = run_all(toy_model(store), store.path, uls_plan(), tmp_path / "run", loss=loss)
+        assert len(seen) == 5
+
+    def test_invariant_3_twin_divided_by_the_batchs_tokens_it_is_refused(self, store, tmp_path):
+        own = example("own_loss").smoothed_loss
+
+        def coupled(model, input_ids, lengths, targets=None):
+            return own(model, input_ids, lengths, targets) * lengths / lengths.sum()
+
+        with pytest.raises(UseError):
+            run_all(toy_model(store), store.path, uls_plan(), tmp_path / "run", loss=coupled)
+
+
+class Gated(nn.Module):
+    """PReLU between two linear layers: one slope at each position, or one a channel of a row."""
+
+    def __init__(self, slopes: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(32, 8)
+        self.into, self.gate, self.out = nn.Linear(8, 12), nn.PReLU(slopes), nn.Linear(12, 32)
+
+    def forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        hidden, counted = self.into(self.words(ids)), real[..., None].float()
+        if self.gate.num_parameters == 1:
+            return self.out((self.gate(hidden) * counted).sum(1))
+        return self.out(self.gate((hidden * counted).sum(1)))
+
+
+def gated_loss(model, input_ids, lengths):
+    real = torch.arange(input_ids.shape[1]) < lengths[:, None]
+    ids = torch.where(real, input_ids, 0)
+    return nn.functional.cross_entropy(model(ids, real), ids[:, 0], reduction="none")
+
+
+class TestOwnLayerRule:
+    def task(self, slopes: int) -> tuple[nn.Module, Units]:
+        torch.manual_seed(0)
+        ids = torch.randint(0, 32, (12, 6), generator=torch.Generator().manual_seed(1))
+        lengths, offsets = torch.full((12,), 6), torch.arange(0, 13, 2)
+        return Gated(slopes), Units(input_ids=ids, lengths=lengths, offsets=offsets)
+
+    @pytest.mark.parametrize("slopes", [1, 12])
+    def test_the_rule_gives_what_one_unit_at_a_time_gives(self, slopes):
+        example("own_layer_rule")
+        model, units = self.task(slopes)
+        ours = one_pass_sum(model, gated_loss, units, l2_clip_norm=0.05)
+        truth = get_engine("reference")(model, gated_loss, units, l2_clip_norm=0.05)
+        for name, value in truth.value.items():
+            assert torch.allclose(ours.value[name], value, rtol=2e-3, atol=1e-7), name  # its margin
+        assert torch.allclose(ours.norms, truth.norms, rtol=1e-5)
+        assert choose(model, gated_loss, units).engine == "bookkeeping"
+
+    def test_without_the_rule_units_are_computed_one_at_a_time(self, monkeypatch):
+        example("own_layer_rule")
+        monkeypatch.delitem(RULES, nn.functional.prelu)
+        model, units = self.task(1)
+        assert choose(model, gated_loss, units).engine == "reference"
+
+    def test_twin_a_rule_with_half_the_gradient_is_not_used(self, monkeypatch):
+        module = example("own_layer_rule")
+        kept = module.wide
+        monkeypatch.setattr(module, "wide", lambda gradient: kept(gradient) / 2)
+        model, units = self.task(1)
+        assert choose(model, gated_loss, units).engine == "reference"
+
+
+class TestModelsOfAnyKind:
+    def test_a_gru_trains_and_its_claim_is_the_plans(self, store, tmp_path):
+        plan = uls_plan(steps=2)
+        example("gru_language_model").train(store, plan, str(tmp_path / "run"))
+        assert userdp.claim(tmp_path / "run").guarantee == plan.guarantee()
+
+    @pytest.mark.slow
+    def test_a_vision_model_trains_on_digits(self, tmp_path):
+        from sklearn.datasets import load_digits
+
+        vision, digits = example("vision_model"), load_digits()
+        images = [
+            {"writer": f"w{n % 40}", "image": " ".join(map(str, [label, *pixels.astype(int)]))}
+            for n, (label, pixels) in enumerate(zip(digits.target, digits.data, strict=True))
+        ][:400]
+        store = vision.prepare(images, tmp_path)
+        model = vision.Network()
+        before = [p.clone() for p in model.parameters()]
+        plan = uls_plan(steps=2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with userdp.make_private(
+            model, optimizer, store, plan, out=tmp_path / "run", loss=vision.label_loss
+        ) as private:
+            for _ in private:
+                optimizer.step()
+        assert userdp.claim(tmp_path / "run").guarantee == plan.guarantee()
+        assert all(
+            not torch.equal(now, then) for now, then in zip(model.parameters(), before, strict=True)
+        )

@@ -1,0 +1,68 @@
+"""The site builds without a warning, no link within it is dead, and it describes what is public."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import userdp
+from tests.docs.site import dead_links
+from userdp.cli.app import build_app
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [name for name in build_app() if not name.startswith("-")]
+
+
+def test_twin_dead_links_are_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="b.html#there">1</a><a href="b.html#gone">2</a><a href="c.html">3</a>'
+        '<a href="#here">4</a><a href="https://nowhere.example/">5</a><img src="d.png"></p>'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"></p>')
+    assert dead_links(tmp_path) == ["a.html: b.html#gone", "a.html: c.html", "a.html: d.png"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("furo", reason="the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    options = ["-b", "html", "-W", "--keep-going", "-n", "-q", "-d", str(folder / "doctrees")]
+    command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(folder / "html")]
+    # The notebook is executed by a test of its own, and by `make docs`.
+    quick = {**os.environ, "USERDP_DOCS_NOTEBOOKS": "0"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=900, check=False, env=quick
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder / "html"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_no_link_in_it_is_dead(site):
+    assert dead_links(site) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_page_with_all_its_options(site, name):
+    text = (site / "reference" / "commands" / f"{name}.html").read_text(encoding="utf-8")
+    options = {
+        option
+        for argument in build_app()[name].assemble_argument_collection()
+        if argument.show
+        for option in argument.names
+        if option.startswith("--") and option not in argument.negatives
+    }
+    assert options
+    assert [option for option in sorted(options) if option not in text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in userdp.__all__ if not name.startswith("_")])
+def test_each_public_name_is_described(site, name):
+    text = (site / "reference" / "api" / "userdp.html").read_text(encoding="utf-8")
+    assert f'id="userdp.{name}"' in text

@@ -1,0 +1,214 @@
+"""Choices that jump are not for batches: there, who else is in the pass decides the last bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, MixtralConfig
+
+from tests.gradients.one_pass import one_pass_sum
+from tests.speed import fast_then_slow
+from userdp.errors import UseError
+from userdp.gradients import Units, causal_lm_loss, clipped_sum, get_engine
+from userdp.gradients.clipping import squared_norm
+from userdp.gradients.coupling import require_rows_apart
+from userdp.gradients.engines import reference, rows, vmap
+from userdp.gradients.engines.choice import choose
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.places.place import FIRST
+from userdp.gradients.engines.rows import Rows
+from userdp.gradients.engines.tape import NotCoveredError
+
+CLIP = 0.05
+ROWS = 3
+
+
+def routed(*, tied: bool = False) -> nn.Module:
+    """Mixtral, whose experts are followed from row to row; only its attention trains.
+
+    Where ``tied``, all logits of its routers are equal but for their last bits.
+    """
+    torch.manual_seed(7)
+    config = MixtralConfig(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        bos_token_id=0,
+        eos_token_id=0,
+        experts_implementation="batched_mm",
+    )
+    model: nn.Module = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+            parameter.requires_grad_("self_attn" in name)
+            if "down_proj" in name:
+                parameter.mul_(20)  # what an expert says matters
+            if tied and name.endswith("gate.weight"):
+                for expert, bits in ((1, 2**-23), (2, -(2**-23)), (3, 2**-22)):
+                    parameter[expert] = parameter[0] * (1 + bits)
+    return model
+
+
+def users(seed: int, count: int = 2) -> list[list[list[int]]]:
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 40, (count,), generator=draw).tolist()
+    return [[torch.randint(61, (length,), generator=draw).tolist()] for length in lengths]
+
+
+def move(model: nn.Module, seed: int) -> float:
+    """The most by which one of two users moves the book-keeping sum, over C."""
+    two = users(seed)
+    both = one_pass_sum(model, causal_lm_loss, Units.from_rows(two), l2_clip_norm=CLIP).value
+    moves = []
+    for left in two:
+        one = one_pass_sum(model, causal_lm_loss, Units.from_rows([left]), l2_clip_norm=CLIP).value
+        moves.append(math.sqrt(squared_norm(both[n] - v for n, v in one.items())))
+    return max(moves) / CLIP
+
+
+def test_invariant_3_a_router_in_a_batch_is_not_followed() -> None:
+    with pytest.raises(NotCoveredError, match="kept apart"):
+        one_pass_sum(routed(), causal_lm_loss, Units.from_rows(users(0)), l2_clip_norm=CLIP)
+
+
+def test_invariant_3_twin_a_choice_among_nearly_equal_experts_moves_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broken twin: rows are followed through the choice, and a user moves the sum by more than C.
+
+    Leaving the other user out changes nothing but the shapes of products, and their last bits.
+    """
+    monkeypatch.setattr(rows, "steps", lambda function, call, result: False)
+    model = routed(tied=True)
+    assert any(move(model, seed) > 1.005 for seed in range(40))
+
+
+@pytest.mark.parametrize("name", fast_then_slow(["vmap", "auto", "bookkeeping", "lora"], fast=2))
+def test_invariant_3_where_experts_are_chosen_each_user_is_computed_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, units = routed(), Units.from_rows(users(1, 3))
+    alone: list[int] = []
+    honest = reference.sum_of_units
+
+    def counted(task: Task) -> object:
+        alone.append(len(task.units))
+        return honest(task)
+
+    engine = get_engine(name)
+    engine(model, causal_lm_loss, units, l2_clip_norm=CLIP)  # asks what it asks once
+    monkeypatch.setattr(reference, "sum_of_units", counted)
+    engine(model, causal_lm_loss, units, l2_clip_norm=CLIP)
+    assert sum(alone) == 3
+    assert choose(model, causal_lm_loss, units).engine == "reference"
+
+
+def test_vmap_without_its_watch_would_batch_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin of the above: the watch, and not something else, ends the pass."""
+    monkeypatch.setattr(vmap, "jumps", lambda function, result: False)
+    model, units = routed(), Units.from_rows(users(1, 3))
+    task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=CLIP)
+    assert vmap.sum_of_batches(task).norms.isfinite().all()
+    monkeypatch.undo()
+    with pytest.raises(NotCoveredError, match="topk"):
+        vmap.sum_of_batches(task)
+
+
+def place(function: Callable[[Tensor], Tensor], x: Tensor) -> object:
+    """The place of a result, of an ``x`` of (rows, ...)."""
+    followed = Rows(ROWS, nn.Module())
+    followed.mark(x, FIRST)
+
+    class Follow(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return followed.run(func, args, kwargs or {})
+
+    with Follow():
+        found = function(x)
+    return followed.place_of(found)
+
+
+REALS = torch.randn(ROWS, 4)
+JUMPS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x.topk(2)[1],
+    lambda x: x.argmax(-1),
+    lambda x: x.argsort(),
+    lambda x: x.max(-1)[1],
+    lambda x: x > 0,
+    lambda x: x.round(),
+    lambda x: x.floor(),
+    lambda x: x.sign(),
+    lambda x: x // 0.5,
+    lambda x: x % 0.5,
+    lambda x: (x * 8).long(),
+    lambda x: (x * 8).to(torch.int8),
+    lambda x: x.bool(),
+    lambda x: torch.where(x > 0, x, -x),
+    lambda x: (x.softmax(-1) + x.softmax(-1).round()).sum(-1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(JUMPS)))
+def test_steps_of_real_numbers_are_not_followed(number: int) -> None:
+    assert place(JUMPS[number], REALS.clone()) is None
+
+
+def test_steps_of_whole_numbers_are_exact_and_values_do_not_jump() -> None:
+    tokens = torch.arange(12).view(ROWS, 4)
+    for function in (JUMPS[1], JUMPS[2], JUMPS[4]):
+        assert place(function, tokens.clone()) == FIRST
+    values: list[Callable[[Tensor], Tensor]] = [
+        lambda x: x.topk(2)[0],
+        lambda x: x.sort()[0],
+        lambda x: x.max(-1)[0],
+        lambda x: x.relu(),
+        lambda x: x.clamp(-1, 1),
+        lambda x: x.abs(),
+    ]
+    for function in values:
+        assert place(function, REALS.clone()) == FIRST
+
+
+class Capacity(nn.Module):
+    """Experts of limited room: tokens that come late are dropped, whoever's the earlier are."""
+
+    def __init__(self, room: int | None) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(61, 8)
+        self.router = nn.Linear(8, 2)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, 61)
+        self.room = room
+
+    def forward(self, input_ids: Tensor, **_: object) -> object:
+        flat = self.embedding(input_ids).flatten(0, 1)
+        chosen = self.router(flat).argmax(-1)
+        found = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            mine = (chosen == number).nonzero()[: self.room, 0]
+            found = found.index_add(0, mine, expert(flat[mine]))
+        logits = self.head(found).view(*input_ids.shape, -1)
+        return type("Answer", (), {"logits": logits})()
+
+
+def test_invariant_3_experts_of_limited_room_are_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UseError, match="made-up rows"):
+        require_rows_apart(Capacity(3), causal_lm_loss, masked=False)
+    units = Units.from_rows(users(2, 3))
+    with pytest.raises(UseError, match="made-up rows"):
+        clipped_sum(Capacity(3), causal_lm_loss, units, l2_clip_norm=1.0)
+    # Without a limit a token's expert is the token's own matter.
+    free = Capacity(None)
+    require_rows_apart(free, causal_lm_loss, masked=False)
+    assert choose(free, causal_lm_loss, units).engine == "reference"

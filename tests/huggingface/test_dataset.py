@@ -1,0 +1,147 @@
+"""A trainer's data set in the user store: its tokens, its masks, its drops and its ledger."""
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from tests.huggingface.toy import rows, tokenized, toy_tokenizer
+from tests.plans import uls_plan
+from userdp.data.records import Drop
+from userdp.data.sources.tokens import MOST_TOKENS, text_of_tokens, tokens_of
+from userdp.data.splits import Split
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.training.huggingface.dataset import default_seq_len, store_of
+
+
+def stored(folder, table, **changes):
+    options = {
+        "processing_class": toy_tokenizer(folder / "tokenizer"),
+        "user_column": "author",
+        "text_column": "text",
+        "seq_len": 8,
+    }
+    return store_of(table, folder / "people", **{**options, **changes})
+
+
+def examples(store):
+    """(user, tokens, marks) of each training example, in the store's order."""
+    split = store.split(Split.TRAIN)
+    found = []
+    for user, count in enumerate(split.counts.tolist()):
+        rows = split.gather(np.full(count, user), np.arange(count))
+        for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True):
+            marks = None if rows.targets is None else rows.targets[begin:end].astype(int).tolist()
+            found.append((user, rows.tokens[begin:end].tolist(), marks))
+    return found
+
+
+def test_tokens_travel_as_text_and_come_back():
+    every = np.arange(MOST_TOKENS)
+    assert np.array_equal(tokens_of(text_of_tokens(every).encode().decode()), every)
+
+
+def test_tokens_and_labels_go_into_the_store_as_they_are(tmp_path):
+    table = datasets.Dataset.from_list(
+        [
+            {"author": "b", "input_ids": [5, 6, 7], "labels": [-100, 6, 7]},
+            {
+                "author": "a",
+                "input_ids": list(range(2, 12)),
+                "labels": [-100] * 4 + [*range(6, 12)],
+            },
+            {"author": "a", "input_ids": [9, 9, 0, 0], "labels": [9, 9, -100, -100]},
+        ]
+    )
+    store = stored(tmp_path, table)
+    assert store.meta.loss_mask
+    assert examples(store) == [
+        (0, [2, 3, 4, 5, 6, 7, 8, 9], [0, 0, 0, 0, 1, 1, 1, 1]),
+        (0, [10, 11], [1, 1]),
+        (0, [9, 9, 0, 0], [1, 1, 0, 0]),
+        (1, [5, 6, 7], [0, 1, 1]),
+    ]
+
+
+def test_padding_is_left_out(tmp_path):
+    padded = {"author": "a", "input_ids": [0, 0, 4, 5], "attention_mask": [0, 0, 1, 1]}
+    assert examples(stored(tmp_path, datasets.Dataset.from_list([padded]))) == [(0, [4, 5], None)]
+
+
+def test_invariant_10_every_row_is_stored_or_counted(tmp_path):
+    good = {"author": "a", "input_ids": [1, 2, 3], "labels": [1, 2, 3]}
+    table = datasets.Dataset.from_list(
+        [
+            good,
+            {**good, "author": None},
+            {**good, "author": " "},
+            {**good, "input_ids": [1, 2, 900]},
+            {**good, "input_ids": None},
+            {**good, "input_ids": []},
+            {**good, "labels": [2, 3, 4]},
+            {**good, "labels": [1, 2]},
+            {**good, "labels": [-100, -100, -100]},
+            {**good, "input_ids": [1], "labels": [1]},
+        ]
+    )
+    meta = stored(tmp_path, table, lost={Drop.NO_ANSWER: 2}).meta
+    assert meta.totals["records_read"] == 12
+    assert meta.totals["records_stored"] == 1
+    assert sum(meta.drops.values()) == 11
+    assert meta.drops[str(Drop.BAD_TOKENS)] == 4
+    assert meta.drops[str(Drop.NO_ANSWER)] == 3
+
+
+def test_the_same_data_keeps_its_store_and_its_ledger(tmp_path):
+    table = tokenized(toy_tokenizer(tmp_path / "t"))
+    first = stored(tmp_path, table)
+    StoreLedger(first.path).reserve("some-run", uls_plan())
+    before = sorted((tmp_path / "people").rglob("*"))
+    again = stored(tmp_path, table)
+    assert again.meta.store_id == first.meta.store_id
+    assert len(StoreLedger(again.path).charges()) == 1
+    assert sorted((tmp_path / "people").rglob("*")) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["people", "t", "tokenizer"]
+
+
+@pytest.mark.parametrize("change", ["rows", "seq_len"])
+def test_other_data_at_the_same_place_is_refused(tmp_path, change):
+    table = tokenized(toy_tokenizer(tmp_path / "t"))
+    store = stored(tmp_path, table)
+    other = {"rows": {"table": table.select(range(50))}, "seq_len": {"seq_len": 4}}[change]
+    with pytest.raises(UseError, match="holds another data set"):
+        stored(tmp_path, **{"table": table, **other})
+    assert stored(tmp_path, None).meta.content_sha256 == store.meta.content_sha256
+
+
+def test_a_tokenizer_is_needed(tmp_path):
+    table = tokenized(toy_tokenizer(tmp_path / "t"))
+    with pytest.raises(UseError, match="no processing_class"):
+        stored(tmp_path, table, processing_class=None)
+    assert not (tmp_path / "people").exists()
+
+
+def test_the_length_of_an_example_comes_from_no_data():
+    class Model:
+        class config:
+            max_position_embeddings = 512
+
+    assert default_seq_len(Model(), None) == 512
+    assert default_seq_len(Model(), 64) == 64
+    assert default_seq_len(object(), None) == 1024
+
+
+def test_invariant_11_a_users_examples_depend_on_that_users_rows_alone(tmp_path):
+    table = datasets.Dataset.from_list(rows())
+    tokenizer = toy_tokenizer(Path(tmp_path) / "t")
+    table = table.map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
+    names = sorted(set(table["author"]))
+    every = examples(stored(tmp_path / "all", table))
+    for gone in names[:2]:
+        others = table.filter(lambda row, gone=gone: row["author"] != gone)
+        left = examples(stored(tmp_path / gone, others))
+        mine = names.index(gone)
+        expected = [(user - (user > mine), *rest) for user, *rest in every if user != mine]
+        assert left == expected

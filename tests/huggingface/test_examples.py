@@ -1,0 +1,91 @@
+"""The scripts in examples/: at most four lines apart, and each of them runs."""
+
+import difflib
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.huggingface.toy import rows, toy_model, toy_tokenizer
+from tests.plans import uls_plan
+from userdp.claims import claim
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+KINDS = ("trainer", "sft", "loop")
+PLAN = uls_plan(steps=20)
+
+
+def code(path: Path) -> list[str]:
+    """A script's lines, without its docstring and its imports."""
+    _, text = path.read_text().split('"""\n', 1)
+    text = re.sub(r"^(from .* import \((.|\n)*?\n\)|(from|import) .*)\n", "", text, flags=re.M)
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def changed(before: list[str], after: list[str]) -> int:
+    """Lines that were changed, added or removed; a line in place of another counts once."""
+    edits = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(b - a, d - c) for kind, a, b, c, d in edits if kind != "equal")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_privacy_takes_at_most_four_changed_lines(kind):
+    plain, private = (code(EXAMPLES / f"{kind}_{how}.py") for how in ("plain", "private"))
+    assert len(plain) > 8
+    assert 1 <= changed(plain, private) <= 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_shows_the_difference_as_it_is(kind):
+    plain, private = (EXAMPLES / f"{kind}_{how}.py" for how in ("plain", "private"))
+    lines = difflib.unified_diff(
+        plain.read_text().splitlines(), private.read_text().splitlines(), lineterm="", n=1
+    )
+    shown = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    assert "\n".join(shown) in (ROOT / "docs" / "huggingface.md").read_text()
+
+
+def data(folder: Path, kind: str) -> Path:
+    path = folder / "data.jsonl"
+    lines = []
+    for row in rows():
+        turns = [
+            {"role": "user", "content": row["text"]},
+            {"role": "assistant", "content": row["text"]},
+        ]
+        rest = {"messages": turns} if kind == "sft" else {"text": row["text"]}
+        lines.append(json.dumps({"author": row["author"], **rest}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["plain", "private"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_script_runs_and_the_ledgers_epsilon_is_the_plans(tmp_path, monkeypatch, kind, how):
+    model = tmp_path / "model"
+    toy_model().save_pretrained(model)
+    tokenizer = toy_tokenizer(tmp_path / "t")
+    tokenizer.save_pretrained(model)
+    PLAN.save(tmp_path / "plan.json")
+    monkeypatch.chdir(tmp_path)
+    script = EXAMPLES / f"{kind}_{how}.py"
+    monkeypatch.setattr(
+        sys, "argv", [str(script), str(model), str(data(tmp_path, kind)), str(tmp_path / "out")]
+    )
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    runpy.run_path(str(script), run_name="__main__")
+    released = tmp_path / "out"
+    if how == "private":
+        released = released / "model"
+        for place in ("out", "people"):
+            found = claim(tmp_path / place)
+            assert found.guarantee == PLAN.guarantee()
+            assert found.complete
+        assert (released / "userdp.json").exists()
+    assert (released / "model.safetensors").exists()
+    assert (tmp_path / "people").exists() == (how == "private")

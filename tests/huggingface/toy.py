@@ -1,0 +1,99 @@
+"""Trainers so small that a whole run takes about a second."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import transformers
+from transformers import PreTrainedTokenizerFast, TrainingArguments
+
+from tests.plans import uls_plan
+from tests.training.toy import WORDS, cycles, write_tokenizer
+from userdp.training.huggingface import UserLevelTrainer
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}w1 {% generation %}{{ message['content'] }} "
+    "<|endoftext|>{% endgeneration %} "
+    "{% else %}w0 {{ message['content'] }} {% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}w1 {% endif %}"
+)
+"""A chat template in the words of the toy tokenizer, with TRL's markers of generated text."""
+
+
+def toy_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(write_tokenizer(folder / "tokenizer.json")),
+        eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+        unk_token="[UNK]",
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def toy_model(*, dropout: float = 0.0, seed: int = 0) -> transformers.GPT2LMHeadModel:
+    shape = transformers.GPT2Config(
+        vocab_size=len(WORDS) + 2,
+        n_positions=128,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transformers.GPT2LMHeadModel(shape)
+
+
+def rows(users: int = 40) -> list[dict[str, str]]:
+    """A row per text, in an order that mixes the users."""
+    every = [
+        {"author": user.decode(), "text": text}
+        for user, texts in cycles(users).items()
+        for text in texts
+    ]
+    random.Random(1).shuffle(every)
+    return every
+
+
+def tokenized(tokenizer: PreTrainedTokenizerFast, users: int = 40) -> datasets.Dataset:
+    table = datasets.Dataset.from_list(rows(users))
+    return table.map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
+
+
+def arguments(folder: Path, **changes: Any) -> TrainingArguments:
+    values: dict[str, Any] = {
+        "use_cpu": True,
+        "learning_rate": 0.01,
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "save_steps": 2,
+        "report_to": "none",
+    }
+    return TrainingArguments(str(folder / "out"), **{**values, **changes})
+
+
+def trainer(folder: Path, *, kind: type = UserLevelTrainer, **changes: Any) -> Any:
+    """A trainer over the toy people; its output lies in ``folder/out``, the store in the same."""
+    tokenizer = toy_tokenizer(folder / "tokenizer")
+    options: dict[str, Any] = {
+        "model": changes.pop("model", None) or toy_model(),
+        "args": changes.pop("args", None) or arguments(folder, **changes.pop("arguments", {})),
+        "train_dataset": tokenized(tokenizer),
+        "processing_class": tokenizer,
+        "user_column": "author",
+        "plan": uls_plan(),
+        "store": folder / "people",
+        "seq_len": 8,
+    }
+    return kind(**{**options, **changes})

@@ -1,0 +1,91 @@
+"""What a run does not train is released too: it stays what it was when the run was opened."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.plans import uls_plan
+from tests.training.toy import toy_model
+from userdp.claims import claim
+from userdp.claims.lineage import ConditionKind
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.training import private_run
+from userdp.training.private import make_private
+
+PLAN = uls_plan()
+
+
+def half_frozen(store):
+    """Its embeddings do not train; its head is tied to them."""
+    model = toy_model(store)
+    model.transformer.wpe.requires_grad_(False)
+    return model
+
+
+def sgd(model):
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+
+
+def train_beside(model) -> None:
+    """Stands for a training of the frozen part, without privacy."""
+    with torch.no_grad():
+        model.transformer.wpe.weight.add_(0.1)
+
+
+def run_of(model, store, out, *, at_end, **options):
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, PLAN, out=out, **options) as private:
+        for _ in private:
+            optimizer.step()
+        at_end(model)
+        private.save()
+    return private
+
+
+def test_invariant_13_frozen_weights_that_learned_are_not_released(store, tmp_path):
+    model = half_frozen(store)
+    with pytest.raises(UseError, match="does not train have changed"):
+        run_of(model, store, tmp_path / "run", at_end=train_beside)
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_broken_twin_without_the_question_they_are_released(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(private_run.PrivateRun, "_require_frozen", lambda self: None)
+    private = run_of(half_frozen(store), store, tmp_path / "run", at_end=train_beside)
+    assert claim(tmp_path / "run").guarantee == PLAN.guarantee()
+    assert private.folder.model.exists()
+
+
+def test_a_new_buffer_is_not_released(store, tmp_path):
+    with pytest.raises(UseError, match="does not train have changed"):
+        run_of(
+            half_frozen(store),
+            store,
+            tmp_path / "run",
+            at_end=lambda model: model.register_buffer("text", torch.zeros(3)),
+        )
+
+
+def test_frozen_weights_that_changed_do_not_resume(store, tmp_path):
+    model = half_frozen(store)
+    with make_private(model, sgd(model), store, PLAN, out=tmp_path / "run") as private:
+        next(iter(private))
+    train_beside(model)
+    with pytest.raises(UseError, match="frozen weights"):
+        make_private(model, sgd(model), store, PLAN, out=tmp_path / "run", resume=True)
+
+
+def test_what_stays_frozen_is_released(store, tmp_path):
+    private = run_of(half_frozen(store), store, tmp_path / "run", at_end=lambda model: None)
+    assert private.folder.model.exists()
+
+
+def test_invariant_13_a_look_while_a_loop_is_open_is_a_condition(store, tmp_path):
+    def look(model) -> None:
+        StoreLedger(store.path).look("evaluate")
+
+    run_of(half_frozen(store), store, tmp_path / "run", at_end=look)
+    kinds = {condition.kind for condition in claim(tmp_path / "run").conditions}
+    assert ConditionKind.LOOKS in kinds

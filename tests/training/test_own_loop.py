@@ -1,0 +1,255 @@
+"""What is done with the run of a loop of one's own: evaluation, generation, personalization."""
+
+import json
+import stat
+from dataclasses import replace
+
+import peft
+import pytest
+import torch
+import transformers
+
+from tests.plans import uls_plan
+from tests.speed import fast_then_slow
+from tests.training.test_saving import trained
+from tests.training.toy import run_all, sgd, toy_model, weights
+from userdp.claims.lineage import Lineage
+from userdp.errors import UseError
+from userdp.gradients import causal_lm_loss, trainable_parameters
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.training.adam_bc import AdamBC
+from userdp.training.config import TrainConfig
+from userdp.training.evaluate_run import evaluate_splits, release_evaluation
+from userdp.training.evaluation import evaluate
+from userdp.training.generation import GenerateConfig, TextGenerator
+from userdp.training.models import read_model, save_model
+from userdp.training.own_loop import Repeated, own_loop, read_own_loop
+from userdp.training.run_models import recipe_of, released_models
+
+HELD_OUT = ["held-out-users"]
+
+
+@pytest.fixture
+def base(store, tmp_path):
+    """A folder with a model, as somebody else released it."""
+    folder = tmp_path / "base"
+    save_model(toy_model(store), folder, tokenizer=store.tokenizer_path, lineage=Lineage())
+    return folder
+
+
+def loaded(base, **options):
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        base, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0, **options
+    )
+    return model.train()
+
+
+def adapted(base, **options):
+    settings = peft.LoraConfig(r=2, target_modules="all-linear", fan_in_fan_out=True)
+    return peft.get_peft_model(loaded(base, **options), settings)
+
+
+@pytest.mark.parametrize("make", fast_then_slow([loaded, adapted]))
+def test_a_loops_run_is_compared_with_the_very_model_that_it_began_from(
+    store, base, tmp_path, make
+):
+    run = tmp_path / "run"
+    trained(make(base), store, run)
+    (measured,) = evaluate_splits(run, store, HELD_OUT)
+    expected = evaluate(read_model(str(base)), store, "held-out-users")
+    assert measured["base"]["loss"] == expected.loss
+    assert measured["model"]["loss"] != expected.loss
+    assert stat.S_IMODE((run / "loop.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.slow
+def test_a_base_in_fewer_bits_is_known_by_the_bits_that_it_was_trained_in(store, base, tmp_path):
+    run = tmp_path / "run"
+    trained(adapted(base, dtype=torch.bfloat16), store, run)
+    found = recipe_of(RunFolder(run)).base(store)
+    wanted = loaded(base, dtype=torch.bfloat16).float()
+    assert torch.equal(weights(found), weights(wanted))
+
+
+@pytest.mark.slow
+def test_a_dp_release_is_made_beside_the_base_of_a_loop(store, base, tmp_path):
+    run = tmp_path / "run"
+    trained(loaded(base), store, run)
+    released = release_evaluation(run, store, "held-out-users", epsilon=1.0)
+    assert {"model", "base"} <= released.keys()
+
+
+@pytest.mark.slow
+def test_text_is_generated_from_a_loops_model(store, base, tmp_path):
+    trained(loaded(base), store, tmp_path / "run")
+    texts = list(TextGenerator(tmp_path / "run", GenerateConfig(max_tokens=4)).texts(3))
+    assert len(texts) == 3
+
+
+def made_in_memory(store, base):
+    return toy_model(store)
+
+
+def changed_after_loading(store, base):
+    model = loaded(base)
+    with torch.no_grad():
+        model.transformer.wpe.weight.add_(1e-3)
+    return model
+
+
+def exchanged_later(store, base):
+    return loaded(base)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    fast_then_slow(
+        [
+            (changed_after_loading, "does not hold the weights"),
+            (made_in_memory, "made in memory"),
+            (exchanged_later, "does not hold the weights"),
+        ]
+    ),
+)
+def test_invariant_13_no_other_model_is_compared_with_it_is_refused(
+    store, base, tmp_path, make, message
+):
+    run = tmp_path / "run"
+    trained(make(store, base), store, run)
+    if make is exchanged_later:
+        other = loaded(base)
+        torch.nn.init.normal_(other.transformer.wpe.weight)
+        save_model(other, base, tokenizer=store.tokenizer_path, lineage=Lineage())
+    with pytest.raises(UseError, match=message) as caught:
+        evaluate_splits(run, store, HELD_OUT)
+    assert "--no-base" in caught.value.hint
+    (measured,) = evaluate_splits(run, store, HELD_OUT, with_base=False)
+    assert "base" not in measured
+
+
+@pytest.mark.slow
+def test_invariant_13_twin_the_bundled_model_in_place_of_an_unknown_base_is_caught(
+    store, base, tmp_path
+):
+    """What an older version did: a run without train.toml had the default configuration's model."""
+    run = tmp_path / "run"
+    trained(loaded(base), store, run)
+    (run / "train.toml").write_text("[train]\n")
+    with pytest.raises(UseError, match=r"'bundled'|tokens"):
+        released_models(RunFolder(run), store, with_base=True)
+    (run / "train.toml").unlink()
+    (run / "loop.json").unlink()  # as where a run's shareable files were handed on
+    with pytest.raises(UseError, match="does not say which model it began from"):
+        released_models(RunFolder(run), store, with_base=True)
+    assert released_models(RunFolder(run), store, with_base=False).keys() == {"model"}
+
+
+@pytest.mark.slow
+def test_an_evaluation_without_a_released_model_says_how_a_loop_releases(store, tmp_path):
+    run_all(toy_model(store), store, uls_plan(steps=2), tmp_path / "run")
+    with pytest.raises(UseError, match="released no model") as caught:
+        evaluate_splits(tmp_path / "run", store, HELD_OUT)
+    assert "private.save()" in caught.value.hint
+
+
+# Making it again.
+
+
+def groups_of(optimizer):
+    return [
+        {name: value for name, value in group.items() if name not in ("params", "fused")}
+        for group in optimizer.param_groups
+    ]
+
+
+OPTIMIZERS = {
+    "AdamW, two groups": lambda p: torch.optim.AdamW(
+        [
+            {"params": [x for x in p if x.dim() > 1], "weight_decay": 0.1},
+            {"params": [x for x in p if x.dim() == 1], "lr": 0.5},
+        ],
+        lr=0.02,
+        betas=(0.8, 0.9),
+    ),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.25), amsgrad=True),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.5),
+    "AdamBC": lambda p: AdamBC(p, lr=0.5, floor=0.2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("make", [adapted, loaded])
+def test_an_optimizer_is_made_again_over_the_same_parameters(store, base, tmp_path, name, make):
+    model = make(base)
+    model.get_parameter(next(iter(trainable_parameters(model)))).requires_grad_(False)
+    optimizer = OPTIMIZERS[name](list(trainable_parameters(model).values()))
+    loop = own_loop(
+        model, optimizer, weights="", loss=causal_lm_loss, micro_batch=4, engine="auto",
+        selection=TrainConfig().selection,
+    )  # fmt: skip
+    if make is adapted:
+        model.save_pretrained(tmp_path / "adapter")
+    repeated = Repeated(replace(loop, weights=None), RunFolder(tmp_path))
+    again = make(base)
+    for parameter in again.parameters():
+        parameter.requires_grad_(False)
+    for trained_name in loop.trained:
+        again.get_parameter(trained_name).requires_grad_(True)
+    made = repeated.optimizer(again)
+    assert type(made) is type(optimizer)
+    kept, wanted = (
+        json.dumps(groups_of(one), default=float, sort_keys=True) for one in (made, optimizer)
+    )
+    assert kept == wanted
+    names = {p: n for n, p in again.named_parameters()}
+    assert [[names[p] for p in group["params"]] for group in made.param_groups] == [
+        list(group.parameters) for group in loop.groups
+    ]
+    assert trainable_parameters(again).keys() == set(loop.trained)
+
+
+def test_the_rate_that_a_warm_up_began_from_is_the_one_that_is_kept(store, base, tmp_path):
+    model = loaded(base)
+    optimizer = sgd(model, rate=0.25)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
+    assert optimizer.param_groups[0]["lr"] == 0
+    loop = own_loop(
+        model, optimizer, weights="", loss=causal_lm_loss, micro_batch=4, engine="auto",
+        selection=TrainConfig().selection,
+    )  # fmt: skip
+    assert loop.groups[0].options["lr"] == 0.25
+
+
+@pytest.mark.slow
+def test_a_repetition_is_of_the_same_model_with_the_same_dropout(store, base, tmp_path):
+    run = tmp_path / "run"
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, attn_pdrop=0.25).train()
+    before = weights(model)
+    trained(model, store, run)
+    again = recipe_of(RunFolder(run)).model(store)
+    assert torch.equal(weights(again), before)
+    assert again.config.attn_pdrop == 0.25
+    assert again.training
+    assert read_own_loop(RunFolder(run)).optimizer == "SGD"
+
+
+class Unknown(torch.optim.SGD):
+    """Nobody else has its code."""
+
+
+@pytest.mark.parametrize("what", fast_then_slow(["a loss of its own", "Unknown"]))
+def test_what_nobody_can_make_again_is_refused_by_name(store, base, tmp_path, what):
+    run, model = tmp_path / "run", loaded(base)
+    options = {}
+    if what != "Unknown":
+        options["loss"] = lambda *rows: 2 * causal_lm_loss(*rows)
+        optimizer = sgd(model)
+    else:
+        optimizer = Unknown(model.parameters(), lr=0.1)
+    trained(model, store, run, optimizer=optimizer, **options)
+    with pytest.raises(UseError, match=what) as caught:
+        recipe_of(RunFolder(run)).require_repeatable()
+    assert "--no-repeat" in caught.value.hint
+    assert StoreLedger(store.path).charges()

@@ -1,0 +1,104 @@
+"""A model whose users cannot share a pass says what that costs, before anything is charged."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MixtralConfig
+
+from tests.plans import uls_plan
+from tests.training.toy import sgd, toy_model
+from userdp.gradients import causal_lm_loss
+from userdp.ledger import StoreLedger
+from userdp.training.price import warn_if_one_at_a_time
+from userdp.training.private import make_private
+
+QUESTION = {"unit_rows": 1, "micro_batch": 32, "seq_len": 16, "masked": False, "l2_clip_norm": 1.0}
+
+
+def experts(vocabulary: int = 50, *, layers: int = 2) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(
+        MixtralConfig(
+            vocab_size=vocabulary,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    return model
+
+
+def test_it_is_said_once_before_anything_is_charged(store, tmp_path):
+    model = experts(store.meta.vocab_size)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="users cannot share a pass")
+        with pytest.raises(UserWarning, match="users cannot share a pass") as said:
+            make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run", micro_batch=64)
+    assert StoreLedger(store.path).charges() == []
+    assert not (tmp_path / "run").exists()
+    assert "2 layers model.layers.*.mlp.gate (MixtralTopKRouter)" in str(said.value)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with make_private(
+            model, sgd(model), store, uls_plan(), out=tmp_path / "run", micro_batch=64
+        ) as private:
+            next(iter(private))
+    assert sum("users cannot share" in str(one.message) for one in caught) == 1
+
+
+def test_the_price_is_that_of_a_pass_for_each_user():
+    """Of 1 row of 16 tokens, about 32 share a pass on a CPU: a pass each costs many times that."""
+    with pytest.warns(UserWarning, match="users cannot share") as caught:
+        warn_if_one_at_a_time(experts(), causal_lm_loss, engine="auto", **QUESTION)
+    price = re.search(r"about ([\d.]+) times", str(caught[0].message))
+    assert price is not None
+    assert 3 < float(price[1]) < 100
+
+
+@pytest.mark.parametrize(
+    ("engine", "rows"), [("reference", 1), ("auto", 33)], ids=["asked for", "users fill passes"]
+)
+def test_nothing_is_said_where_it_costs_nothing_or_was_asked_for(engine, rows):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="users cannot share")
+        warn_if_one_at_a_time(
+            experts(), causal_lm_loss, engine=engine, **{**QUESTION, "unit_rows": rows}
+        )
+
+
+def test_nothing_is_said_of_a_model_that_is_batched(store, tmp_path):
+    model = toy_model(store)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="users cannot share")
+        make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
+
+
+def test_nobodys_data_is_asked(monkeypatch):
+    """The model sees made-up rows only: the same ones, whatever the store holds."""
+    seen = []
+    model = experts(layers=1)
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["input_ids"].tolist()), with_kwargs=True
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warn_if_one_at_a_time(model, causal_lm_loss, engine="auto", **QUESTION)
+        first, again = list(seen), experts(layers=1)
+        seen.clear()
+        again.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append(kwargs["input_ids"].tolist()),
+            with_kwargs=True,
+        )
+        warn_if_one_at_a_time(again, causal_lm_loss, engine="auto", **QUESTION)
+    assert seen
+    assert {str(rows) for rows in seen} == {str(rows) for rows in first}

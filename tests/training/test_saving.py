@@ -1,0 +1,223 @@
+"""`private.save()`: what a loop of one's own releases, and what the ledger says of it."""
+
+import json
+
+import peft
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, load_model
+
+from benchmarks.influence.models import HeadOnSelected
+from tests.ledgers import forget
+from tests.plans import uls_plan
+from tests.speed import fast_then_slow
+from tests.training.toy import run_all, sgd, toy_model, weights
+from userdp.claims import claim
+from userdp.claims.lineage import Lineage
+from userdp.claims.verify import require_released_weights, verify_run
+from userdp.claims.weights import digest_of
+from userdp.errors import UseError
+from userdp.gradients import trainable_parameters
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.training.models import require_released
+from userdp.training.origin import digest_of_weights
+from userdp.training.private import make_private
+from userdp.training.releasing import release
+
+
+def adapted_model(store):
+    settings = peft.LoraConfig(r=2, target_modules="all-linear", fan_in_fan_out=True)
+    return peft.get_peft_model(toy_model(store), settings)
+
+
+def any_module(store):
+    model = HeadOnSelected()
+    model.embedding = torch.nn.Embedding(store.meta.vocab_size, 8)
+    model.head = torch.nn.Linear(8, store.meta.vocab_size)
+    return model
+
+
+def on_selected(model, input_ids, lengths):
+    from benchmarks.influence import losses
+
+    return losses.on_selected(model, input_ids, lengths)
+
+
+def trained(model, store, out, plan=None, *, save=True, optimizer=None, **options):
+    if optimizer is None:
+        optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)
+    plan = plan or uls_plan(steps=2)
+    with make_private(model, optimizer, store, plan, out=out, **options) as private:
+        for _ in private:
+            optimizer.step()
+        if save:
+            assert private.save() == RunFolder(out).model
+    return private
+
+
+def finishing_digests(run):
+    (line,) = [
+        line
+        for line in map(json.loads, (run / "ledger.jsonl").read_text().splitlines())
+        if line["kind"] == "finish"
+    ]
+    return line["digests"]
+
+
+def test_a_saved_model_is_the_settled_one_and_its_folder_is_whole(store, tmp_path):
+    model, run = toy_model(store), tmp_path / "run"
+    trained(model, store, run)
+    read = transformers.AutoModelForCausalLM.from_pretrained(run / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
+    assert torch.equal(weights(read), weights(model))
+    assert tokenizer("w3 w1")["input_ids"] == [5, 3]
+    assert finishing_digests(run)["weights"] == digest_of(run / "model")
+    (released,) = StoreLedger(store.path).history().released
+    assert released.weights == digest_of(run / "model")
+    assert verify_run(run).problems == ()
+    assert claim(run).guarantee == uls_plan(steps=2).guarantee()
+
+
+def test_a_model_with_adapters_is_saved_apart_and_merged_and_stays_as_it_is(store, tmp_path):
+    model, run = adapted_model(store), tmp_path / "run"
+    trained(model, store, run)
+    assert isinstance(model, peft.PeftModel)
+    read = transformers.AutoModelForCausalLM.from_pretrained(run / "model").eval()
+    rows = torch.tensor([[2, 3, 4, 5]])
+    torch.testing.assert_close(read(rows).logits, model.eval()(rows).logits)
+    adapter = load_file(run / "adapter" / "adapter_model.safetensors")
+    assert all("lora_" in name for name in adapter)
+    assert any(bool(value.any()) for name, value in adapter.items() if "lora_B" in name)
+    assert finishing_digests(run)["weights"] == digest_of(run / "model")
+    assert finishing_digests(run)["adapter"] == digest_of(run / "adapter")
+    assert verify_run(run).problems == ()
+    torch.optim.SGD(trainable_parameters(model).values(), lr=0.1)  # it can go on
+
+
+def test_a_module_of_any_kind_is_saved_and_its_lineage_is_known(store, tmp_path):
+    model, run = any_module(store), tmp_path / "run"
+    trained(model, store, run, loss=on_selected)
+    again = any_module(store)
+    load_model(again, run / "model" / "model.safetensors")
+    assert torch.equal(weights(again), weights(model))
+    assert finishing_digests(run)["weights"] == digest_of(run / "model")
+    assert verify_run(run).problems == ()
+    with pytest.raises(UseError, match="no model of transformers") as caught:
+        require_released(RunFolder(run))
+    assert "safetensors.torch.load_model" in caught.value.hint
+
+
+@pytest.mark.slow
+def test_save_before_the_last_step_is_refused_and_the_run_goes_on(store, tmp_path):
+    model, run = toy_model(store), tmp_path / "run"
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, uls_plan(), out=run) as private:
+        for step in private:
+            optimizer.step()
+            if step.number < 5:
+                with pytest.raises(UseError, match="planned steps have not run"):
+                    private.save()
+                assert not (run / "model").exists()
+        private.save()
+    assert verify_run(run).problems == ()
+
+
+@pytest.mark.parametrize("before", fast_then_slow(["left", "saved"]))
+def test_save_after_the_block_writes_the_settled_weights_and_no_others(store, tmp_path, before):
+    model, run = toy_model(store), tmp_path / "run"
+    private = trained(model, store, run, save=before == "saved")
+    settled = finishing_digests(run)["weights"]
+    assert settled == digest_of_weights(model)
+    assert private.save() == run / "model"
+    assert digest_of(run / "model") == settled
+    with torch.no_grad():
+        model.transformer.wpe.weight.add_(1e-3)
+    with pytest.raises(UseError, match="not those that the run settled with"):
+        private.save()
+    assert digest_of(run / "model") == settled, "what was there is left alone"
+    assert verify_run(run).problems == ()
+
+
+@pytest.mark.slow
+def test_adapters_are_not_merged_after_the_run_settled_without_them(store, tmp_path):
+    """The settled digest is of base and adapters apart: nobody could hold a merged model to it."""
+    run = tmp_path / "run"
+    private = trained(adapted_model(store), store, run, save=False)
+    with pytest.raises(UseError, match="not those that the run settled with") as caught:
+        private.save()
+    assert "within the block" in caught.value.hint
+    assert not (run / "model").exists()
+    assert not (run / "adapter").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_was_closed_unsettled_saves_nothing_until_it_is_resumed(store, tmp_path):
+    model, run = toy_model(store), tmp_path / "run"
+    optimizer = sgd(model)
+    private = make_private(model, optimizer, store, uls_plan(steps=2), out=run)
+    for _ in private:
+        optimizer.step()
+    private.close()
+    with pytest.raises(UseError, match="closed before it settled"):
+        private.save()
+    options = {"out": run, "resume": True}
+    with make_private(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
+        assert resumed.remaining == 0
+        resumed.save()
+    assert verify_run(run).problems == ()
+
+
+@pytest.mark.slow
+def test_invariant_13_a_resumed_run_without_steps_saves_no_other_runs_model(store, tmp_path):
+    other, model = toy_model(store), toy_model(store)
+    optimizer = sgd(model)
+    private = make_private(model, optimizer, store, uls_plan(steps=2), out=tmp_path / "run")
+    for _ in private:
+        optimizer.step()
+    private.close()
+    run_all(other, store.path, uls_plan(), tmp_path / "other")
+    options = {"out": tmp_path / "run", "resume": True}
+    with make_private(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
+        model.load_state_dict(other.state_dict())
+        for save in (resumed.save, resumed.finish, resumed.save):
+            with pytest.raises(UseError, match="released by another run"):
+                save()
+        resumed.close()
+    assert not RunFolder(tmp_path / "run").finished
+
+
+@pytest.mark.slow
+def test_invariant_13_twin_weights_exchanged_after_saving_are_caught(store, tmp_path):
+    run = tmp_path / "run"
+    trained(toy_model(store), store, run)
+    forget(store.path)
+    trained(toy_model(store), store, tmp_path / "other")
+    saved = run / "model" / "model.safetensors"
+    saved.write_bytes((tmp_path / "other" / "model" / "model.safetensors").read_bytes())
+    with pytest.raises(UseError, match="not those that the run released"):
+        require_released_weights(RunFolder(run))
+
+
+def released(model, store, folder):
+    return release(
+        model, RunFolder(folder), tokenizer=store.tokenizer_path, lineage=Lineage(parts=())
+    )
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_saved_as_the_model_that_it_is(store, tmp_path):
+    model = toy_model(store)
+    assert released(torch.compile(model), store, tmp_path) == digest_of_weights(model)
+    read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert torch.equal(weights(read), weights(model))
+
+
+@pytest.mark.slow
+def test_adapters_that_cannot_be_merged_are_refused_with_the_way_out(store, tmp_path):
+    settings = peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
+    model = peft.get_peft_model(toy_model(store), settings)
+    with pytest.raises(UseError, match="cannot be merged") as caught:
+        released(model, store, tmp_path)
+    assert "finish()" in caught.value.hint
+    assert not list(tmp_path.glob("*model*"))

@@ -1,0 +1,165 @@
+"""A `loss.backward()` that was left in the loop of a private run, and what a loop may do."""
+
+# ruff: noqa: PT012  (what raises is a whole run, broken off inside)
+import copy
+
+import pytest
+import torch
+
+from tests.plans import uls_plan
+from tests.speed import fast_then_slow
+from tests.training.toy import run_all, sgd, toy_model, weights
+from userdp.errors import UseError
+from userdp.gradients import causal_lm_loss
+from userdp.training.private import make_private
+from userdp.training.stray_gradients import StrayGradients
+
+SEEDS = {"unsafe_seed": 1, "unsafe_noise_seed": 2}
+
+
+def exact_loss(model):
+    """Of three people's text, as a loop without privacy computes it."""
+    rows = torch.tensor([[2, 3, 4, 5], [9, 10, 11, 12], [20, 21, 22, 23]])
+    return causal_lm_loss(model, rows, torch.full((3,), 4)).mean()
+
+
+def left_over(model, optimizer):
+    exact_loss(model).backward()
+    optimizer.step()
+
+
+def after_zero_grad(model, optimizer):
+    optimizer.step()
+    optimizer.zero_grad()
+    exact_loss(model).backward()
+    optimizer.step()
+
+
+def error_is_caught(model, optimizer):
+    with pytest.raises(UseError, match="a backward pass added"):
+        exact_loss(model).backward()
+    optimizer.step()
+
+
+def scaled(model, optimizer):
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(exact_loss(model)).backward()
+    scaler.step(optimizer)
+
+
+STRAYS = [left_over, error_is_caught, after_zero_grad, scaled]
+
+
+def moved_beside_the_noise(store, out, turn):
+    """How far ``turn`` moves the weights from those of the private update alone, if not refused."""
+    stray, honest = toy_model(store), toy_model(store)
+    optimizer, other = sgd(stray), sgd(honest)
+    plan = uls_plan(steps=1)
+    for _ in make_private(honest, other, store, plan, out=out / "honest", **SEEDS):
+        other.step()
+    before = weights(stray)
+    refused = None
+    try:
+        with make_private(stray, optimizer, store, plan, out=out / "stray", **SEEDS) as private:
+            for _ in private:
+                turn(stray, optimizer)
+    except UseError as error:
+        refused = error
+    return refused, before, weights(stray), weights(honest)
+
+
+@pytest.mark.parametrize("turn", fast_then_slow(STRAYS))
+def test_invariant_7_a_stray_backward_is_refused_before_its_update(store, tmp_path, turn):
+    refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, turn)
+    assert refused is not None
+    assert "backward pass" in refused.message
+    assert "loss.backward()" in refused.hint
+    updated = honest if turn is after_zero_grad else before
+    assert torch.equal(stray, updated), "no exact gradient is in the weights"
+
+
+@pytest.mark.parametrize("turn", fast_then_slow([left_over, after_zero_grad, scaled]))
+def test_invariant_7_twin_without_the_hooks_the_exact_gradient_is_caught_in_the_weights(
+    store, tmp_path, monkeypatch, turn
+):
+    monkeypatch.setattr(StrayGradients, "__init__", lambda self, model, optimizer: None)
+    monkeypatch.setattr(StrayGradients, "_handles", [], raising=False)
+    model = toy_model(store)
+    refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, turn)
+    assert refused is None
+    if turn is after_zero_grad:  # the second gradient is of the weights after the first update
+        torch.nn.utils.vector_to_parameters(honest, model.parameters())
+    exact = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(exact_loss(model), [*model.parameters()])]
+    )
+    if turn is scaled:
+        honest = before  # the noisy gradient was divided by the scaler's 65,536, and all but gone
+    assert float((stray - honest + 0.1 * exact).norm() / (0.1 * exact).norm()) < 1e-3
+
+
+def test_what_a_loop_does_with_its_gradient_is_its_own_affair(store, tmp_path):
+    model, public = toy_model(store), toy_model(store)
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
+        for _ in private:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for parameter in model.parameters():
+                parameter.grad.mul_(0.5)
+                parameter.grad = parameter.grad / 2
+            mixed = torch.autograd.grad(exact_loss(model), [*model.parameters()])  # public text
+            assert all(gradient.isfinite().all() for gradient in mixed)
+            exact_loss(copy.deepcopy(model)).backward()
+            exact_loss(public).backward()
+            optimizer.step()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("end", fast_then_slow(["finished", "closed early", "forgotten"]))
+def test_a_run_that_is_over_watches_no_more(store, tmp_path, end):
+    model = toy_model(store)
+    optimizer = sgd(model)
+    if end == "finished":
+        run_all(model, store, uls_plan(), tmp_path / "run")
+    elif end == "closed early":
+        with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
+            next(iter(private))
+    else:
+        for _ in make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run"):
+            optimizer.step()
+    exact_loss(model).backward()
+    optimizer.step()
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+@pytest.mark.slow
+def test_a_run_is_watched_from_its_opening_on(store, tmp_path):
+    """Also between the opening and the first step, and after the last one."""
+    model = toy_model(store)
+    optimizer = sgd(model)
+    with (
+        pytest.raises(UseError, match="a backward pass added"),
+        make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run"),
+    ):
+        exact_loss(model).backward()
+    with (
+        pytest.raises(UseError, match="a backward pass added"),
+        make_private(model, optimizer, store, uls_plan(), out=tmp_path / "other") as private,
+    ):
+        for _ in private:
+            optimizer.step()
+        exact_loss(model).backward()
+
+
+@pytest.mark.slow
+def test_the_next_step_clears_what_strayed(store, tmp_path):
+    """Its gradients replace all that were there, so that the loop may go on."""
+    model = toy_model(store)
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, uls_plan(), out=tmp_path / "run") as private:
+        for step in private:
+            if step.number == 2:
+                with pytest.raises(UseError, match="a backward pass added"):
+                    exact_loss(model).backward()
+                continue
+            optimizer.step()
