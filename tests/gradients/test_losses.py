@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.families import models as families
 from userdp.gradients import Units, causal_lm_loss, get_engine
 
 FAMILIES = ["gpt2-tied", "gpt2-untied", "llama", "gpt-neox", "qwen2"]
@@ -112,6 +113,14 @@ def test_no_pass_is_searched_for_padding(make_model: MakeModel, caplog: Any) -> 
     causal_lm_loss(model, ids, torch.tensor([5, 5]))
     assert model.config.pad_token_id == 1
     assert "padded" not in caplog.text
+
+
+def test_a_configuration_that_must_name_a_padding_token_is_no_obstacle() -> None:
+    model = families.build(families.FAMILIES["ModernBERT decoder"])
+    token = model.config.pad_token_id
+    causal_lm_loss(model, torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 5]))
+    assert token is not None
+    assert model.config.pad_token_id == token
 
 
 def test_a_padding_token_costs_no_engine(make_model: MakeModel, caplog: Any) -> None:

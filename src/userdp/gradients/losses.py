@@ -153,9 +153,9 @@ def _padding_unasked(model: nn.Module) -> Iterator[None]:
     if token is None:
         yield
         return
-    assert config is not None
-    config.pad_token_id = None
+    fields = vars(config)  # not `setattr`: some configurations refuse None there
+    fields["pad_token_id"] = None
     try:
         yield
     finally:
-        config.pad_token_id = token
+        fields["pad_token_id"] = token
