@@ -85,7 +85,10 @@ def build_plan(options: PlanOptions) -> Plan:
     from userdp.noise import Gaussian
     from userdp.plans import Budget, Plan
 
-    missing = "train needs a plan: --plan FILE, or --sampling with its options, or --privacy none"
+    missing = (
+        "train needs a plan: --epsilon and --population, from which a preset chooses the rest; or "
+        "--plan FILE, or --sampling with its options, or --privacy none"
+    )
     sampling = chosen_sampling(options, missing=missing)
     size = _SIZES[sampling.unit]
     needed = ("population", size, "group_size", "steps", "l2_clip_norm", "delta")

@@ -64,7 +64,8 @@ class Command(App):
                 told = Parameter.combine(told, Parameter(group=_GROUPS[heading]))
             argument.parameter = Parameter.combine(argument.parameter, told)
             ranks[argument.name] = _RANK.get((heading or "", argument.name), -1)
-        return ArgumentCollection(sorted(found, key=lambda argument: ranks[argument.name]))
+        found.sort(key=lambda argument: ranks[argument.name])
+        return found
 
 
 def options_of(found: ArgumentCollection) -> dict[str, str]:
