@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 COMMANDS = ("prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report")
 """Those that are functions of `userdp` as well, with the same names for the same things."""
@@ -35,6 +36,25 @@ def in_python(text: str) -> str:
         told += [_arguments(text[end : command.start()]), _call(command)]
         end = command.end()
     return "".join(told) + _arguments(text[end:])
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that ``word`` most probably misspells; None where none is like it.
+
+    >>> closest("jsonnl", ["csv", "jsonl"]), closest("xml", ["csv", "jsonl"])
+    ('jsonl', None)
+    """
+    return next(iter(get_close_matches(word, list(known), n=1)), None)
+
+
+def one_of(word: str, known: Iterable[str]) -> str:
+    """The hint where ``word`` is none of ``known``.
+
+    >>> one_of("jsonnl", ["csv", "jsonl"])
+    'did you mean jsonl? one of: csv, jsonl'
+    """
+    guess = closest(word, known := list(known))
+    return ("" if guess is None else f"did you mean {guess}? ") + f"one of: {', '.join(known)}"
 
 
 def in_shell(text: str, options: Mapping[str, str]) -> str:

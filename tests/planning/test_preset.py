@@ -14,17 +14,21 @@ from userdp.plans.small_delta import DeltaSize, size_of
 
 
 def subsampled_gaussian_delta(epsilon, q, sigma):
-    """δ of one Poisson-sampled Gaussian step, add or remove, by quadrature: the oracle for T = 1."""
+    """δ of one Poisson-sampled Gaussian step, by quadrature: the oracle for T = 1."""
+
+    def excess(one, other):
+        return lambda x: max(0, one(x) - mpmath.e**epsilon * other(x))
+
+    def without(x):
+        return mpmath.npdf(x, 0, sigma)
+
+    def having(x):
+        return (1 - q) * mpmath.npdf(x, 0, sigma) + q * mpmath.npdf(x, 1, sigma)
+
     with mpmath.workdps(30):
-        normal = mpmath.npdf
-        p = lambda x: normal(x, 0, sigma)  # noqa: E731
-        m = lambda x: (1 - q) * normal(x, 0, sigma) + q * normal(x, 1, sigma)  # noqa: E731
         grid = mpmath.linspace(-12 * sigma, 12 * sigma + 1, 40)
-        scale = mpmath.e**epsilon
-        return max(
-            mpmath.quad(lambda x: max(0, one(x) - scale * other(x)), grid)
-            for one, other in ((m, p), (p, m))
-        )
+        both = (excess(having, without), excess(without, having))
+        return max(mpmath.quad(one, grid) for one in both)
 
 
 @pytest.mark.parametrize("epsilon", [1, 4])

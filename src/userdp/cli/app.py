@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 from cyclopts import App
 from cyclopts.config import Toml
 
-from userdp.cli.commands import build_app
+from userdp.cli.commands import build_app, names
 from userdp.errors import UseError, UserdpWarning
+from userdp.hints import closest
 from userdp.waiting import PASSIVE_WAITING
 
 
@@ -22,8 +24,9 @@ def run(arguments: Sequence[str]) -> int:
 
     app = build_app()
     json = "--json" in arguments
+    tokens = [token for token in arguments if token != "--json"]
     try:
-        tokens = _take_config(app, [token for token in arguments if token != "--json"])
+        tokens = _take_config(app, tokens)
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = show_warning
@@ -35,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         from userdp.cli.failures import failure_of
 
-        failure = failure_of(error, app, arguments)
+        failure = failure_of(error, app, tokens)
         if failure is None:  # a fault of the program: its trace is what helps to mend it
             raise
         return fail(failure, json=json)
@@ -68,14 +71,30 @@ def _take_config(app: App, tokens: list[str]) -> list[str]:
             if not rest:
                 raise UseError("--config needs a file")
             path, *rest = rest
-        if not Path(path).is_file():
-            raise UseError(
-                f"--config {path}: there is no such file",
-                hint="it is a TOML file with a section for each command, as [train]",
-            )
+        _require_config(Path(path))
         app.config = Toml(path, must_exist=True, search_parents=False)
         return tokens[:position] + rest
     return tokens
+
+
+def _require_config(path: Path) -> None:
+    """Refuse what is no configuration, and a section that no command would ever read."""
+    hint = "it is a TOML file with a section for each command, as [train]"
+    if not path.is_file():
+        raise UseError(f"--config {path}: there is no such file", hint=hint)
+    try:
+        sections = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UseError(f"--config {path} is not TOML: {error}", hint=hint) from error
+    for section in sections:
+        if section not in names():
+            close = closest(section, names())
+            guess = "" if close is None else f"did you mean [{close}]? "
+            raise UseError(
+                f"--config {path} has a section or key {section!r}, and there is no such command: "
+                "what it says would never be read",
+                hint=guess + hint,
+            )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from userdp.cli.sampling_options import (
     Options,
-    chosen_sampling,
     constants_of,
     flag,
     options_class,
@@ -15,6 +14,7 @@ from userdp.cli.sampling_options import (
 )
 from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
+from userdp.sampling import SAMPLINGS
 from userdp.vocabulary import PrivacyUnit
 
 if TYPE_CHECKING:
@@ -89,7 +89,11 @@ def build_plan(options: PlanOptions) -> Plan:
         "train needs a plan: --epsilon and --population, from which a preset chooses the rest; or "
         "--plan FILE, or --sampling with its options, or --privacy none"
     )
-    sampling = chosen_sampling(options, missing=missing)
+    if options.sampling is None:
+        raise UseError(
+            missing, hint="for instance userdp train store --out run --epsilon 4 --population 20000"
+        )
+    sampling = SAMPLINGS[options.sampling]
     size = _SIZES[sampling.unit]
     needed = ("population", size, "group_size", "steps", "l2_clip_norm", "delta")
     require_options({name: getattr(options, name) for name in needed}, why="a plan needs it")

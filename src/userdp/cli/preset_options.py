@@ -57,7 +57,8 @@ def chosen_preset(
 def filled(options: PlanOptions, chosen: Preset) -> PlanOptions:
     """The options, and where they say nothing what the preset chose."""
     values = {name: getattr(chosen, name) for name in _CHOSEN if getattr(options, name) is None}
-    return replace(cast("Any", options), sampling="users", **values)
+    both: PlanOptions = replace(cast("Any", options), sampling="users", **values)
+    return both
 
 
 def given(options: PlanOptions | None, learning_rate: float | None) -> set[str]:
