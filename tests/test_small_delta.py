@@ -147,7 +147,7 @@ def test_account_and_calibrate_judge_a_stated_population(tmp_path, capsys) -> No
         "--steps",
         "1",
     ]
-    for command, more in (("account", "--noise-multiplier"), ("calibrate", "--target-epsilon")):
+    for command, more in (("account", "--noise-multiplier"), ("calibrate", "--epsilon")):
         asked = [command, *batch, more, "4", "--delta"]
         assert userdp([*asked, str(LARGE)]) == 2
         assert userdp([*asked, str(LARGE), "--allow-large-delta"]) == 0

@@ -41,7 +41,7 @@ def _pages(app: App) -> dict[str, str]:
 
 def _generate(sphinx: Sphinx) -> None:
     """All pages, before Sphinx looks for sources."""
-    from userdp.cli.app import build_app
+    from userdp.cli.commands import build_app
 
     app = build_app()
     folder = Path(sphinx.srcdir) / "reference" / "commands"

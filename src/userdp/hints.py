@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 COMMANDS = ("prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report")
 """Those that are functions of `userdp` as well, with the same names for the same things."""
@@ -34,6 +36,46 @@ def in_python(text: str) -> str:
         told += [_arguments(text[end : command.start()]), _call(command)]
         end = command.end()
     return "".join(told) + _arguments(text[end:])
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that ``word`` most probably misspells; None where none is like it.
+
+    >>> closest("jsonnl", ["csv", "jsonl"]), closest("xml", ["csv", "jsonl"])
+    ('jsonl', None)
+    """
+    return next(iter(get_close_matches(word, list(known), n=1)), None)
+
+
+def one_of(word: str, known: Iterable[str]) -> str:
+    """The hint where ``word`` is none of ``known``.
+
+    >>> one_of("jsonnl", ["csv", "jsonl"])
+    'did you mean jsonl? one of: csv, jsonl'
+    """
+    guess = closest(word, known := list(known))
+    return ("" if guess is None else f"did you mean {guess}? ") + f"one of: {', '.join(known)}"
+
+
+def in_shell(text: str, options: Mapping[str, str]) -> str:
+    """A message for who typed a command: what it calls by a field's name becomes the option.
+
+    A name of several words is the option wherever it stands by itself; a name of one word, which
+    may be a word of the sentence, only as the subject of what it must be.
+
+    Args:
+        text: the message.
+        options: name of a field to the command's own option.
+
+    >>> in_shell("lora_rank must be 1 or more", {"lora_rank": "--lora-rank"})
+    '--lora-rank must be 1 or more'
+    >>> in_shell("width (5) must be a multiple of the width of a head", {"width": "--width"})
+    '--width (5) must be a multiple of the width of a head'
+    """
+    for name, option in options.items():
+        after = r"(?![\w(/\"'=.-])" if "_" in name else r"(?= must\b| \([^)]*\))"
+        text = re.sub(rf"(?<![-\w./\"'`=])(?<!the ){name}{after}", option, text)
+    return text
 
 
 def _arguments(text: str) -> str:

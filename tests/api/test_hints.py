@@ -70,7 +70,7 @@ def test_the_command_line_keeps_its_words(capsys):
     assert run(["plan", "nowhere", "--epsilon", "1", "--budget", "8", "--steps", "2",
                 "--out", "p.json"]) == 2  # fmt: skip
     with pytest.raises(userdp.UseError) as caught:
-        userdp.evaluate(".", store="nowhere", batch=0)
-    assert str(caught.value).startswith("batch must be")
-    assert run(["evaluate", ".", "--store", "nowhere", "--batch", "0"]) == 2
-    assert "--batch must be" in capsys.readouterr().err
+        userdp.evaluate(".", store="nowhere", micro_batch=0)
+    assert str(caught.value).startswith("micro_batch must be")
+    assert run(["evaluate", ".", "--store", "nowhere", "--micro-batch", "0"]) == 2
+    assert "--micro-batch must be" in capsys.readouterr().err

@@ -23,7 +23,7 @@ STEPS = ["--steps", "2", "--delta", "1e-5"]
 USERS = ["--sampling", "users", "--sampling-probability", "1", *STEPS]
 EXAMPLES = ["--sampling", "examples", "--sampling-probability", "1", "--group-size", "2", *STEPS]
 BATCH = ["--sampling", "fixed-batch", "--batch-size", "2", "--population", "2", *STEPS]
-BUDGET = ["--target-epsilon", "4"]
+BUDGET = ["--epsilon", "4"]
 TOGGLES = (["--accountant", "rdp"], ["--curve"], ["--by-examples"], ["--delta", "3e-6"])
 VALUES = {  # each option of a mechanism with a value that no base has
     "--sampling": "users",
@@ -34,7 +34,7 @@ VALUES = {  # each option of a mechanism with a value that no base has
     "--steps": "4",
     "--noise-multiplier": "7",
     "--delta": "3e-6",
-    "--target-epsilon": "3",
+    "--epsilon": "3",
 }
 
 
@@ -109,7 +109,7 @@ def test_no_option_is_ignored_beside_a_ledger(kind: str, places, capsys) -> None
     # Where nothing is claimed, or no part has a delta, --delta is refused.
     assert answered >= {"plain": 1, "two runs": 2, "query": 1}.get(kind, 4)
     for option, value in VALUES.items():
-        if option not in ("--delta", "--target-epsilon"):
+        if option not in ("--delta", "--epsilon"):
             assert said(capsys, ["account", "--ledger", str(places[kind]), option, value]) is None
 
 
@@ -125,7 +125,7 @@ def test_no_option_is_ignored_beside_a_mechanism(base, capsys) -> None:
     assert first is not None
     assert calibrated is not None
     for option, value in VALUES.items():
-        if option != "--target-epsilon" and not (option == "--sampling" and value in base):
+        if option != "--epsilon" and not (option == "--sampling" and value in base):
             assert said(capsys, ["account", *with_option(whole, option, value)]) != first, option
         if option != "--noise-multiplier" and not (option == "--sampling" and value in base):
             changed = said(capsys, ["calibrate", *with_option([*base, *BUDGET], option, value)])

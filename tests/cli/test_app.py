@@ -7,7 +7,8 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from userdp.cli.app import build_app, run
+from userdp.cli.app import run
+from userdp.cli.commands import build_app
 from userdp.ledger import StoreLedger
 
 MECHANISM = ["--sampling-probability", "0.01", "--steps", "10", "--delta", "1e-6"]
@@ -121,8 +122,8 @@ def test_flags_override_the_config_file(capsys, tmp_path):
         ["account", *ULS, "--config"],
         ["account", *ULS, "--config", "no-such-file.toml"],
         ["calibrate", "--sampling", "users", *MECHANISM],
-        ["calibrate", "--sampling", "users", *MECHANISM, "--target-epsilon", "nan"],
-        ["calibrate", "--sampling", "users", *MECHANISM, "--target-epsilon", "-3"],
+        ["calibrate", "--sampling", "users", *MECHANISM, "--epsilon", "nan"],
+        ["calibrate", "--sampling", "users", *MECHANISM, "--epsilon", "-3"],
     ],
 )
 def test_bad_use_is_one_clear_error_and_exit_status_2(capsys, arguments):
@@ -136,7 +137,7 @@ def test_bad_use_is_one_clear_error_and_exit_status_2(capsys, arguments):
 
 def test_calibrate_stays_within_the_budget(capsys):
     status, out, _ = userdp(
-        capsys, "calibrate", "--sampling", "users", *MECHANISM, "--target-epsilon", "2", "--json"
+        capsys, "calibrate", "--sampling", "users", *MECHANISM, "--epsilon", "2", "--json"
     )
     result = json.loads(out)
     assert status == 0

@@ -92,7 +92,7 @@ def test_a_release_is_charged_noted_and_shareable(place, capsys):
         (["--epsilon", "1", "--loss-bound", "-1"], "bound"),
         (["--epsilon", "1", "--split", "train", "--split", "held-out-users"], "one split"),
         (["--loss-bound", "5"], "--epsilon"),
-        (["--batch", "0"], "batch"),
+        (["--micro-batch", "0"], "micro-batch"),
     ],
 )
 def test_bad_use_is_one_error_and_charges_nothing(place, capsys, options, message):

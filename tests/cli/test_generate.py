@@ -28,7 +28,7 @@ def generate(capsys, *arguments) -> tuple[int, dict, str]:
 def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys, tmp_path):
     before = claim(run / "ledger.jsonl").guarantee
     out = tmp_path / "synthetic.jsonl"
-    options = ["--records", 5, "--batch", 2, "--max-tokens", 4, "--prompt", "w1", "--json"]
+    options = ["--records", 5, "--micro-batch", 2, "--max-tokens", 4, "--prompt", "w1", "--json"]
     status, said, _ = generate(capsys, run, "--out", out, *options)
     assert status == 0
     texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]

@@ -62,7 +62,7 @@ def test_options_that_say_nothing_or_the_impossible_are_refused(options):
         plan_of(**options)
 
 
-@pytest.mark.parametrize("changes", [{"noise_multiplier": None}, {"target_epsilon": 3.0}])
+@pytest.mark.parametrize("changes", [{"noise_multiplier": None}, {"epsilon": 3.0}])
 def test_noise_and_a_budget_for_it_exclude_each_other(changes):
     with pytest.raises(UseError, match="exactly one"):
         build_plan(PlanOptions(**{**NUMBERS, **changes}))

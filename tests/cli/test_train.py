@@ -116,7 +116,7 @@ def test_a_run_without_privacy_says_so_loudly(store, tmp_path, capsys):
             (changed(population=None), "--population"),
             (changed(cohort_size=None, batch_size="8"), "--cohort-size"),
             (changed(batch_size="8"), "--batch-size"),
-            (changed(target_epsilon="4"), "exactly one"),
+            (changed(epsilon="4"), "exactly one"),
             ([], "needs a plan"),
             ([*PLAN, "--learning-rate", "nan"], "learning_rate"),
             ([*PLAN, "--learning-rate", "-1"], "learning_rate"),

@@ -11,7 +11,7 @@ import pytest
 
 import userdp
 from tests.docs.site import dead_links
-from userdp.cli.app import build_app
+from userdp.cli.commands import build_app
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [name for name in build_app() if not name.startswith("-")]

@@ -114,7 +114,7 @@ def test_the_command_line_plans_it(store, tmp_path, capsys, kind):
     assert userdp([*run, *words]) == 0
     assert json.loads(capsys.readouterr().out)["sampling"] == kind.kind
     assert Plan.load(tmp_path / "run" / "plan.json") == mine
-    assert userdp([*run, *words[:-2], "--target-epsilon", "1", *words[-2:]]) == 2
+    assert userdp([*run, *words[:-2], "--epsilon", "1", *words[-2:]]) == 2
     bound = "--least-population" if kind in FIXED else "--cap"
     at = words.index(bound)
     assert userdp([*run, *words[:at], *words[at + 2 :]]) == 2

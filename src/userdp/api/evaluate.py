@@ -60,7 +60,7 @@ def evaluate(
     store: UserStore | str | Path,
     split: str | Sequence[str] | None = None,
     base: bool = True,
-    batch: int = 32,
+    micro_batch: int = 32,
     most_users: int | None = None,
     epsilon: float | None = None,
     loss_bound: float | None = None,
@@ -76,7 +76,7 @@ def evaluate(
         split: held-out-users, held-out-examples or train, one or several; by default both held-out
             parts, and with ``epsilon`` held-out-users.
         base: also measure the model that the run began from.
-        batch: examples in one pass.
+        micro_batch: examples in one pass.
         most_users: read at most so many users of a split, chosen by a hash of the user.
         epsilon: release under DP at this price, per user, add-or-remove.
         loss_bound: with ``epsilon``, a public bound in nats per token.
@@ -84,7 +84,7 @@ def evaluate(
     Raises:
         UseError: an argument is out of range, or nothing may be released of this model.
     """
-    require_count("--batch", batch)  # before a look is noted in the store's ledger
+    require_count("--micro-batch", micro_batch)  # before a look is noted in the store's ledger
     path = folder_of(run)
     people = opened(store, fixed_graph=epsilon is None)  # exact numbers claim nothing
     names = (split,) if isinstance(split, str) else tuple(split or ())
@@ -97,7 +97,7 @@ def evaluate(
             people,
             splits or held_out_splits(people),
             with_base=base,
-            batch=batch,
+            batch=micro_batch,
             most_users=most_users,
         )
         return Evaluated(run=path, operator_only=True, splits=tuple(measured))
@@ -116,6 +116,6 @@ def evaluate(
         epsilon=epsilon,
         loss_bound=loss_bound,
         with_base=base,
-        batch=batch,
+        batch=micro_batch,
     )
     return Evaluated(run=path, operator_only=False, released=released)

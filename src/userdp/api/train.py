@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from userdp.api.preset import by_preset
 from userdp.api.progress import shown
 from userdp.api.run import Run
 from userdp.claims import claim
@@ -26,6 +27,9 @@ def train(
     plan: Plan | Proposal | PlainPlan | str | Path | None = None,
     *,
     out: str | Path,
+    epsilon: float | None = None,
+    population: int | None = None,
+    delta: float | None = None,
     config: TrainConfig | None = None,
     scores: str | Path | None = None,
     resume: bool = False,
@@ -50,6 +54,10 @@ def train(
         plan: what `userdp.plan` proposed, a `Plan`, or the file of one; None with ``resume``. A
             `PlainPlan` trains without privacy: no claim, and the store's becomes infinite.
         out: the run's folder.
+        epsilon: in place of a plan, with ``population``: a preset chooses all constants, without a
+            look at the store, and they are said before training (`userdp.planning.preset`).
+        population: the declared nominal number of users: a public constant that you choose.
+        delta: of the preset; population^-1.1 by default.
         config: the model and how it learns; in its place, its fields as keywords.
         scores: the file of ``userdp score``, for a selection by perplexity.
         resume: go on with the interrupted run in ``out``, by what it began with.
@@ -75,6 +83,10 @@ def train(
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
 
+    if any(value is not None for value in (epsilon, population, delta)):
+        plan, options = by_preset(
+            plan, config, options, epsilon=epsilon, population=population, delta=delta
+        )
     chosen = chosen_plan(plan, Path(out), resume=resume)
     settings = chosen_config(config, options, Path(out), resume=resume)
     if isinstance(chosen, PlainPlan):
@@ -169,7 +181,8 @@ def chosen_plan(
         return plan
     if not resume or out is None:
         raise UseError(
-            "training needs a plan", hint="make one with userdp plan, or give its numbers"
+            "training needs a plan",
+            hint="give --epsilon and --population, or make a plan with userdp plan",
         )
     folder = RunFolder(out)
     if folder.plan.exists():

@@ -19,7 +19,7 @@ from userdp.cli.output import Answer
 def calibrate(
     *,
     options: Annotated[MechanismOptions | None, Parameter(name="*")] = None,
-    target_epsilon: float,
+    epsilon: float,
     delta: float,
     accountant: AccountantName = "contour",
     allow_large_delta: bool = False,
@@ -30,7 +30,7 @@ def calibrate(
 
     Args:
         options: see MechanismOptions.
-        target_epsilon: the budget; greater than 0.
+        epsilon: the budget; greater than 0.
         delta: in (0, 1).
         accountant: contour (certified, exact), or a second opinion.
         allow_large_delta: where --population is given, answer even if delta is not below 1 over it.
@@ -47,14 +47,14 @@ def calibrate(
 
     chosen = Accountant(accountant)
     mechanism = calibrate_by(
-        chosen, described.priced(1.0), target_epsilon=target_epsilon, target_delta=delta
+        chosen, described.priced(1.0), target_epsilon=epsilon, target_delta=delta
     )
     bracket = epsilon_by(chosen, mechanism, delta)
     return priced_answer(
         {
             "noise_multiplier": mechanism.noise_multiplier,
             "epsilon": bracket.upper,
-            "target_epsilon": target_epsilon,
+            "target_epsilon": epsilon,
             "delta": delta,
             **described.to_dict(mechanism.noise_multiplier),
             "accountant": bracket.accountant,

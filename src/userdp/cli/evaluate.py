@@ -22,7 +22,7 @@ def evaluate(
     store: Path,
     split: list[SplitName] | None = None,
     base: Annotated[bool, Parameter(negative="--no-base")] = True,
-    batch: int = 32,
+    micro_batch: int = 32,
     most_users: int | None = None,
     epsilon: float | None = None,
     loss_bound: float | None = None,
@@ -41,7 +41,7 @@ def evaluate(
             users) or train; may be repeated. By default both held-out parts, and with --epsilon
             held-out-users.
         base: also measure the model that the run began from.
-        batch: examples in one pass.
+        micro_batch: examples in one pass.
         most_users: read at most so many users of a split, chosen by a hash of the user.
         epsilon: release under DP at this price, per user, add-or-remove, beyond the run's own.
         loss_bound: with --epsilon, a public bound in nats per token: a larger loss counts as the
@@ -54,7 +54,7 @@ def evaluate(
         store=store,
         split=split,
         base=base,
-        batch=batch,
+        micro_batch=micro_batch,
         most_users=most_users,
         epsilon=epsilon,
         loss_bound=loss_bound,

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +17,9 @@ from userdp.api.progress import stderr
 from userdp.errors import UserdpWarning
 from userdp.files import finite
 from userdp.reporting.table import Table
+
+if TYPE_CHECKING:
+    from userdp.cli.failures import Failure
 
 stdout = Console(highlight=False)
 
@@ -47,6 +50,19 @@ def show(answer: Answer, *, json: bool, console: Console = stdout) -> int:
         else:
             console.print(part, soft_wrap=True, markup=False)
     return answer.status
+
+
+def fail(failure: Failure, *, json: bool) -> int:
+    """Print why a command failed, and return its exit status.
+
+    Under ``--json`` it is an object on stdout, where who asked for one reads; else it is words on
+    stderr.
+    """
+    if json:
+        sys.stdout.write(json_library.dumps(failure.plain) + "\n")
+    else:
+        print_error(failure.error, failure.hint)
+    return failure.status
 
 
 def for_whom(*, operator_only: bool, why: str) -> str:

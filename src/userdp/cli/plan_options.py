@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from userdp.cli.sampling_options import (
     Options,
-    chosen_sampling,
     constants_of,
     flag,
     options_class,
@@ -17,6 +14,7 @@ from userdp.cli.sampling_options import (
 )
 from userdp.clip import AdaptiveClipping, Clip, ClipForm, LayerSplit
 from userdp.errors import UseError
+from userdp.sampling import SAMPLINGS
 from userdp.vocabulary import PrivacyUnit
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ class _Constants:
         l2_clip_norm: clip norm of each unit's gradient.
         item_clip_norm: clips each example of a user first, if given (ULS).
         delta: in (0, 1).
-        target_epsilon: the budget; the least noise within it is used.
+        epsilon: the budget; the least noise within it is used.
         noise_multiplier: in place of a budget: noise deviation divided by the clip norm.
         accountant: contour (exact); or Group Privacy for --sampling examples, priced per example
             and lifted to users by the best lemma (group-privacy) or Vadhan's
@@ -64,9 +62,7 @@ class _Constants:
     l2_clip_norm: float | None = None
     item_clip_norm: float | None = None
     delta: float | None = None
-    target_epsilon: Annotated[float | None, Parameter(name=("--target-epsilon", "--epsilon"))] = (
-        None
-    )
+    epsilon: float | None = None
     noise_multiplier: float | None = None
     accountant: Literal["contour", "group-privacy", "group-privacy-vadhan"] | None = None
     clip_form: ClipForm | None = None
@@ -89,8 +85,15 @@ def build_plan(options: PlanOptions) -> Plan:
     from userdp.noise import Gaussian
     from userdp.plans import Budget, Plan
 
-    missing = "train needs a plan: --plan FILE, or --sampling with its options, or --privacy none"
-    sampling = chosen_sampling(options, missing=missing)
+    missing = (
+        "train needs a plan: --epsilon and --population, from which a preset chooses the rest; or "
+        "--plan FILE, or --sampling with its options, or --privacy none"
+    )
+    if options.sampling is None:
+        raise UseError(
+            missing, hint="for instance userdp train store --out run --epsilon 4 --population 20000"
+        )
+    sampling = SAMPLINGS[options.sampling]
     size = _SIZES[sampling.unit]
     needed = ("population", size, "group_size", "steps", "l2_clip_norm", "delta")
     require_options({name: getattr(options, name) for name in needed}, why="a plan needs it")
@@ -104,10 +107,9 @@ def build_plan(options: PlanOptions) -> Plan:
         raise UseError(
             f"--item-clip-norm says nothing with --sampling {sampling.kind}: a unit is one example"
         )
-    if (options.noise_multiplier is None) == (options.target_epsilon is None):
+    if (options.noise_multiplier is None) == (options.epsilon is None):
         raise UseError(
-            "give exactly one of --noise-multiplier and --target-epsilon: the one determines the "
-            "other"
+            "give exactly one of --noise-multiplier and --epsilon: the one determines the other"
         )
     plan = Plan(
         sampling=sampling.of_size(
@@ -121,10 +123,10 @@ def build_plan(options: PlanOptions) -> Plan:
         ),
         steps=options.steps,
         population=options.population,
-        budget=Budget(target_delta=options.delta, target_epsilon=options.target_epsilon),
+        budget=Budget(target_delta=options.delta, target_epsilon=options.epsilon),
         accountant=Accountant(options.accountant or "contour"),
     )
-    return plan if options.target_epsilon is None else plan.calibrated()
+    return plan if options.epsilon is None else plan.calibrated()
 
 
 def _clip(options: PlanOptions) -> Clip:

@@ -12,13 +12,15 @@ from cyclopts import Parameter
 from userdp.cli.claims import claim_parts
 from userdp.cli.output import Answer
 from userdp.cli.plan_options import PlanOptions, build_plain_plan, build_plan
+from userdp.cli.preset_options import LearningOptions, chosen_preset, filled, given, settings
 from userdp.errors import UseError
 from userdp.reporting.table import Table
-from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.config import PlainPlan
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
     from userdp.api.run import Run
+    from userdp.planning.preset import Preset
     from userdp.plans import Plan
 
 
@@ -36,7 +38,8 @@ def train(
     tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
-    config: Annotated[TrainConfig | None, Parameter(name="*")] = None,
+    learning_rate: float | None = None,
+    config: Annotated[LearningOptions | None, Parameter(name="*")] = None,
     base_of_others: bool = False,
     charge_again: bool = False,
     declare: bool = False,
@@ -46,6 +49,10 @@ def train(
 
     Each step is charged in the run's ledger, on the disk, before its data is read; the whole plan
     is reserved in the store's ledger before the first. The released weights are in RUN/model.
+
+    A budget suffices: with --epsilon and --population only, a preset chooses group size, cohort
+    size, steps, clip norm, delta and learning rate, without a look at the store, and says them
+    before training. An option that you give stands in place of its choice.
 
     Args:
         store: a user store made by userdp prepare.
@@ -62,6 +69,7 @@ def train(
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.
         options: see PlanOptions.
+        learning_rate: its peak, after the warm-up; 0.001 by default, or the preset's.
         config: see TrainConfig.
         base_of_others: nobody whose text the base model learned from is in this store, say because
             that was public: then its price is none of theirs. A condition of the claim.
@@ -71,18 +79,25 @@ def train(
             run that is trained by them later is known to have been fixed before whatever follows.
         slot: given only by userdp sweep: the trial of a private selection, which pays for it.
     """
-    chosen = _chosen_plan(plan, privacy, options, resume=resume)
+    chosen_by = chosen_preset(plan, privacy, options, config)
+    chosen = _chosen_plan(plan, privacy, options, chosen_by, resume=resume)
+    learning = settings(config, learning_rate, chosen_by)
     from userdp.api import train as api
 
+    if chosen_by is not None:
+        from userdp.api.preset import say
+
+        say(chosen_by, given(options, learning_rate))
+
     if declare:
-        api.declare(store, chosen, config=config, scores=scores)
+        api.declare(store, chosen, config=learning, scores=scores)
         words = "Recorded in the store's ledger: nothing that is asked of it later chose this run."
         return Answer(values={"store": str(store), "declared": True}, parts=[words])
     run = api.train(
         store,
         chosen,
         out=out,
-        config=config,
+        config=learning,
         scores=scores,
         resume=resume,
         sharded=sharded,
@@ -97,9 +112,14 @@ def train(
 
 
 def _chosen_plan(
-    path: Path | None, privacy: str, options: PlanOptions | None, *, resume: bool
+    path: Path | None,
+    privacy: str,
+    options: PlanOptions | None,
+    chosen_by: Preset | None,
+    *,
+    resume: bool,
 ) -> Path | Plan | PlainPlan | None:
-    """The plan of a file or of options; None for that of the run that is resumed."""
+    """The plan of a file, of options or of the preset; None for that of the run resumed."""
     if path is not None:
         if options is not None or privacy == "none":
             raise UseError("--plan says it all: leave the other options of a plan out")
@@ -107,7 +127,15 @@ def _chosen_plan(
     if resume and options is None:
         return None
     options = options or PlanOptions()
-    return build_plain_plan(options) if privacy == "none" else build_plan(options)
+    if privacy == "none":
+        return build_plain_plan(options)
+    if chosen_by is None:
+        return build_plan(options)
+    from userdp.planning.preset import require_signal
+
+    plan = build_plan(filled(options, chosen_by))
+    require_signal(plan)
+    return plan
 
 
 def _parts(run: Run) -> Iterator[Table | str]:

@@ -292,7 +292,7 @@ def _require_bound(owners: Owners, records_per_user: int | None) -> int | None:
     if records_per_user is not None:
         raise UseError(
             "records_per_user is for greedy contribution bounding alone",
-            hint="give --owners greedy, or cap users in training with group_size",
+            hint="give --owners greedy, or cap users in training: userdp train --group-size",
         )
     return None
 

@@ -71,6 +71,13 @@ class Place:
     @staticmethod
     def require_shareable(store: Path, ledger: Path) -> None:
         """`UseError` if `share` would refuse."""
+        shared = ledger.resolve()
+        if shared.is_dir() or shared.is_relative_to(store.resolve()):
+            raise UseError(
+                f"{ledger} cannot be the ledger that several stores share: it must be a file, "
+                "outside of the store",
+                hint="name a file beside the stores: --ledger people.jsonl",
+            )
         path = store / PLACE
         kept = files.read_json(path, what="where the ledger is") if path.exists() else {}
         if kept.get("shared") == str(ledger.resolve()):

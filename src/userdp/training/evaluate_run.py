@@ -50,9 +50,10 @@ def evaluate_splits(
         ``model`` (and under ``base``).
     """
     folder = RunFolder(run)
-    StoreLedger(store.path).look("evaluate")
+    models = released_models(folder, store, with_base=with_base)
+    StoreLedger(store.path).look("evaluate")  # not before it is known that there is a model
     results: list[dict[str, Any]] = [{} for _ in splits]
-    for of, model in released_models(folder, store, with_base=with_base).items():
+    for of, model in models.items():
         for split, result in zip(splits, results, strict=True):
             evaluation = asdict(evaluate(model, store, split, batch=batch, most_users=most_users))
             result |= {name: evaluation[name] for name in ("split", "users", "examples")}

@@ -33,7 +33,7 @@ class GenerateConfig:
         prompt: public texts to go on from, in turn; by default the end-of-text token, which is
             what stands between texts. Nobody's private text: it would be carried into what no
             epsilon covers.
-        batch: texts in one pass.
+        micro_batch: texts in one pass.
         seed: for the same texts again; by default the operating system's.
     """
 
@@ -41,14 +41,14 @@ class GenerateConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     prompt: tuple[str, ...] = ()
-    batch: int = 32
+    micro_batch: int = 32
     seed: int | None = None
 
     def __post_init__(self) -> None:
         require_count("max_tokens", self.max_tokens)
         require_positive("temperature", self.temperature)
         require_probability("top_p", self.top_p)
-        require_count("batch", self.batch)
+        require_count("micro_batch", self.micro_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class TextGenerator:
                 torch.seed()
             else:
                 torch.manual_seed(self._config.seed)
-            for begin in range(0, count, self._config.batch):
-                here = range(begin, min(count, begin + self._config.batch))
+            for begin in range(0, count, self._config.micro_batch):
+                here = range(begin, min(count, begin + self._config.micro_batch))
                 yield from self._batch([self._prompts[i % len(self._prompts)] for i in here])
 
     def _batch(self, prompts: Sequence[tuple[str, list[int]]]) -> list[GeneratedText]:

@@ -66,7 +66,7 @@ def score_store(
         UseError: ``out`` exists, the split is empty, or the model cannot read the store's tokens
             or was trained on people's text.
     """
-    require_count("batch", batch)
+    require_count("micro_batch", batch)
     if out.exists():
         raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
     if not out.parent.is_dir():

@@ -9,6 +9,7 @@ from typing import cast
 from userdp.data.sources.base import InputOptions, Source, SourceModule, SourceOptions
 from userdp.data.sources.paths import matching
 from userdp.errors import UseError
+from userdp.hints import one_of
 
 KINDS = {
     "mbox": "userdp.data.sources.mbox",
@@ -40,7 +41,7 @@ def open_source(
         UseError: no such kind, none can be inferred, or the paths cannot be used.
     """
     if kind is not None and kind not in KINDS:
-        raise UseError(f"no source is named {kind!r}", hint=f"one of: {', '.join(KINDS)}")
+        raise UseError(f"no source is named {kind!r}", hint=one_of(kind, KINDS))
     chosen = kind or _infer(paths)
     options = options or SourceOptions()
     source = _module(chosen).build(paths, options)

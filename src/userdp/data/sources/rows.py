@@ -178,7 +178,7 @@ def plain_parser(options: SourceOptions) -> PlainParser:
     """The parser that the options ask for."""
     if (options.date is None) != (options.held_out_from is None):
         raise UseError(
-            "date and held_out_from go together: the field that says when, and the first "
+            "--date and --held-out-from go together: the field that says when, and the first "
             "day that is held out",
             hint="give both --date and --held-out-from, or none",
         )

@@ -8,6 +8,7 @@ from userdp.federated.algorithms.local_group import LocalGroup
 from userdp.federated.algorithms.local_item import LocalItem
 from userdp.federated.algorithms.unprotected import Unprotected
 from userdp.federated.algorithms.user_ldp import UserLDP
+from userdp.hints import one_of
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -19,7 +20,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 def algorithm_of(name: str) -> Algorithm:
     """The algorithm of that name; `UseError` if there is none."""
     if name not in ALGORITHMS:
-        raise UseError(f"there is no algorithm {name!r}", hint=f"one of: {', '.join(ALGORITHMS)}")
+        raise UseError(f"there is no algorithm {name!r}", hint=one_of(name, ALGORITHMS))
     return ALGORITHMS[name]
 
 

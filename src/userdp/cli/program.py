@@ -1,0 +1,119 @@
+"""`Command`: one command of ``userdp``, whose help is grouped under headings and reads as prose."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from cyclopts import App, Group, Parameter, Token
+from cyclopts.argument import ArgumentCollection
+
+from userdp.cli.groups import HEADINGS, OWN
+from userdp.hints import in_shell
+
+_GROUPS = {name: Group(name, sort_key=rank) for rank, name in enumerate(HEADINGS, start=1)}
+_HEADING = {  # of two that list an option, the first: so the others are written before it
+    option: heading for heading, options in reversed(HEADINGS.items()) for option in options
+}
+_RANK = {
+    place: rank
+    for rank, place in enumerate(
+        (heading, option) for heading, options in HEADINGS.items() for option in options
+    )
+}
+
+
+class Command(App):
+    """One command; its function, in a module of its own, is imported when the command is called."""
+
+    @property
+    def help(self) -> str:
+        """The line in the list of commands, then what the function's docstring says besides."""
+        return "\n\n".join([super().help, *_besides(self.default_command)])
+
+    @help.setter
+    def help(self, line: str) -> None:
+        self._help = line
+
+    def assemble_argument_collection(
+        self, *, default_parameter: Parameter | None = None, parse_docstring: bool = False
+    ) -> ArgumentCollection:
+        """The options; with their help (``parse_docstring``) as a reader should find them.
+
+        For help and shell completion each option stands under its heading, and what every command
+        takes stands with them; when a line is parsed, `userdp.cli.app` has taken those off before.
+        """
+        found = super().assemble_argument_collection(
+            default_parameter=default_parameter, parse_docstring=parse_docstring
+        )
+        for argument in found:
+            if int in (argument.hint, *get_args(argument.hint)):
+                whole = Parameter(converter=_whole)
+                argument.parameter = Parameter.combine(argument.parameter, whole)
+        if not parse_docstring:
+            return found
+        everywhere = App(default_command=_everywhere, default_parameter=Parameter(negative=()))
+        found.extend(everywhere.assemble_argument_collection(parse_docstring=True))
+        ranks = {}
+        options = options_of(found)
+        for argument in found:
+            told = Parameter(help=in_shell(flowing(argument.parameter.help or ""), options))
+            default = argument.field_info.default
+            if default is False or default == ():
+                told = Parameter.combine(told, Parameter(show_default=False))
+            heading = heading_of(self.name[0], argument.name)
+            if heading is not None:
+                told = Parameter.combine(told, Parameter(group=_GROUPS[heading]))
+            argument.parameter = Parameter.combine(argument.parameter, told)
+            ranks[argument.name] = _RANK.get((heading or "", argument.name), -1)
+        found.sort(key=lambda argument: ranks[argument.name])
+        return found
+
+
+def options_of(found: ArgumentCollection) -> dict[str, str]:
+    """Name of a field to the option that fills it."""
+    return {one.field_info.name: one.name for one in found if one.name.startswith("--")}
+
+
+def heading_of(command: str, option: str) -> str | None:
+    """The heading of an option in a command's help; None if no table has it."""
+    return OWN.get((command, option), _HEADING.get(option))
+
+
+def _besides(function: Any) -> list[str]:
+    """The paragraphs of a function's docstring between its first line and its arguments."""
+    doc = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:")[0]
+    return [flowing(part) for part in doc.split("\n\n")[1:] if part.strip()]
+
+
+def flowing(text: str) -> str:
+    """Text without the line breaks of the source, so that only the terminal's width breaks it.
+
+    >>> flowing("one sentence\\n    goes on")
+    'one sentence goes on'
+    """
+    return re.sub(r"\s*\n\s*", " ", text).strip()
+
+
+def _whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """A whole number, as 1000 or 1e3; the library would round 1.5, and nobody would know."""
+    text = tokens[0].value
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not value.is_integer():
+            raise ValueError(f"{text} is no whole number") from None
+        return int(value)
+
+
+def _everywhere(*, config: Path | None = None, json: bool = False) -> None:
+    """What every command takes.
+
+    Args:
+        config: a TOML file with a section for each command, as [train]; options override it.
+        json: one JSON object on stdout, errors too; progress goes to stderr.
+    """

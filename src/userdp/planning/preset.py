@@ -1,0 +1,150 @@
+"""`preset`: every constant of a run from its budget and the declared population, by closed rules.
+
+For who has a budget and no norms yet. `userdp plan` finds better constants, and wants to be told
+more. Nothing here reads a store, so that the constants are declared ones (`userdp.plans.origin`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from userdp.clip import Clip
+from userdp.errors import UseError
+from userdp.noise import Gaussian
+from userdp.planning.budget import delta_for
+from userdp.planning.options import MOST_NOISE
+from userdp.plans import Budget, Plan
+from userdp.sampling import poisson
+from userdp.vocabulary import PrivacyUnit, delta_up, require_count, require_delta, require_positive
+
+_GROUP_SIZE = 4
+_COHORTS = (16, 512)
+_CLIP_NORM = 0.1
+_LEARNING_RATES = {"full fine-tuning": 5e-4, "LoRA": 2e-3}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    """The constants of a run by user-level sampling (ULS), none of which a store was asked for.
+
+    Args:
+        epsilon: the budget, > 0.
+        delta: in (0, 1).
+        population: the declared nominal number of users.
+        kind: "full fine-tuning" or "LoRA".
+        group_size: G, 4: few users hold many records, and a mean of four gradients is already half
+            as noisy as one.
+        cohort_size: M, the power of two nearest to 2·√population, from 16 to 512: the noise on the
+            mean falls as 1/M, while a larger share of the population costs more noise.
+        steps: T, 100; below ε = 2, 50, each of which then has less noise.
+        l2_clip_norm: C, 0.1. Gradients of language models are mostly longer, so that each user
+            counts alike whatever the model's scale; the default optimizer divides C out again.
+        learning_rate: 0.0005; for adapters, which begin at zero, 0.002.
+    """
+
+    epsilon: float
+    delta: float
+    population: int
+    kind: str
+    group_size: int
+    cohort_size: int
+    steps: int
+    l2_clip_norm: float
+    learning_rate: float
+
+    def plan(self) -> Plan:
+        """The plan of these constants, with the least noise for the budget.
+
+        Raises:
+            UseError: so much noise is needed that next to nothing could be learned.
+        """
+        plan = Plan(
+            sampling=poisson(PrivacyUnit.USER).of_size(
+                self.cohort_size, population=self.population, group_size=self.group_size
+            ),
+            clip=Clip(l2_norm=self.l2_clip_norm),
+            noise=Gaussian(multiplier=1.0),
+            steps=self.steps,
+            population=self.population,
+            budget=Budget(target_delta=self.delta, target_epsilon=self.epsilon),
+        ).calibrated()
+        require_signal(plan)
+        return plan
+
+    def sentence(self, given: Collection[str] = ()) -> str:
+        """What is said before training.
+
+        Args:
+            given: fields that the operator chose, which the preset did not.
+        """
+        words = {
+            "group_size": f"group size {self.group_size}",
+            "cohort_size": f"{self.cohort_size} users a step",
+            "steps": f"{self.steps} steps",
+            "l2_clip_norm": f"clip norm {self.l2_clip_norm:g}",
+            "learning_rate": f"learning rate {self.learning_rate:g}",
+        }
+        chosen = [word for name, word in words.items() if name not in given]
+        if "delta" not in given:
+            chosen.append(f"delta {delta_up(self.delta, 2)} (population^-1.1)")
+        return (
+            f"The preset chose {', '.join(chosen)}, without a look at the store: from epsilon "
+            f"{self.epsilon:g}, a declared population of {self.population:,} and {self.kind} only."
+        )
+
+
+def preset(
+    *, epsilon: float, population: int, delta: float | None = None, low_rank: bool = False
+) -> Preset:
+    """The preset for a budget.
+
+    Guarantee: equal arguments give equal constants; nothing else enters them.
+
+    Args:
+        epsilon: finite, > 0.
+        population: the declared nominal number of users: a public constant, never a count.
+        delta: in (0, 1); population^-1.1 by default, which is below 1/population.
+        low_rank: adapters are trained, not all weights.
+
+    Raises:
+        UseError: an argument is out of range, or so few people are declared that no default for
+            delta says much.
+
+    >>> chosen = preset(epsilon=4, population=20_000)
+    >>> chosen.group_size, chosen.cohort_size, chosen.steps, chosen.l2_clip_norm
+    (4, 256, 100, 0.1)
+    """
+    require_positive("epsilon", epsilon)
+    require_count("population", population, at_least=2)
+    kind = "LoRA" if low_rank else "full fine-tuning"
+    least, most = _COHORTS
+    return Preset(
+        epsilon=epsilon,
+        delta=delta_for(population) if delta is None else require_delta(delta),
+        population=population,
+        kind=kind,
+        group_size=_GROUP_SIZE,
+        cohort_size=min(most, max(least, 2 ** round(math.log2(2 * math.sqrt(population))))),
+        steps=100 if epsilon >= 2 else 50,
+        l2_clip_norm=_CLIP_NORM,
+        learning_rate=_LEARNING_RATES[kind],
+    )
+
+
+def require_signal(plan: Plan) -> None:
+    """Refuse a plan of users whose noise hides what they have in common, as `userdp plan` does.
+
+    Raises:
+        UseError: the noise on a coordinate of the mean is above `MOST_NOISE` of the clip norm.
+    """
+    noise = plan.sum_noise_multiplier / plan.denominator
+    if noise > MOST_NOISE:
+        raise UseError(
+            f"within this budget the noise on each coordinate of a step's mean is {noise:.2g} of "
+            f"the clip norm, more than {MOST_NOISE:g}: the people would be charged, and next to "
+            "nothing would be learned",
+            hint="raise --epsilon, or hold a store of more people; userdp plan --help says how to "
+            "choose every number yourself",
+        )

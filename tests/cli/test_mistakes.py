@@ -1,0 +1,102 @@
+"""What people type wrong is answered: with an exit status, and what is wrong and the way out."""
+
+import json
+import shlex
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.plans import uls_plan
+from tests.training.toy import CONFIG, toy_store
+from userdp.cli.app import run
+from userdp.training.loop import train
+
+MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
+BUDGET = "--epsilon 4 --population 2000"
+FILES = {
+    "mail.jsonl": '{"user": "ana", "text": "hello"}\n',
+    "notes.toml": "title = 1\n",
+    "misspelled-section.toml": "[trian]\nsteps = 2\n",
+    "misspelled-option.toml": "[train]\nlerning_rate = 0.1\n",
+    "wrong-value.toml": '[train]\nsteps = "many"\n',
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A store, a run, and files: one folder for all mistakes, since a mistake changes nothing."""
+    folder = tmp_path_factory.mktemp("place")
+    store = toy_store(folder)
+    plan = uls_plan(population=100, cohort_size=8, group_size=2, steps=1, l2_clip_norm=1.0)
+    plan.save(folder / "plan.json")
+    train(store, plan, CONFIG, out=folder / "run", tensorboard=False)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(place)): path.read_bytes()
+        for path in place.rglob("*")
+        if path.is_file()
+    }
+
+
+def line(mistake) -> list[str]:
+    return shlex.split(mistake["command"].replace("BUDGET", BUDGET))
+
+
+def said(capsys) -> str:
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    assert printed.err.count("error: ") == 1
+    return printed.err[printed.err.index("error: ") :]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake["command"])
+def test_a_mistake_is_named_and_changes_nothing(place, monkeypatch, capsys, mistake):
+    monkeypatch.chdir(place)
+    before = contents(place)
+    assert run(line(mistake)) == mistake["status"]
+    message = said(capsys)
+    for name in mistake["names"]:
+        assert name in message
+    assert contents(place) == before
+
+
+def test_there_are_many_and_no_two_alike():
+    assert len(MISTAKES) >= 80
+    assert len({mistake["command"] for mistake in MISTAKES}) == len(MISTAKES)
+    for mistake in MISTAKES:
+        assert mistake.keys() == {"command", "status", "names"}, mistake["command"]
+        assert mistake["names"], "a mistake that names nothing is not tested"
+
+
+@pytest.mark.parametrize("number", range(0, len(MISTAKES), 20))
+def test_with_json_the_error_is_one_object_on_stdout(place, monkeypatch, capsys, number):
+    monkeypatch.chdir(place)
+    mistake = MISTAKES[number]
+    assert run([*line(mistake), "--json"]) == mistake["status"]
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert "error:" not in printed.err
+    assert told.keys() == {"error", "hint", "status"}
+    assert told["status"] == mistake["status"]
+    for name in mistake["names"]:
+        assert name in f"{told['error']} {told['hint']}"
+
+
+def test_a_fault_of_the_program_keeps_its_trace(place, monkeypatch, tmp_path):
+    """Only what people can mend is told in a sentence."""
+
+    def broken(*arguments, **options):
+        raise ZeroDivisionError
+
+    shutil.copytree(place / "store", tmp_path / "store")
+    monkeypatch.setattr("userdp.data.store.UserStore.open", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(["stats", str(tmp_path / "store")])

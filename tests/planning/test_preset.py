@@ -1,0 +1,111 @@
+"""The preset: a plan within its budget, from constants that look at nothing."""
+
+import ast
+import inspect
+import math
+
+import mpmath
+import pytest
+
+from userdp.errors import UseError
+from userdp.planning import preset as module
+from userdp.planning.preset import preset
+from userdp.plans.small_delta import DeltaSize, size_of
+
+
+def subsampled_gaussian_delta(epsilon, q, sigma):
+    """δ of one Poisson-sampled Gaussian step, by quadrature: the oracle for T = 1."""
+
+    def excess(one, other):
+        return lambda x: max(0, one(x) - mpmath.e**epsilon * other(x))
+
+    def without(x):
+        return mpmath.npdf(x, 0, sigma)
+
+    def having(x):
+        return (1 - q) * mpmath.npdf(x, 0, sigma) + q * mpmath.npdf(x, 1, sigma)
+
+    with mpmath.workdps(30):
+        grid = mpmath.linspace(-12 * sigma, 12 * sigma + 1, 40)
+        both = (excess(having, without), excess(without, having))
+        return max(mpmath.quad(one, grid) for one in both)
+
+
+@pytest.mark.parametrize("epsilon", [1, 4])
+def test_the_plan_is_within_its_budget_and_uses_it(epsilon):
+    chosen = preset(epsilon=epsilon, population=20_000)
+    plan = chosen.plan()
+    guarantee = plan.guarantee()
+    assert 0.999 * epsilon < guarantee.epsilon <= epsilon
+    assert guarantee.delta == chosen.delta == pytest.approx(20_000**-1.1)
+    assert (plan.sampling.group_size, plan.steps) == (chosen.group_size, chosen.steps)
+    assert plan.denominator == pytest.approx(chosen.cohort_size)
+    assert plan.origins == {}, "its constants are declared ones"
+    q = chosen.cohort_size / 20_000
+    step = plan.guarantee(1)
+    found = subsampled_gaussian_delta(step.epsilon, q, plan.noise.multiplier)
+    assert found <= step.delta * (1 + 1e-6)
+    broken = subsampled_gaussian_delta(step.epsilon, q, plan.noise.multiplier / 2)
+    assert broken > step.delta, "half the noise is caught"
+
+
+@pytest.mark.parametrize("population", [100, 500, 20_000, 10**6, 10**9])
+def test_the_rules_hold_for_every_population(population):
+    chosen = preset(epsilon=4, population=population)
+    assert 16 <= chosen.cohort_size <= 512
+    assert chosen.cohort_size < population
+    assert math.log2(chosen.cohort_size).is_integer()
+    assert size_of(chosen.delta, population) is DeltaSize.WITHIN_RULE
+    assert preset(epsilon=4, population=population) == chosen
+
+
+def test_only_the_kind_of_training_moves_the_learning_rate():
+    full, low_rank = (preset(epsilon=4, population=1000, low_rank=flag) for flag in (False, True))
+    assert full.learning_rate != low_rank.learning_rate
+    names = [name for name in preset.__annotations__ if name != "return"]
+    assert names == ["epsilon", "population", "delta", "low_rank"]
+
+
+def test_it_could_not_look_at_a_store():
+    """Every module that it imports is arithmetic: none reads data, a ledger or a model."""
+    tree = ast.parse(inspect.getsource(module))
+    roots = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    allowed = ("clip", "errors", "noise", "planning", "plans", "sampling", "vocabulary")
+    ours = {name.split(".")[1] for name in roots if name and name.startswith("userdp.")}
+    assert ours <= set(allowed)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"epsilon": 0, "population": 1000}, "epsilon"),
+        ({"epsilon": math.nan, "population": 1000}, "epsilon"),
+        ({"epsilon": math.inf, "population": 1000}, "epsilon"),
+        ({"epsilon": 4, "population": 0}, "population"),
+        ({"epsilon": 4, "population": 1000.5}, "population"),
+        ({"epsilon": 4, "population": 20}, "delta"),
+        ({"epsilon": 4, "population": 1000, "delta": 1}, "delta"),
+        ({"epsilon": 4, "population": 1000, "delta": math.nan}, "delta"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, named):
+    with pytest.raises(UseError, match=named):
+        preset(**options)
+
+
+def test_a_budget_that_buys_only_noise_is_refused():
+    with pytest.raises(UseError, match="next to nothing would be learned"):
+        preset(epsilon=0.5, population=100).plan()
+
+
+def test_the_sentence_leaves_out_what_was_given():
+    chosen = preset(epsilon=4, population=20_000)
+    assert chosen.sentence() == (
+        "The preset chose group size 4, 256 users a step, 100 steps, clip norm 0.1, learning rate "
+        "0.0005, delta 1.9e-05 (population^-1.1), without a look at the store: from epsilon 4, a "
+        "declared population of 20,000 and full fine-tuning only."
+    )
+    said = chosen.sentence({"steps", "delta", "learning_rate"})
+    assert "100 steps" not in said
+    assert "learning rate" not in said
+    assert "(population^-1.1)" not in said
