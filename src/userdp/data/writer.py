@@ -23,7 +23,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.files import operator_folder, sync, write_file, write_json
+from userdp.files import in_the_way, operator_folder, sync, write_file, write_json
 
 _SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
 _NO_TOTALS = {"records_read": 0, "records_stored": 0, "splits": {}}
@@ -314,10 +314,7 @@ def _require_free(out: Path, *, overwrite: bool) -> None:
             hint="choose another place for the store",
         )
     if not overwrite:
-        raise UseError(
-            f"a store exists at {out}",
-            hint="choose another place, or give --overwrite to replace it",
-        )
+        raise in_the_way(out, "a store")
 
 
 def _keep_ledger(old: Path, new: Path) -> None:
