@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from userdp.data import format as layout
+from userdp.data.blocks import digested, digests_of, read_blocks, write_blocks
 from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state, resume_key
-from userdp.data.files import checksums
+from userdp.data.files import checksum
 from userdp.data.index import EMPTY, Index
 from userdp.data.meta import StoreMeta, is_store, read_meta
 from userdp.data.near_ids import near_colliding
@@ -182,7 +183,13 @@ class StoreWriter(SegmentWriter):
         index.write(self.folder / generation)
         names = (layout.USERS, layout.USER_IDS, layout.SPANS)
         new_files = [*self.new_files(), *(generation / name for name in names)]
-        kept = {name: sums for name, sums in old.files.items() if not _is_index(name)}
+        files = {name: sums for name, sums in old.files.items() if not _is_index(name)}
+        digests = self._old_digests()
+        for name in map(str, new_files):
+            files[name], digests[name] = digested(self.folder / name)
+        blocks = generation / layout.BLOCKS
+        write_blocks(self.folder / blocks, files, digests)
+        files[str(blocks)] = checksum(self.folder / blocks)
         meta = replace(
             old,
             store_id=secrets.token_hex(16),
@@ -194,11 +201,17 @@ class StoreWriter(SegmentWriter):
             generation=old.generation + 1,
             segments=self.segments,
             ownership=ownership or old.ownership,
-            files={**kept, **checksums(self.folder, new_files)},
+            files=files,
         )
         self._publish(meta)
         self.meta = meta
         return meta
+
+    def _old_digests(self) -> dict[str, bytes]:
+        """Of the blocks of the files that are there already: of a new store, the tokenizer."""
+        if self.folder != self._place:
+            return {layout.TOKENIZER: digests_of(self.tokenizer.content)}
+        return read_blocks(self.folder, self.meta)
 
     def _publish(self, meta: StoreMeta) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)

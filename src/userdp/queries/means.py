@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
+from userdp.data.blocks import require_intact
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -96,6 +97,7 @@ def release_means(
     if not values or len({len(numbers) for numbers in values.values()}) != 1:
         raise UseError("means over the same users need as many numbers under each name")
     require_one_owner(store.meta)
+    require_intact(store)
     part = epsilon / (_SUM_PARTS * len(values) + _COUNT_PARTS)
     top = max(1, math.floor(bound * GRID))
     middle = top // 2

@@ -21,6 +21,7 @@ from userdp.claims import claim
 from userdp.claims.claims import compose, inherited_at, parts_of
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
 from userdp.codec import encode
+from userdp.data.blocks import require_intact
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -176,6 +177,7 @@ class _Sweep:
     def run(self) -> SweepResult:
         """Everything that is not done yet, in order."""
         self._require_priced_base()
+        require_intact(self.store)
         charges = StoreLedger(self.store.path)
         charges.begin_sweep(self.sweep_id, self._constants)
         tuning = self.request.tuning
