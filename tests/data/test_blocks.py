@@ -1,4 +1,4 @@
-"""The fast check: damage is found before anybody is charged, at a cost that no store's size moves."""
+"""The fast check: damage is found before anybody is charged, at no more cost for a larger store."""
 
 from __future__ import annotations
 

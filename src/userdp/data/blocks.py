@@ -65,9 +65,8 @@ def write_blocks(path: Path, files: Mapping[str, Any], digests: Mapping[str, byt
     rows = b"".join(
         digests.get(name, _UNKNOWN * count) for name, count in _counts(files, without=path)
     )
-    width = DIGEST_BYTES
-    column = pa.array(
-        [rows[at : at + width] for at in range(0, len(rows), width)], pa.binary(width)
+    column = pa.Array.from_buffers(
+        pa.binary(DIGEST_BYTES), len(rows) // DIGEST_BYTES, [None, pa.py_buffer(rows)]
     )
     write_arrow(path, {"digest": column})
 
@@ -112,10 +111,10 @@ def require_intact(store: UserStore) -> None:
 def refusal(path: Path, wrong: str) -> UseError:
     """The refusal of a store of which ``wrong`` says what differs."""
     return UseError(
-        f"the store at {path} is not what was written: {wrong}. People would be charged for a model "
-        "of damaged text, so nothing was charged",
-        hint=f"`userdp verify {path}` names all that differs; restore it from a copy, or prepare it "
-        "again from its source with --overwrite, which keeps its ledger",
+        f"the store at {path} is not what was written: {wrong}. People would be charged for a "
+        "model of damaged text, so nothing was charged",
+        hint=f"`userdp verify {path}` names all that differs; restore it from a copy, or prepare "
+        "it again from its source with --overwrite, which keeps its ledger",
     )
 
 

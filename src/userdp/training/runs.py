@@ -152,8 +152,8 @@ def open_run(
     Raises:
         FailureError: another process holds the folder, or a copy of it; or the disk refused.
         UseError: the folder is not a new one (or, to resume, not an interrupted run's, or a copy
-            of one); the store is damaged, or the store, the plan, the model or the configuration is not what the run began
-            with.
+            of one); the store is damaged; the store, the plan, the model or the configuration is
+            not what the run began with.
     """
     folder = RunFolder(out)
     expected = {
