@@ -113,8 +113,8 @@ def refusal(path: Path, wrong: str) -> UseError:
     return UseError(
         f"the store at {path} is not what was written: {wrong}. People would be charged for a "
         "model of damaged text, so nothing was charged",
-        hint=f"`userdp verify {path}` names all that differs; prepare it again from its source with "
-        "--overwrite, which keeps its ledger",
+        hint=f"`userdp verify {path}` names all that differs; prepare it again from its source "
+        "with --overwrite, which keeps its ledger",
     )
 
 
