@@ -199,6 +199,11 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         rows += [
             ("winner", result["winner"]),
             *((name.replace("_", " "), value) for name, value in settings.items()),
+            *(
+                [("score", f"{result['score']:.4g} ± {result['score_error']:.4g} (its noise)")]
+                if result["tuning"] == "private-selection" and result["score_error"] is not None
+                else []
+            ),
             ("epsilon", claimed(float(result["epsilon"]))),
             ("delta", delta_up(result["delta"])),
             *(
