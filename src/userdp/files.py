@@ -32,6 +32,29 @@ def require_place(path: Path, *, name: str = "") -> None:
         raise UseError(f"there is no folder {path.parent} to put {path.name} in")
 
 
+def require_new(path: Path, *, overwrite: bool, name: str = "") -> None:
+    """`UseError` unless a file can be put at ``path`` and nothing is lost by that.
+
+    The one rule for every file that a command writes, asked before any work is done or charged.
+
+    Args:
+        path: of the file.
+        overwrite: what lies there may be replaced.
+        name: a good name for the file, told where ``path`` is a folder.
+    """
+    require_place(path, name=name)
+    if not overwrite and (path.exists() or path.is_symlink()):
+        raise in_the_way(path)
+
+
+def in_the_way(path: Path, what: str = "a file") -> UseError:
+    """The refusal to replace what lies at ``path``; ``what`` says what that is."""
+    return UseError(
+        f"there is {what} at {path} already, and writing there would lose it",
+        hint="give --overwrite to replace it, or choose another place",
+    )
+
+
 @contextmanager
 def whole_file(path: Path, *, mode: int = SHAREABLE_FILE) -> Iterator[IO[bytes]]:
     """A file to write that becomes ``path`` when the block ends well, and vanishes otherwise.

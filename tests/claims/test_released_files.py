@@ -38,7 +38,9 @@ def told_by(command: str, run: Path) -> float:
     """ε that a command tells of a run's model; infinite where it refuses."""
     tell = Teller()
     if command == "report":
-        status, values = tell("report", run, "--public", "--out", run.parent / "page.html")
+        status, values = tell(
+            "report", run, "--public", "--out", run.parent / "page.html", "--overwrite"
+        )
         values = values["runs"][0] if status == 0 else {}
     elif command == "card":
         return tell.of_model(run)[0]

@@ -88,7 +88,9 @@ class Book:
         card, page = run.parent / "CARD.md", run.parent / "report.html"
         said = [
             tell.done("account", "--ledger", run),
-            tell.done("report", run, "--out", page, "--public", "--model-card", card)["runs"][0],
+            tell.done(
+                "report", run, "--out", page, "--public", "--model-card", card, "--overwrite"
+            )["runs"][0],
             tell.done("verify", run)["claim"],
             tell.done("verify", run / "model")["claim"],
         ]

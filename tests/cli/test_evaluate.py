@@ -13,8 +13,13 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG, lines, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as userdp
+from userdp.cli.evaluate import _compared
+from userdp.data.splits import Split
 from userdp.data.store import UserStore
+from userdp.ledger import RunFolder
+from userdp.training.evaluation import user_losses
 from userdp.training.loop import train
+from userdp.training.run_models import released_models
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=2, l2_clip_norm=1.0)
 
@@ -53,6 +58,41 @@ def test_both_held_out_splits_before_and_after_for_the_operator(place, capsys):
     assert "Operator-only" in capsys.readouterr().out
 
 
+def test_the_paired_difference_is_that_of_each_user_s_losses(place, capsys):
+    """The oracle: every user's loss under both models, computed one user at a time."""
+    assert evaluate(place, "--split", "held-out-users", "--json") == 0
+    (told,) = json.loads(capsys.readouterr().out)["splits"]
+    store = UserStore.open(place / "store")
+    models = released_models(RunFolder(place / "run"), store, with_base=True)
+    after, before = (
+        user_losses(models[of], store, Split.HELD_OUT_USERS) for of in ("model", "base")
+    )
+    each = after - before
+    assert told["difference"]["user_loss"] == pytest.approx(each.mean(), rel=1e-4)
+    error = each.std(ddof=1) / len(each) ** 0.5
+    assert told["difference"]["standard_error"] == pytest.approx(error, rel=1e-3)
+    assert told["difference"]["better_for"] == (each < 0).mean()
+    assert "paired difference" in (place / "run" / "operator.jsonl").read_text()
+
+
+@pytest.mark.parametrize("options", [[], ["--epsilon", "0.5"]])
+def test_it_is_read_at_80_columns(place, capsys, options):
+    if options:
+        pytest.importorskip("opendp", reason="the extra queries is not installed")
+    assert evaluate(place, *options) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "After less before" in said
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "words"),
+    [(-0.18, 0.05, "better"), (0.18, 0.05, "worse"), (-0.18, 0.1, "not told apart")],
+)
+def test_which_is_better_is_said_only_where_the_errors_let_one_see_it(difference, error, words):
+    assert words in _compared(difference, error)
+
+
 def test_one_split_without_the_base_model(place, capsys):
     options = ["--split", "train", "--no-base", "--most-users", "5", "--json"]
     assert evaluate(place, *options) == 0
@@ -69,6 +109,9 @@ def test_a_release_is_charged_noted_and_shareable(place, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["operator_only"] is False
     assert 0 <= result["model"]["user_loss"] <= result["loss_bound"]
+    assert abs(result["difference"]["user_loss"]) <= result["difference"]["bound"] == 1
+    assert 0 < result["difference"]["noise_error"] <= result["difference"]["standard_error"]
+    assert "base" not in result
     assert claim(place / "store").guarantee.epsilon == pytest.approx(before + 0.5)
     assert evaluate(place, "--epsilon", "0.25", "--split", "held-out-examples", "--no-base") == 0
     assert "charged" in capsys.readouterr().out
@@ -92,6 +135,10 @@ def test_a_release_is_charged_noted_and_shareable(place, capsys):
         (["--epsilon", "1", "--loss-bound", "-1"], "bound"),
         (["--epsilon", "1", "--split", "train", "--split", "held-out-users"], "one split"),
         (["--loss-bound", "5"], "--epsilon"),
+        (["--difference-bound", "1"], "--epsilon"),
+        (["--epsilon", "1", "--difference-bound", "0"], "--difference-bound"),
+        (["--epsilon", "1", "--difference-bound", "nan"], "--difference-bound"),
+        (["--epsilon", "1", "--difference-bound", "1", "--no-base"], "--no-base"),
         (["--micro-batch", "0"], "micro-batch"),
     ],
 )

@@ -75,7 +75,7 @@ def plan(store: Path, *options: str, **changes: str | None) -> int:
         if value is not None
         for part in (f"--{key.replace('_', '-')}", value)
     ]
-    return userdp(["plan", str(store), *flags, *options])
+    return userdp(["plan", str(store), *flags, "--overwrite", *options])
 
 
 @pytest.mark.slow

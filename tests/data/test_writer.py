@@ -148,7 +148,7 @@ def test_of_two_writers_the_second_to_finish_is_refused(tmp_path):
     tokenizer = StoreTokenizer.load()
     with StoreWriter.create(tmp_path / "store", tokenizer=tokenizer, seq_len=4) as second:
         first = prepared(corpus(2), tmp_path / "store")
-        with pytest.raises(UseError, match="a store exists"):
+        with pytest.raises(UseError, match="there is a store at"):
             second.finish(source={}, tally=Tally())
     assert UserStore.open(tmp_path / "store").meta.store_id == first.meta.store_id
 
@@ -160,7 +160,7 @@ def test_only_a_store_is_overwritten_and_only_when_asked(tmp_path):
         prepared(corpus(2), tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "chapter1").read_text() == "years of work"
     old = prepared(corpus(2), tmp_path / "store")
-    with pytest.raises(UseError, match="a store exists"):
+    with pytest.raises(UseError, match="there is a store at"):
         prepared(corpus(3), tmp_path / "store")
     assert UserStore.open(old.path).meta.store_id == old.meta.store_id
     assert prepared(corpus(3), tmp_path / "store", overwrite=True).users == 3

@@ -67,7 +67,7 @@ def test_every_command_says_the_same_headline(
     told = {}
     for name, command in {
         "account": ["account", "--ledger", str(later)],
-        "report": ["report", str(later), "--public", "--out", str(page)],
+        "report": ["report", str(later), "--public", "--out", str(page), "--overwrite"],
         "verify": ["verify", str(later)],
     }.items():
         assert userdp(command) == 0

@@ -167,5 +167,5 @@ def test_the_public_page_of_the_six_opens_none_of_the_operators_files(
     assert {"ledger.jsonl", "train.toml"} <= set(opened)
     assert not {"operator.jsonl", "resume.json", "audit.json"} & set(opened)
     opened.clear()
-    assert userdp([*arguments]) == 0
+    assert userdp([*arguments, "--overwrite"]) == 0
     assert "operator.jsonl" in opened  # the watch sees what it should

@@ -189,7 +189,7 @@ def test_invariant_1_the_winners_report_tells_the_price_of_choosing(
     assert "userdp account --sampling" not in shown, "which would print another epsilon"
     assert "in this claim" in shown
     trial = tmp_path / "sweep" / "trial-001"
-    assert userdp(["report", str(trial), "--out", str(page)]) == 0
+    assert userdp(["report", str(trial), "--out", str(page), "--overwrite"]) == 0
     if mode == "private-selection":
         assert "a trial of a private selection" in page.read_text("utf-8")
 

@@ -64,6 +64,7 @@ def evaluate(
     most_users: int | None = None,
     epsilon: float | None = None,
     loss_bound: float | None = None,
+    difference_bound: float | None = None,
 ) -> Evaluated:
     """Measure a run's loss and perplexity on people's text: exactly, or under DP.
 
@@ -75,11 +76,14 @@ def evaluate(
         store: to measure on.
         split: held-out-users, held-out-examples or train, one or several; by default both held-out
             parts, and with ``epsilon`` held-out-users.
-        base: also measure the model that the run began from.
+        base: also measure the model that the run began from, and the difference of each user's
+            two losses, with its standard error.
         micro_batch: examples in one pass.
         most_users: read at most so many users of a split, chosen by a hash of the user.
         epsilon: release under DP at this price, per user, add-or-remove.
         loss_bound: with ``epsilon``, a public bound in nats per token.
+        difference_bound: with ``epsilon``, a public bound on how much a user's loss differs from
+            that under the base model, in nats per token; by default 1.
 
     Raises:
         UseError: an argument is out of range, or nothing may be released of this model.
@@ -92,6 +96,10 @@ def evaluate(
     if epsilon is None:
         if loss_bound is not None:
             raise UseError("--loss-bound is for a release under DP", hint="give --epsilon as well")
+        if difference_bound is not None:
+            raise UseError(
+                "--difference-bound is for a release under DP", hint="give --epsilon as well"
+            )
         measured = evaluate_splits(
             path,
             people,
@@ -107,6 +115,12 @@ def evaluate(
             "no epsilon for one user would hold",
             hint="leave --most-users out",
         )
+    if difference_bound is not None and not base:
+        raise UseError(
+            "--difference-bound is for the difference to the base model, and --no-base leaves that "
+            "out",
+            hint="leave one of them out",
+        )
     if len(splits) > 1:
         raise UseError("--epsilon releases one split at a time", hint="name one --split")
     released = release_evaluation(
@@ -115,6 +129,7 @@ def evaluate(
         splits[0] if splits else Split.HELD_OUT_USERS,
         epsilon=epsilon,
         loss_bound=loss_bound,
+        difference_bound=difference_bound,
         with_base=base,
         batch=micro_batch,
     )

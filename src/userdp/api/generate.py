@@ -18,8 +18,7 @@ from userdp.data.sources.provenance import GENERATED
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verbatim import longest_copies
-from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_place, write_file, write_json
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator
 
@@ -99,9 +98,8 @@ def generate(
     """
     place = None if out is None else Path(out)
     if place is not None:
-        require_place(place, name="synthetic.jsonl")
-        if place.exists() and not overwrite:
-            raise UseError(f"{place} exists", hint="give --overwrite to replace it")
+        require_new(place, overwrite=overwrite, name="synthetic.jsonl")
+        require_new(_provenance(place), overwrite=overwrite)
     path = folder_of(run)
     claimed = claim(path)
     require_released_weights(RunFolder(path))
@@ -133,9 +131,13 @@ def _write(out: Path, made: Generated) -> None:
     mode = OPERATOR_FILE if made.operator_only else SHAREABLE_FILE
     model = {GENERATED: _writer(made.claim.lineage)}
     lines = (json.dumps({"text": text, **model}) + "\n" for text in made.texts)
-    provenance = out.with_name(f"{out.name}.provenance.json")
-    write_json(provenance, {"lineage": made.claim.lineage.plain, **model}, mode=mode)
+    write_json(_provenance(out), {"lineage": made.claim.lineage.plain, **model}, mode=mode)
     write_file(out, "".join(lines).encode(), mode=mode)
+
+
+def _provenance(out: Path) -> Path:
+    """Where it stands what the texts in ``out`` descend from."""
+    return out.with_name(f"{out.name}.provenance.json")
 
 
 def _writer(lineage: Lineage) -> str:

@@ -10,7 +10,7 @@ from userdp.api.plan_inputs import gather
 from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
 from userdp.errors import UseError, warn
-from userdp.files import require_place
+from userdp.files import require_new
 from userdp.planning.norms import GradientNorms
 from userdp.planning.options import MOST_NOISE, Declared, Goals
 from userdp.planning.planner import propose
@@ -43,6 +43,7 @@ def plan(
     extrapolate: bool = False,
     most_noise: float = MOST_NOISE,
     allow_large_delta: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Proposal:
     """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
@@ -71,6 +72,7 @@ def plan(
         extrapolate: allow group sizes beyond the largest measured, with its norm.
         most_noise: refuse plans with more noise than this on a coordinate of the mean gradient.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
+        overwrite: replace the file at ``out``.
         progress: is told how far the probe is.
 
     Returns:
@@ -99,7 +101,7 @@ def plan(
         most_noise=most_noise,
     )
     if out is not None:
-        require_place(Path(out), name="plan.json")
+        require_new(Path(out), overwrite=overwrite, name="plan.json")
     path = store.path if isinstance(store, UserStore) else Path(store)
     require_one_owner(read_meta(path))
     request, notes = gather(path, _norms(path, norms, model, progress), declared, goals)

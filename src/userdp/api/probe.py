@@ -9,7 +9,7 @@ from userdp.api.progress import shown
 from userdp.api.train import opened
 from userdp.data.store import UserStore
 from userdp.errors import warn
-from userdp.files import require_place
+from userdp.files import require_new
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_store
@@ -32,6 +32,7 @@ def probe(
     lora_alpha: float | None = None,
     lora_targets: tuple[str, ...] = (),
     seed: int | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> GradientNorms:
     """Measure the gradient norms that `userdp.plan` needs, at the weights training begins with.
@@ -53,13 +54,14 @@ def probe(
         lora_alpha: as for `userdp.train`.
         lora_targets: as for `userdp.train`.
         seed: of the draw of users and examples; by default the operating system's.
+        overwrite: replace the file at ``out``.
         progress: is told how far it is; by default a bar, in a terminal or a notebook.
 
     Raises:
         UseError: an argument is out of range, or there are no such users.
     """
     if out is not None:
-        require_place(Path(out), name="norms.json")
+        require_new(Path(out), overwrite=overwrite, name="norms.json")
     if source == NormSource.NON_PRIVATE:
         warn(
             "the norms of --source non-private are exact numbers of the training users; no epsilon "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from userdp.api.run import Place, folder_of
 from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_place, write_file
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 from userdp.reporting.comparison import compare
 from userdp.reporting.html import render_report
 from userdp.reporting.meaning import FALSE_ALARMS, meaning_of_claim
@@ -67,6 +67,7 @@ def report(
     out: str | Path | None = None,
     public: bool = False,
     model_card: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Reported:
     """Write one HTML page: the claim, its assumptions, the curves; and a model card.
 
@@ -75,9 +76,10 @@ def report(
 
     Args:
         runs: a run or several, or their folders.
-        out: the HTML file; replaced as a whole.
+        out: the HTML file; whole or not at all.
         public: leave out all that no epsilon covers; the operator's files are not opened.
         model_card: also, or only, write the model card of a single run here (Hugging Face format).
+        overwrite: replace what lies at ``out`` and ``model_card``.
 
     Raises:
         UseError: there is nothing to write, or a run's ledger was edited.
@@ -92,9 +94,9 @@ def report(
             hint="--out report.html, or --model-card MODEL_CARD.md",
         )
     if page is not None:
-        require_place(page, name="report.html")
+        require_new(page, overwrite=overwrite, name="report.html")
     if card is not None:
-        require_place(card, name="MODEL_CARD.md")
+        require_new(card, overwrite=overwrite, name="MODEL_CARD.md")
         if len(folders) != 1:
             raise UseError(
                 f"a model card is of one model, and {len(folders)} runs are named",

@@ -11,6 +11,7 @@ from userdp.api.run import Run
 from userdp.claims import claim
 from userdp.codec import encode
 from userdp.data.store import UserStore
+from userdp.data.verify import require_every_byte
 from userdp.errors import UseError, warn
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.planning.proposal import Proposal, declared_users, load_plan
@@ -34,6 +35,7 @@ def train(
     scores: str | Path | None = None,
     resume: bool = False,
     sharded: bool = False,
+    verify: bool = False,
     device: str = "cpu",
     tensorboard: bool = True,
     allow_large_delta: bool = False,
@@ -62,6 +64,8 @@ def train(
         scores: the file of ``userdp score``, for a selection by perplexity.
         resume: go on with the interrupted run in ``out``, by what it began with.
         sharded: in several processes, take the model apart (FSDP2).
+        verify: check every byte of the store before anything is charged; a sample is always
+            checked.
         device: cpu, cuda or cuda:N.
         tensorboard: write curves where TensorBoard is installed.
         allow_large_delta: begin even where delta is not below 1 over the declared population.
@@ -101,9 +105,12 @@ def train(
         )
     elif not resume:
         warn_of_delta(chosen, plan, allow_large_delta=allow_large_delta)
+    people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
     with joined() as world, shown(progress) as bar:
+        if verify:
+            world.on_rank_zero(lambda: require_every_byte(people.path, progress=bar))
         done = run_training(
-            opened(store, fixed_graph=True),  # the plan is held against its adjacency in training
+            people,
             chosen,
             settings,
             out=Path(out),

@@ -31,6 +31,7 @@ def audit(
     most_examples: int = 8,
     confidence: float = 0.95,
     plot: Path | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Attack a run and give an empirical lower bound on its epsilon; operator-only.
 
@@ -53,11 +54,12 @@ def audit(
         most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
         plot: draw the ROC of the attack into this file (PNG, SVG or PDF; operator-only).
+        overwrite: replace the file at --plot.
     """
     if plot is not None:
         if not inference:
             raise UseError("--plot draws the attack that --no-inference leaves out")
-        require_drawing_place(plot)
+        require_drawing_place(plot, overwrite=overwrite)
     from userdp.api import audit as api
 
     audited = api.audit(

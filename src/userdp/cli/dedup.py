@@ -13,10 +13,10 @@ from cyclopts import Parameter
 from userdp.api.progress import StepBar
 from userdp.api.source_options import source_options
 from userdp.cli.output import Answer
-from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file
+from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file, provenance_of
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
-from userdp.files import require_place
+from userdp.files import require_new
 from userdp.reporting.table import Table, table_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def dedup(
     public_text_field: str = "text",
     public_url_field: str = "url",
     input_options: Annotated[InputOptions, Parameter(name="*")] | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Remove from a public corpus what overlaps with private records, as C4 became C4--.
 
@@ -49,7 +50,7 @@ def dedup(
     Args:
         public: the corpus, JSON Lines (gzip or plain).
         private: the private records: files, folders or patterns, as for userdp prepare.
-        out: the filtered corpus, a new file for the operator only (mode 0600); gzip if its name
+        out: the filtered corpus, a file for the operator only (mode 0600); gzip if its name
             ends in .gz.
         source: the kind of the private records; by default told from the paths.
         store: the user store of the private records, whose id then names them in the provenance;
@@ -60,12 +61,18 @@ def dedup(
         public_text_field: the field of a public document's text.
         public_url_field: the field of its URL.
         input_options: how the private records are read.
+        overwrite: replace the file at --out.
     """
     from userdp.data.meta import read_meta
     from userdp.data.records import Tally
     from userdp.data.sources import open_source
 
-    _require_new(out, public)
+    if not public.is_file():
+        raise UseError(f"there is no public corpus at {public}")
+    if out.exists() and out.samefile(public):
+        raise UseError(f"--out is the public corpus itself, {public}, which stays as it is")
+    require_new(out, overwrite=overwrite, name="clean.jsonl.gz")
+    require_new(provenance_of(out), overwrite=overwrite)
     domains = _domains(domain or [])
     listed = _urls(urls)
     name = read_meta(store).store_id if store else secrets.token_hex(16)
@@ -92,7 +99,7 @@ def dedup(
     result: dict[str, Any] = {
         "public": str(public),
         "out": str(out),
-        "provenance": f"{out}.provenance.json",
+        "provenance": str(provenance_of(out)),
         "private_data": name,
         "private_records": len(texts),
         "private_drops": {str(reason): n for reason, n in tally.drops.items()},
@@ -111,14 +118,6 @@ def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
             tally.drop(record.unusable)
         else:
             yield record.text.decode("utf-8", "replace")
-
-
-def _require_new(out: Path, public: Path) -> None:
-    if not public.is_file():
-        raise UseError(f"there is no public corpus at {public}")
-    if out.exists():
-        raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
-    require_place(out)
 
 
 def _domains(given: list[str]) -> frozenset[bytes]:

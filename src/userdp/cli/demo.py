@@ -15,7 +15,7 @@ from userdp.api.progress import StepBar, stderr
 from userdp.cli.demo_recipe import DEMO, Recipe
 from userdp.cli.output import Answer, print_warning
 from userdp.errors import UseError
-from userdp.files import write_json
+from userdp.files import in_the_way, write_json
 from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import delta_up, round_up
 
@@ -110,10 +110,7 @@ def _make_place(out: Path, names: list[str], *, overwrite: bool) -> None:
                 hint="choose another --out",
             )
         if not overwrite:
-            raise UseError(
-                f"there is a demo in {out} already",
-                hint="replace it with --overwrite, or choose another --out",
-            )
+            raise in_the_way(out, "a demo")
         for part in (*_PARTS, *names):
             path = out / part
             if path.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ def evaluate(
     most_users: int | None = None,
     epsilon: float | None = None,
     loss_bound: float | None = None,
+    difference_bound: float | None = None,
 ) -> Answer:
     """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
 
@@ -40,12 +42,16 @@ def evaluate(
         split: held-out-users (nothing of theirs was trained on), held-out-examples (of training
             users) or train; may be repeated. By default both held-out parts, and with --epsilon
             held-out-users.
-        base: also measure the model that the run began from.
+        base: also measure the model that the run began from, and the difference of each user's
+            two losses, with its standard error.
         micro_batch: examples in one pass.
         most_users: read at most so many users of a split, chosen by a hash of the user.
         epsilon: release under DP at this price, per user, add-or-remove, beyond the run's own.
         loss_bound: with --epsilon, a public bound in nats per token: a larger loss counts as the
             bound. By default the loss of guessing all tokens of the vocabulary alike.
+        difference_bound: with --epsilon, a public bound on how much a user's loss differs from that
+            under the base model, stated before anything is measured: more counts as so much. By
+            default 1 nat per token.
     """
     from userdp.api import evaluate as api
 
@@ -58,6 +64,7 @@ def evaluate(
         most_users=most_users,
         epsilon=epsilon,
         loss_bound=loss_bound,
+        difference_bound=difference_bound,
     )
     released = measured.released
     parts = _exact(list(measured.splits)) if released is None else _released(released)
@@ -65,53 +72,84 @@ def evaluate(
 
 
 _MODELS = {"base": "before", "model": "after"}
+_WIDTH = 80
+"""Everything here fits a terminal of so many columns, and no line breaks inside a word."""
 
 
 def _exact(splits: list[dict[str, Any]]) -> Iterator[Table | str]:
     from userdp.training.evaluation import MEASURES
 
     quantiles, shown = list(splits[0]["model"]["user_quantiles"]), MEASURES.items()
-    measured = [(part["split"], of, part[of]) for part in splits for of in _MODELS if of in part]
     words = "exact numbers about people's text, which no epsilon covers"
-    yield f"{for_whom(operator_only=True, why=words)}\n"
-    yield table_of(
-        measured,
-        {
-            "split": lambda one: one[0],
-            "model": lambda one: _MODELS[one[1]],
-            **{heading: partial(_number, [name], shape) for name, (heading, shape, _) in shown},
-            **{name: partial(_number, ["user_quantiles", name], ".3f") for name in quantiles},
-        },
-    )
-    meanings = "; ".join(f"{heading}: {meaning}" for _, (heading, _, meaning) in shown)
-    yield f"\n{meanings}; p5 to p95: quantiles of the users' own losses."
+    yield f"{_wrapped(for_whom(operator_only=True, why=words))}\n"
     for part in splits:
-        yield f"{part['split']}: {part['users']:,} users, {part['examples']:,} examples."
+        yield table_of(
+            [(of, part[of]) for of in _MODELS if of in part],
+            {
+                "model": lambda one: _MODELS[one[0]],
+                **{heading: partial(_number, [name], shape) for name, (heading, shape, _) in shown},
+                **{name: partial(_number, ["user_quantiles", name], ".3f") for name in quantiles},
+            },
+            caption=f"{part['split']}: {part['users']:,} users, {part['examples']:,} examples",
+        )
+        if "difference" in part:
+            found = part["difference"]
+            told = _compared(found["user_loss"], found["standard_error"])
+            yield _wrapped(f"{told} Better for {found['better_for']:.0%} of the users.")
+        yield ""
+    meanings = "; ".join(f"{heading}: {meaning}" for _, (heading, _, meaning) in shown)
+    yield _wrapped(f"{meanings}; p5 to p95: quantiles of the users' own losses.")
 
 
-def _number(path: list[str], shape: str, one: tuple[str, str, dict[str, Any]]) -> str:
-    value: Any = one[2]
+def _number(path: list[str], shape: str, one: tuple[str, dict[str, Any]]) -> str:
+    value: Any = one[1]
     for name in path:
         value = value[name]
     return format(value, shape)
 
 
 def _released(released: dict[str, Any]) -> Iterator[Table | str]:
-    yield table_of(
-        [of for of in _MODELS if of in released],
-        {
-            released["split"]: lambda of: _MODELS[of],
-            "loss per user": lambda of: f"{released[of]['user_loss']:.4f}",
-            "its noise": lambda of: f"± {released[of]['standard_error']:.4f}",
-            "perplexity": lambda of: f"{released[of]['perplexity']:.1f}",
-        },
+    model, difference = released["model"], released.get("difference")
+    yield Table(
+        caption=f"{released['split']}, under DP",
+        rows=[
+            (
+                "loss per user, after",
+                f"{model['user_loss']:.4f} ± {model['standard_error']:.4f} (noise)",
+            ),
+            ("perplexity, after", f"{model['perplexity']:.1f}"),
+        ],
     )
-    yield (
+    if difference is not None:
+        told = _compared(difference["user_loss"], difference["standard_error"])
+        yield _wrapped(
+            f"{told} Its noise is ± {difference['noise_error']:.4f} of that; a user's difference "
+            f"counts as at most {difference['bound']:g}, either way."
+        )
+    yield ""
+    yield _wrapped(
         f"({released['epsilon']:g}, 0)-DP per user, add-or-remove, beyond the run's own epsilon; "
         f"charged in the store's privacy ledger. A loss over {released['loss_bound']:.4g} counts "
         "as that."
     )
-    yield for_whom(
-        operator_only=False,
-        why="released under DP, at this price together with the run's own claim",
+    yield _wrapped(
+        for_whom(
+            operator_only=False,
+            why="released under DP, at this price together with the run's own claim",
+        )
     )
+
+
+def _compared(difference: float, error: float | None) -> str:
+    """Which model is better, by the mean over users of the difference of their two losses."""
+    told = f"After less before, user by user: {difference:+.4f}"
+    if error is None:
+        return f"{told}, of a single user."
+    told += f" ± {error:.4f} nats per token (one standard error)"
+    if abs(difference) < 2 * error:
+        return f"{told}: not told apart from no difference."
+    return f"{told}: {'better' if difference < 0 else 'worse'} than before."
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -26,6 +26,7 @@ def personalize(
     lora_rank: int | None = None,
     base: bool = False,
     plot: Path | None = None,
+    overwrite: bool = False,
     device: str | None = None,
 ) -> Answer:
     """Adapt a run's model to each held-out user, and measure it on text of theirs kept back.
@@ -41,10 +42,11 @@ def personalize(
         lora_rank: adapt adapters of this rank in place of all weights.
         base: also personalize the model that the run began from.
         plot: draw the table into this file (PNG, SVG or PDF; operator-only).
+        overwrite: replace the file at --plot.
         device: cuda where there is one, else cpu.
     """
     if plot is not None:
-        require_drawing_place(plot)
+        require_drawing_place(plot, overwrite=overwrite)
     from userdp.data.store import UserStore
 
     with StepBar() as bar:

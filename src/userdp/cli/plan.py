@@ -31,6 +31,7 @@ def plan(
     model: str | None = None,
     allow_large_delta: bool = False,
     plot: Path | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Choose group size, cohort size, noise, and ELS or ULS, for a privacy and a compute budget.
 
@@ -47,9 +48,10 @@ def plan(
         model: in place of --norms: probe this model now, on held-out users.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
         plot: draw the candidates to this file (png, pdf, svg, html).
+        overwrite: replace the files at --out and --plot.
     """
     if plot is not None:
-        require_drawing_place(plot)
+        require_drawing_place(plot, overwrite=overwrite)
     from userdp.api import plan as api
 
     proposal = api.plan(
@@ -58,6 +60,7 @@ def plan(
         model=model,
         out=out,
         allow_large_delta=allow_large_delta,
+        overwrite=overwrite,
         **asdict(declared),
         **asdict(goals),
     )

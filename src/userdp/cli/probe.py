@@ -44,6 +44,7 @@ def probe(
     lora_alpha: float | None = None,
     lora_targets: tuple[str, ...] = (),
     seed: int | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Measure the gradient norms that userdp plan needs, at the weights training begins with.
 
@@ -66,6 +67,7 @@ def probe(
         lora_alpha: as for userdp train.
         lora_targets: as for userdp train.
         seed: of the draw of users and examples; by default the operating system draws it.
+        overwrite: replace the file at --out.
     """
     from userdp.api import probe as api
 
@@ -82,6 +84,7 @@ def probe(
         lora_alpha=lora_alpha,
         lora_targets=lora_targets,
         seed=seed,
+        overwrite=overwrite,
     )
     return Answer(
         values={

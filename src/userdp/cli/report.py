@@ -19,6 +19,7 @@ def report(
     out: Path | None = None,
     public: bool = False,
     model_card: Path | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Write one HTML page: the claim, its assumptions, the curves; and a model card.
 
@@ -29,13 +30,16 @@ def report(
 
     Args:
         runs: folders that `userdp train` wrote.
-        out: the HTML file; replaced as a whole.
+        out: the HTML file; whole or not at all.
         public: leave out all that no epsilon covers; the operator's files are not opened.
         model_card: also, or only, write the model card of a single run here (Hugging Face format).
+        overwrite: replace the files at --out and --model-card.
     """
     from userdp.api import report as api
 
-    result = api.report(runs, out=out, public=public, model_card=model_card).to_dict()
+    result = api.report(
+        runs, out=out, public=public, model_card=model_card, overwrite=overwrite
+    ).to_dict()
     return Answer(values=result, parts=_parts(result))
 
 

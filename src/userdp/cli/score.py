@@ -17,6 +17,7 @@ def score(
     out: Path,
     model: str = "bundled",
     micro_batch: int = 32,
+    overwrite: bool = False,
 ) -> Answer:
     """Score each training example by its perplexity, for selection by highest or lowest.
 
@@ -25,11 +26,12 @@ def score(
 
     Args:
         store: a user store made by userdp prepare.
-        out: the file of scores; new.
+        out: the file of scores.
         model: bundled, a folder, or a name on the hub. It must have been trained on public data
             only: a model of these people's text would let one of them choose what is trained on
             of another.
         micro_batch: examples in one pass.
+        overwrite: replace the file at --out.
     """
     from userdp.data.store import UserStore
     from userdp.training.scores import score_store
@@ -37,7 +39,12 @@ def score(
     with StepBar() as bar:
         # Scoring claims nothing, so that it may read a store of any adjacency.
         scored = score_store(
-            UserStore.open(store, fixed_graph=True), model, out, batch=micro_batch, progress=bar
+            UserStore.open(store, fixed_graph=True),
+            model,
+            out,
+            batch=micro_batch,
+            overwrite=overwrite,
+            progress=bar,
         )
     result: dict[str, Any] = {
         "store": str(store),

@@ -29,6 +29,7 @@ def stats(
     ask: list[str] | None = None,
     most_examples: int = 4096,
     plot: Path | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Count a store's users and examples: exactly (operator-only), or with --epsilon under DP.
 
@@ -42,6 +43,7 @@ def stats(
         ask: users, examples, median, p1 to p99; by default users, examples and median.
         most_examples: public bound on a user's examples; a user with more counts as having so many.
         plot: also draw the histogram of examples per user to this file (png, pdf, svg).
+        overwrite: replace the file at --plot.
     """
     from userdp.data.statistics import describe
     from userdp.data.store import UserStore
@@ -54,7 +56,7 @@ def stats(
     if ask is not None:
         raise UseError("--ask is for private statistics", hint="give --epsilon as well")
     if plot is not None:
-        require_drawing_place(plot)
+        require_drawing_place(plot, overwrite=overwrite)
     opened = UserStore.open(store, fixed_graph=True)
     StoreLedger(store).look("stats")
     statistics = describe(opened)

@@ -189,6 +189,7 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         yield "Operator-only: the losses are exact numbers about people's text.\n"
     if result["trials"]:
         yield _trials(result["trials"])
+        yield _noise(result)
         yield ""
     rows = [("chosen by", result["chosen_by"])]
     if result["winner"] is None:
@@ -198,6 +199,11 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         rows += [
             ("winner", result["winner"]),
             *((name.replace("_", " "), value) for name, value in settings.items()),
+            *(
+                [("score", f"{result['score']:.4g} ± {result['score_error']:.4g} (its noise)")]
+                if result["tuning"] == "private-selection" and result["score_error"] is not None
+                else []
+            ),
             ("epsilon", claimed(float(result["epsilon"]))),
             ("delta", delta_up(result["delta"])),
             *(
@@ -216,6 +222,31 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         )
 
 
+def _with_error(value: float | None, error: float | None, sign: str) -> str | None:
+    """A number with its standard error."""
+    if value is None:
+        return None
+    return f"{value:{sign}.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
+def _noise(result: dict[str, Any]) -> str:
+    """Whether the winner is better than the others by more than chance explains."""
+    near = result["inside_the_noise"]
+    if len(result["trials"]) < 2:
+        return ""
+    if not near:
+        return "The winner is ahead of every other trial by two standard errors or more."
+    which = f"trial {near[0]} is" if len(near) == 1 else f"trials {_listed(near)} are"
+    return (
+        f"The winner is inside the noise: {which} behind it by less than two standard errors, so "
+        "that another draw could have chosen differently."
+    )
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
+
+
 def _trials(trials: list[dict[str, Any]]) -> Table:
     """The trials, with the settings that differ between them."""
     names = [
@@ -228,7 +259,10 @@ def _trials(trials: list[dict[str, Any]]) -> Table:
         {
             "trial": "trial",
             **{name.replace("_", " "): name for name in names},
-            "loss per user": lambda trial: trial["loss"] and f"{trial['loss']:.4f}",
+            "loss per user": lambda trial: _with_error(trial["loss"], trial["standard_error"], ""),
+            "behind the winner": lambda trial: _with_error(
+                trial["behind"], trial["behind_error"], "+"
+            ),
             "note": lambda trial: trial["note"] or "",
         },
     )

@@ -34,6 +34,7 @@ def train(
     scores: Path | None = None,
     resume: bool = False,
     sharded: bool = False,
+    verify: bool = False,
     device: str = "cpu",
     tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
@@ -64,6 +65,8 @@ def train(
         resume: go on with the interrupted run in --out: its remaining steps, on fresh cohorts.
         sharded: under torchrun, take the model apart over the processes (FSDP2), for one that no
             process holds whole; without it each process has all of it.
+        verify: check every byte of the store before anything is charged; sizes and a sample of 32
+            MiB are always checked.
         device: cpu, cuda or cuda:N, where gradients and noise are computed; never the claim.
         tensorboard: write curves, where TensorBoard is installed.
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
@@ -101,6 +104,7 @@ def train(
         scores=scores,
         resume=resume,
         sharded=sharded,
+        verify=verify,
         device=device,
         tensorboard=tensorboard,
         base_of_others=base_of_others,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,3 @@ def checksum(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
-
-
-def checksums(root: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """Checksums by path relative to ``root``."""
-    return {str(file): checksum(root / file) for file in files}

@@ -11,6 +11,8 @@ A store is a folder::
                               chains: fixed-size binary(96), see `userdp.data.content`.
                               Row u is user u, in order of id bytes
         user-ids.arrow        id: binary; row u is user u. Apart, mode 0600: a store works without
+        blocks.arrow          digest: fixed-size binary(16), of every 256 KiB of every other file,
+                              see `userdp.data.blocks`; stores of before it have none
         spans.arrow           the span index: split uint8, user int64, segment int32, start int64,
                               length int64
       segments/00000/tokens.arrow    token: uint16 (vocabulary up to 65,536) or uint32, flat
@@ -58,6 +60,7 @@ TOKENIZER = "tokenizer.json"
 USERS = "users.arrow"
 USER_IDS = "user-ids.arrow"
 SPANS = "spans.arrow"
+BLOCKS = "blocks.arrow"
 INDEX = "index"
 SEGMENTS = "segments"
 TOKENS = "tokens.arrow"

@@ -256,8 +256,13 @@ def filter_file(
             "warning": "which documents are left depends on the private data: a base model trained "
             "on them depends on it too, and no epsilon of a fine-tuning run covers that",
         }
-        write_json(out.with_name(f"{out.name}.provenance.json"), provenance)
+        write_json(provenance_of(out), provenance)
     return counts
+
+
+def provenance_of(out: Path) -> Path:
+    """Where it stands what the corpus in ``out`` depends on."""
+    return out.with_name(f"{out.name}.provenance.json")
 
 
 def _lines(path: Path, progress: Progress) -> Iterator[_Document]:

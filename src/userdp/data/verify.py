@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from userdp.data import format as layout
+from userdp.data.blocks import refusal
 from userdp.data.content import NO_EXAMPLES, prolong
 from userdp.data.files import checksum
 from userdp.data.index import Index
@@ -86,6 +87,13 @@ def verify_store(
     return Verification(
         files=len(meta.files), bytes=read, examples=examples, problems=tuple(problems)
     )
+
+
+def require_every_byte(path: Path, *, progress: Progress | None = None) -> None:
+    """`UseError` unless every file of the store at ``path`` is, byte for byte, what was written."""
+    problems = verify_store(path, deep=False, progress=progress).problems
+    if problems:
+        raise refusal(path, "; ".join(problems))
 
 
 def _index(path: Path, meta: StoreMeta) -> Path:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from userdp.data import format as layout
+from userdp.data.blocks import digested, digests_of, read_blocks, write_blocks
 from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state, resume_key
-from userdp.data.files import checksums
+from userdp.data.files import checksum
 from userdp.data.index import EMPTY, Index
 from userdp.data.meta import StoreMeta, is_store, read_meta
 from userdp.data.near_ids import near_colliding
@@ -23,7 +24,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
-from userdp.files import operator_folder, sync, write_file, write_json
+from userdp.files import in_the_way, operator_folder, sync, write_file, write_json
 
 _SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
 _NO_TOTALS = {"records_read": 0, "records_stored": 0, "splits": {}}
@@ -182,7 +183,13 @@ class StoreWriter(SegmentWriter):
         index.write(self.folder / generation)
         names = (layout.USERS, layout.USER_IDS, layout.SPANS)
         new_files = [*self.new_files(), *(generation / name for name in names)]
-        kept = {name: sums for name, sums in old.files.items() if not _is_index(name)}
+        files = {name: sums for name, sums in old.files.items() if not _is_index(name)}
+        digests = self._old_digests()
+        for name in map(str, new_files):
+            files[name], digests[name] = digested(self.folder / name)
+        blocks = generation / layout.BLOCKS
+        write_blocks(self.folder / blocks, files, digests)
+        files[str(blocks)] = checksum(self.folder / blocks)
         meta = replace(
             old,
             store_id=secrets.token_hex(16),
@@ -194,11 +201,17 @@ class StoreWriter(SegmentWriter):
             generation=old.generation + 1,
             segments=self.segments,
             ownership=ownership or old.ownership,
-            files={**kept, **checksums(self.folder, new_files)},
+            files=files,
         )
         self._publish(meta)
         self.meta = meta
         return meta
+
+    def _old_digests(self) -> dict[str, bytes]:
+        """Of the blocks of the files that are there already: of a new store, the tokenizer."""
+        if self.folder != self._place:
+            return {layout.TOKENIZER: digests_of(self.tokenizer.content)}
+        return read_blocks(self.folder, self.meta)
 
     def _publish(self, meta: StoreMeta) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -314,10 +327,7 @@ def _require_free(out: Path, *, overwrite: bool) -> None:
             hint="choose another place for the store",
         )
     if not overwrite:
-        raise UseError(
-            f"a store exists at {out}",
-            hint="choose another place, or give --overwrite to replace it",
-        )
+        raise in_the_way(out, "a store")
 
 
 def _keep_ledger(old: Path, new: Path) -> None:

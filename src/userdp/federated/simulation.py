@@ -63,7 +63,11 @@ def make_federation(
         UseError: the folder exists, or a silo has no subjects.
     """
     if folder.exists():
-        raise UseError(f"{folder} exists already", hint="choose another folder with --out")
+        raise UseError(
+            f"there is something at {folder} already, and a federation is never written over it: "
+            "the ledgers of its silos say what their people paid",
+            hint="choose another --out",
+        )
     parts = spread(records, silos=plan.silos, most=plan.silos_per_subject, seed=seed, alpha=alpha)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as made:

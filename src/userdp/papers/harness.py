@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from userdp.files import require_new
 from userdp.papers.table import write_csv
 
 
@@ -31,18 +32,26 @@ class Figure(StrEnum):
         return import_module(f"userdp.papers.{paper}.{name.replace('-', '_')}")
 
 
-def reproduce(figure: Figure, out: Path) -> dict[str, Any]:
+def reproduce(figure: Figure, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
     """Compute a figure and write ``NAME.csv`` and ``NAME.png`` into ``out``, which is made.
+
+    Args:
+        figure: which.
+        out: the folder.
+        overwrite: replace an earlier table and picture there.
 
     Returns:
         The figure's ``name``, how many ``rows`` it has, and the paths ``csv`` and ``png``.
 
     Raises:
+        UseError: the table or the picture is there already.
         FailureError: the disk refused.
     """
-    rows = figure.module.rows()
     out.mkdir(parents=True, exist_ok=True)
     table, picture = out / f"{figure}.csv", out / f"{figure}.png"
+    for path in (table, picture):
+        require_new(path, overwrite=overwrite)
+    rows = figure.module.rows()
     write_csv(rows, table)
     figure.module.draw(rows, picture)
     return {"name": str(figure), "rows": len(rows), "csv": str(table), "png": str(picture)}

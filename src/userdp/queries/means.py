@@ -8,18 +8,17 @@ floating point, and the noise is drawn exactly.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
+from userdp.data.blocks import require_intact
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.ledger import StoreLedger
+from userdp.queries.answers import Question, ask
 from userdp.queries.ownership import require_one_owner
 from userdp.queries.statistics import bounded_sum, mechanism, parse_statistic
 from userdp.vocabulary import require_positive
@@ -96,44 +95,47 @@ def release_means(
     if not values or len({len(numbers) for numbers in values.values()}) != 1:
         raise UseError("means over the same users need as many numbers under each name")
     require_one_owner(store.meta)
+    require_intact(store)
     part = epsilon / (_SUM_PARTS * len(values) + _COUNT_PARTS)
-    top = max(1, math.floor(bound * GRID))
-    middle = top // 2
-    plans: list[tuple[str, Any, list[int], float]] = [
-        (
-            f"sum of {name} {subject}",
-            bounded_sum(-middle, top - middle, epsilon=_SUM_PARTS * part),
-            [unit - middle for unit in to_grid(numbers, top)],
-            _SUM_PARTS * part,
-        )
+    shares = {"sum_epsilon": _SUM_PARTS * part, "count_epsilon": _COUNT_PARTS * part}
+    questions = [
+        sum_question(f"{name} {subject}", numbers, bound=bound, epsilon=shares["sum_epsilon"])
         for name, numbers in values.items()
     ]
-    everybody = [1] * len(next(iter(values.values())))
-    count = mechanism(parse_statistic("users"), epsilon=_COUNT_PARTS * part, most_examples=1)
-    plans.append((f"users of {subject}", count, everybody, _COUNT_PARTS * part))
-    ledger = StoreLedger(store.path)
-    ids = [f"query-{secrets.token_hex(8)}" for _ in plans]
-    for query_id, (name, _, _, share) in zip(ids, plans, strict=True):
-        ledger.query(query_id, name=name, pure_epsilon=share, base=of.plain if of else None)
-    answers = []
-    for query_id, (_, draw, held, _) in zip(ids, plans, strict=True):
-        answer = int(draw(held))
-        ledger.answer(query_id, value=answer)
-        answers.append(answer)
-    *sums, users = answers
-    scale = math.sqrt(2.0) * max(middle, top - middle) / (_SUM_PARTS * part)
+    everybody = len(next(iter(values.values())))
+    questions.append(count_question(subject, everybody, epsilon=shares["count_epsilon"]))
+    (*sums, users), ids = ask(store, questions, of=of)
     return ReleasedMeans(
         means={
-            name: _mean(
-                total, users, middle=middle, top=top, sum_std=scale,
-                count_std=math.sqrt(2.0) / (_COUNT_PARTS * part),
-            )
+            name: mean_of(total, users, bound=bound, **shares)
             for name, total in zip(values, sums, strict=True)
         },
         users=max(0, users),
         epsilon=epsilon,
-        query_ids=tuple(ids),
-    )  # fmt: skip
+        query_ids=ids,
+    )
+
+
+def sum_question(
+    name: str, numbers: NDArray[np.float64], *, bound: float, epsilon: float
+) -> Question:
+    """The noisy sum of numbers clamped to [0, ``bound``], about the middle of that range.
+
+    Sensitivity: a user adds at most half the bound, either way.
+    """
+    top, middle = _range(bound)
+    return Question(
+        name=f"sum of {name}",
+        draw=bounded_sum(-middle, top - middle, epsilon=epsilon),
+        held=[unit - middle for unit in to_grid(numbers, top)],
+        epsilon=epsilon,
+    )
+
+
+def count_question(subject: str, users: int, *, epsilon: float) -> Question:
+    """The noisy number of users."""
+    draw = mechanism(parse_statistic("users"), epsilon=epsilon, most_examples=1)
+    return Question(name=f"users of {subject}", draw=draw, held=[1] * users, epsilon=epsilon)
 
 
 def to_grid(numbers: NDArray[np.float64], top: int) -> list[int]:
@@ -146,11 +148,20 @@ def to_grid(numbers: NDArray[np.float64], top: int) -> list[int]:
     return [int(step) for step in np.rint(steps)]
 
 
-def _mean(
-    total: int, users: int, *, middle: int, top: int, sum_std: float, count_std: float
+def mean_of(
+    total: int, users: int, *, bound: float, sum_epsilon: float, count_epsilon: float
 ) -> ReleasedMean:
-    """Post-processing of a noisy sum about ``middle`` and a noisy count."""
+    """Post-processing of the answers to a `sum_question` and a `count_question`."""
+    top, middle = _range(bound)
+    sum_std = math.sqrt(2.0) * max(middle, top - middle) / sum_epsilon
+    count_std = math.sqrt(2.0) / count_epsilon
     people = max(1, users)
     off = min(max(total / people, -middle), top - middle)
     error = math.hypot(sum_std, off * count_std) / people
     return ReleasedMean(value=(middle + off) / GRID, standard_error=min(error, top) / GRID)
+
+
+def _range(bound: float) -> tuple[int, int]:
+    """The steps of the grid up to ``bound``, and half of them."""
+    top = max(1, math.floor(bound * GRID))
+    return top, top // 2

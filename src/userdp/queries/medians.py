@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.lineage import Lineage
+from userdp.data.blocks import require_intact
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -57,6 +58,7 @@ def charge_medians(store: UserStore, *, epsilon: float, subject: str, of: Lineag
     """
     require_positive("epsilon", epsilon, at_most=700.0)
     require_one_owner(store.meta)
+    require_intact(store)
     query_id = f"query-{secrets.token_hex(8)}"
     StoreLedger(store.path).query(query_id, name=subject, pure_epsilon=epsilon, base=of.plain)
     return query_id

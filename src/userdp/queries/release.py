@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from userdp.data.blocks import require_intact
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -63,6 +64,7 @@ def release(
         raise UseError("no statistic is named", hint="one of: users, examples, median, p1 to p99")
     wanted = [parse_statistic(name) for name in names]
     require_one_owner(store.meta)
+    require_intact(store)
     counts = store.split(Split.TRAIN).counts
     ledger = StoreLedger(store.path)
     share = epsilon / len(wanted)

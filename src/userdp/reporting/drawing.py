@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_place, write_file
+from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
 
 KINDS = (".png", ".svg", ".pdf", ".html")
 
@@ -30,9 +30,9 @@ def panels(count: int, *, width: float = 4.2, height: float = 3.6, rows: int = 1
     return figure, list(axes.flat)
 
 
-def require_drawing_place(path: Path) -> None:
-    """`UseError` unless a drawing can be put at ``path``, by its folder and its kind."""
-    require_place(path)
+def require_drawing_place(path: Path, *, overwrite: bool) -> None:
+    """`UseError` unless a drawing can be put at ``path``: its folder, its kind, what is there."""
+    require_new(path, overwrite=overwrite)
     if path.suffix.lower() not in KINDS:
         raise UseError(
             f"cannot draw a {path.suffix!r} file", hint=f"end the name in one of {', '.join(KINDS)}"
@@ -51,7 +51,7 @@ def save(figure: Any, path: Path, *, operator_only: bool = False) -> None:
         UseError: the kind is unknown, or the folder is not there.
         FailureError: the disk refused; what was there before is unchanged.
     """
-    require_drawing_place(path)
+    require_drawing_place(path, overwrite=True)  # asked for by the caller, before the work
     kind = path.suffix.lower().removeprefix(".")
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=150, format="svg" if kind == "html" else kind)

@@ -28,6 +28,9 @@ class ReleasedLoss:
         loss_bound: larger losses counted as so much.
         epsilon: (ε, 0)-DP per user, add-or-remove, of all that was released with it, beyond the
             run's own.
+        difference: mean over users of the model's loss less the base model's, noisy; None where it
+            was not released.
+        difference_error: its standard error, noise included.
     """
 
     split: str
@@ -36,6 +39,15 @@ class ReleasedLoss:
     standard_error: float
     loss_bound: float
     epsilon: float
+    difference: float | None = None
+    difference_error: float | None = None
+
+    @property
+    def change(self) -> str | None:
+        """The difference with its standard error, as text."""
+        if self.difference is None:
+            return None
+        return f"{self.difference:+.4f} ± {self.difference_error:.4f}"
 
     @property
     def perplexity(self) -> float:
@@ -57,11 +69,20 @@ def read_releases(run: Path) -> tuple[ReleasedLoss, ...]:
 
 
 def _of_line(entry: dict[str, Any]) -> list[ReleasedLoss]:
-    """The losses of a model and of its base, which share the price of their line."""
+    """The losses of a model (and in older lines of its base), which share the price of a line."""
     shared = {name: entry[name] for name in ("split", "loss_bound", "epsilon")}
     own = ("user_loss", "standard_error")
+    compared: dict[str, Any] = {}
+    if "difference" in entry:
+        compared["difference"] = entry["difference"]["user_loss"]
+        compared["difference_error"] = entry["difference"]["standard_error"]
     return [
-        ReleasedLoss(of=of, **shared, **{name: entry[of][name] for name in own})
+        ReleasedLoss(
+            of=of,
+            **shared,
+            **{name: entry[of][name] for name in own},
+            **(compared if of == "model" else {}),
+        )
         for of in ("base", "model")
         if of in entry
     ]
@@ -80,6 +101,7 @@ def released_losses(losses: Iterable[tuple[str, ReleasedLoss]]) -> Table | None:
             "Model": lambda one: "after" if one[1].of == "model" else "before",
             "Loss per user, nats per token": lambda one: f"{one[1].user_loss:.4f}",
             "Standard error of its noise": lambda one: f"± {one[1].standard_error:.4f}",
+            "Less the loss before, user by user": lambda one: one[1].change,
             "Perplexity": lambda one: f"{one[1].perplexity:.1f}",
             "Losses count at most as": lambda one: f"{one[1].loss_bound:.4g}",
             "ε of the release": lambda one: f"{one[1].epsilon:g}",

@@ -5,6 +5,7 @@
     DIR/               0700: how many trials there are is the operator's
       sweep.json       0600: the request, its id; fixed before the first run
       operator.jsonl   0600: a line per score
+      losses/          0700: each user's loss, by trial, where trials are compared exactly
       plans/           0700: a plan file and a file of other options per trial
       logs/            0700: what each trial said
       trial-001/ …     0700: the runs
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -22,6 +24,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from userdp import files
 from userdp.claims.claims import run_lineage
@@ -141,6 +146,25 @@ class SweepFolder:
         line = _Scored(trial=number, settings=candidate.settings, score=score)
         files.append_line(self.operator, encode(line))
         files.sync(self.operator)
+
+    def keep_losses(self, number: int, losses: NDArray[np.float64]) -> None:
+        """Keep each user's loss of a trial, exact, so that trials can be compared in pairs."""
+        files.operator_folder(self._losses)
+        data = io.BytesIO()
+        np.save(data, losses, allow_pickle=False)
+        place = self._losses / f"trial-{number:03d}.npy"
+        files.write_file(place, data.getvalue(), mode=files.OPERATOR_FILE)
+
+    def losses(self) -> dict[int, NDArray[np.float64]]:
+        """What `keep_losses` kept, by trial."""
+        return {
+            int(path.stem.removeprefix("trial-")): np.load(path, allow_pickle=False)
+            for path in self._losses.glob("trial-*.npy")
+        }
+
+    @property
+    def _losses(self) -> Path:
+        return self.path / "losses"
 
     def scores(self) -> dict[int, Score]:
         """The scores kept so far, by trial; a line that a crash cut short is taken away."""

@@ -26,11 +26,14 @@ class Score:
         value: higher is better; None for a trial that cannot win.
         loss: per user, in nats per token, where the score tells it.
         note: why there is no value.
+        error: the standard error of ``loss`` (for other people where it is exact, of its noise
+            under DP), or, without a loss, that of ``value``.
     """
 
     value: float | None
     loss: float | None = None
     note: str | None = None
+    error: float | None = None
 
 
 def trial_losses(
@@ -47,7 +50,8 @@ def exact_score(losses: NDArray[np.float64]) -> Score:
     loss = float(np.mean(losses)) if len(losses) else math.nan
     if not math.isfinite(loss):
         return Score(value=None, note="its loss is not finite")
-    return Score(value=-loss, loss=loss)
+    error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses)) if len(losses) > 1 else None
+    return Score(value=-loss, loss=loss, error=error)
 
 
 def released_score(
@@ -71,8 +75,8 @@ def released_score(
     released = release_means(
         store, {"model": losses}, bound=bound, epsilon=epsilon, subject=subject, of=of
     )
-    loss = released.means["model"].value
-    return Score(value=-loss, loss=loss)
+    mean = released.means["model"]
+    return Score(value=-mean.value, loss=mean.value, error=mean.standard_error)
 
 
 def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float) -> float:
@@ -90,3 +94,8 @@ def selection_score(losses: NDArray[np.float64], *, epsilon: float, bound: float
     middle = top // 2
     draw = bounded_sum(middle - top, middle, epsilon=epsilon)
     return int(draw([middle - step for step in to_grid(losses, top)])) / GRID
+
+
+def selection_error(*, epsilon: float, bound: float) -> float:
+    """The standard deviation of the noise of a `selection_score`: a public constant."""
+    return math.sqrt(2.0) * bound / 2 / epsilon

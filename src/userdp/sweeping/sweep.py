@@ -21,6 +21,7 @@ from userdp.claims import claim
 from userdp.claims.claims import compose, inherited_at, parts_of
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
 from userdp.codec import encode
+from userdp.data.blocks import require_intact
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -34,9 +35,11 @@ from userdp.sweeping.scores import (
     Score,
     exact_score,
     released_score,
+    selection_error,
     selection_score,
     trial_losses,
 )
+from userdp.sweeping.standing import standings
 from userdp.sweeping.trials import (
     Launch,
     Process,
@@ -63,6 +66,7 @@ class SweepResult:
         settings: the winner's.
         trials: settings and score of each, best first; empty for a private selection, of which
             nothing but the winner may be told.
+        inside_the_noise: trials that may as well be better than the winner, by number.
     """
 
     request: SweepRequest
@@ -70,6 +74,7 @@ class SweepResult:
     score: Score | None = None
     settings: dict[str, Any] | None = None
     trials: tuple[dict[str, Any], ...] = ()
+    inside_the_noise: tuple[int, ...] = ()
 
 
 def run_sweep(
@@ -176,6 +181,7 @@ class _Sweep:
     def run(self) -> SweepResult:
         """Everything that is not done yet, in order."""
         self._require_priced_base()
+        require_intact(self.store)
         charges = StoreLedger(self.store.path)
         charges.begin_sweep(self.sweep_id, self._constants)
         tuning = self.request.tuning
@@ -332,6 +338,7 @@ class _Sweep:
         losses = trial_losses(run, self.store, request.split, batch=candidate.config.micro_batch)
         if request.tuning is None:
             score = exact_score(losses)
+            self.folder.keep_losses(number, losses)
         elif self._selects:
             draw = partial(
                 selection_score,
@@ -339,7 +346,8 @@ class _Sweep:
                 epsilon=request.tuning.score_epsilon,
                 bound=request.loss_bound,
             )
-            score = Score(value=StoreLedger(self.store.path).score(run.run_id, draw))
+            error = selection_error(epsilon=request.tuning.score_epsilon, bound=request.loss_bound)
+            score = Score(value=StoreLedger(self.store.path).score(run.run_id, draw), error=error)
         else:
             score = released_score(
                 self.store,
@@ -367,12 +375,16 @@ class _Sweep:
         )
         StoreLedger(self.store.path).release(self.sweep_id, weights=weights, lineage=lineage.plain)
         lost = [number for number in self._numbers() if number not in ranked]
+        beside = {} if self._selects else standings(best, scores, self.folder.losses())
         rows = [
             {
                 "trial": number,
                 "run": str(self.folder.run(number).path),
                 **self._candidate(number).settings,
                 "loss": scores[number].loss,
+                "standard_error": scores[number].error,
+                "behind": beside[number].behind if number in beside else None,
+                "behind_error": beside[number].error if number in beside else None,
                 "note": scores[number].note,
             }
             for number in (*ranked, *lost)
@@ -383,6 +395,7 @@ class _Sweep:
             score=scores[best],
             settings=self._candidate(best).settings,
             trials=() if self._selects else tuple(rows),
+            inside_the_noise=tuple(n for n in ranked if n in beside and beside[n].inside_the_noise),
         )
 
 
@@ -401,6 +414,8 @@ def describe(result: SweepResult, store: UserStore) -> dict[str, Any]:
         "winner": None if result.winner is None else str(result.winner),
         "settings": result.settings,
         "score": None if result.score is None else result.score.value,
+        "score_error": None if result.score is None else result.score.error,
+        "inside_the_noise": list(result.inside_the_noise),
         "trials": list(result.trials),
         "store_epsilon": claim(store.path).guarantee.epsilon,
     }

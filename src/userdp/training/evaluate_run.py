@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from userdp.claims import Claim, claim
@@ -18,8 +20,14 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.run import append_release
-from userdp.queries.means import release_means
-from userdp.training.evaluation import evaluate, user_losses
+from userdp.queries.comparison import (
+    DEFAULT_BOUND,
+    ReleasedComparison,
+    release_comparison,
+    require_difference_bound,
+)
+from userdp.queries.means import ReleasedMeans, release_means
+from userdp.training.evaluation import measure, paired, user_losses
 from userdp.training.origin import for_people_of
 from userdp.training.run_models import recipe_of, released_models
 
@@ -47,18 +55,27 @@ def evaluate_splits(
 
     Returns:
         For each split ``split``, ``users``, ``examples``, and an `Evaluation` as a dict under
-        ``model`` (and under ``base``).
+        ``model`` (and under ``base``, with a `Difference` as a dict under ``difference``).
     """
     folder = RunFolder(run)
     models = released_models(folder, store, with_base=with_base)
     StoreLedger(store.path).look("evaluate")  # not before it is known that there is a model
     results: list[dict[str, Any]] = [{} for _ in splits]
+    each: dict[tuple[str, Split], NDArray[np.float64]] = {}
     for of, model in models.items():
         for split, result in zip(splits, results, strict=True):
-            evaluation = asdict(evaluate(model, store, split, batch=batch, most_users=most_users))
+            measured, each[of, split] = measure(
+                model, store, split, batch=batch, most_users=most_users
+            )
+            evaluation = asdict(measured)
             result |= {name: evaluation[name] for name in ("split", "users", "examples")}
             result[of] = evaluation
             folder.log({"kind": "final evaluation", "of": of, **evaluation})
+    for split, result in zip(splits, results, strict=True):
+        if ("base", split) in each:
+            difference = asdict(paired(each["model", split], each["base", split]))
+            result["difference"] = difference
+            folder.log({"kind": "paired difference", "split": str(split), **difference})
     return results
 
 
@@ -82,10 +99,15 @@ def release_evaluation(
     *,
     epsilon: float,
     loss_bound: float | None = None,
+    difference_bound: float | None = None,
     with_base: bool = True,
     batch: int = 32,
 ) -> dict[str, Any]:
     """The mean over users of each one's loss, under DP: a number that may be published.
+
+    With the base model, that of the difference of each one's losses, see
+    `userdp.queries.comparison`: the base model's own mean is not released, which would say less of
+    which of them is better, for as much.
 
     Guarantee: (``epsilon``, 0)-DP per user of ``store``, add-or-remove, beyond what the run cost;
     charged in the store's ledger before it is drawn. The result is a line of the run's ledger too.
@@ -97,7 +119,10 @@ def release_evaluation(
         epsilon: of all released here together.
         loss_bound: a public bound, in nats per token; larger losses count as so much. By default
             the loss of guessing every token of the vocabulary alike.
-        with_base: also release that of the model which the run began from, at part of ``epsilon``.
+        difference_bound: a public bound on a user's difference, stated before any is looked at;
+            `DEFAULT_BOUND` by default.
+        with_base: also release the difference to the model which the run began from, at part of
+            ``epsilon``.
         batch: most examples in one pass.
 
     Raises:
@@ -116,14 +141,31 @@ def release_evaluation(
             hint="evaluate it without --epsilon, for its operator alone",
         )
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
+    widest = DEFAULT_BOUND if difference_bound is None else difference_bound
+    require_difference_bound(widest)
     require_released_weights(folder)
     models = released_models(folder, store, with_base=with_base)
     if with_base:
         _require_same_base(folder, store, models["base"], claimed)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
-    released = release_means(
-        store, values, bound=bound, epsilon=epsilon, subject=f"loss on {split}", of=lineage
-    )
+    asked: dict[str, Any] = {"epsilon": epsilon, "subject": f"loss on {split}", "of": lineage}
+    difference: dict[str, Any] = {}
+    released: ReleasedMeans | ReleasedComparison
+    if with_base:
+        released = release_comparison(
+            store, values["model"], values["base"],
+            loss_bound=bound, difference_bound=widest, **asked,
+        )  # fmt: skip
+        mean, found = released.model, released.difference
+        difference["difference"] = {
+            "user_loss": found.value,
+            "standard_error": found.standard_error,
+            "noise_error": found.noise_error,
+            "bound": found.bound,
+        }
+    else:
+        released = release_means(store, values, bound=bound, **asked)
+        mean = released.means["model"]
     result = {
         "what": "evaluation",
         "split": str(split),
@@ -134,14 +176,12 @@ def release_evaluation(
         "unit": "user",
         "adjacency": "add-or-remove",
         "released_users": released.users,
-        **{
-            of: {
-                "user_loss": mean.value,
-                "standard_error": mean.standard_error,
-                "perplexity": math.exp(min(mean.value, 700.0)),
-            }
-            for of, mean in released.means.items()
+        "model": {
+            "user_loss": mean.value,
+            "standard_error": mean.standard_error,
+            "perplexity": math.exp(min(mean.value, 700.0)),
         },
+        **difference,
         "query_ids": list(released.query_ids),
     }
     try:

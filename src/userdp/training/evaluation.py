@@ -63,7 +63,20 @@ def evaluate(
     batch: int = 32,
     most_users: int | None = None,
 ) -> Evaluation:
-    """The model's loss on a split, in evaluation mode, without gradients.
+    """The model's loss on a split, in evaluation mode, without gradients; see `measure`."""
+    return measure(model, store, split, loss=loss, batch=batch, most_users=most_users)[0]
+
+
+def measure(
+    model: nn.Module,
+    store: UserStore,
+    split: Split,
+    *,
+    loss: Loss = causal_lm_loss,
+    batch: int = 32,
+    most_users: int | None = None,
+) -> tuple[Evaluation, NDArray[np.float64]]:
+    """The model's loss on a split, and each user's own, in evaluation mode, without gradients.
 
     Args:
         model: left in the mode it was in.
@@ -73,6 +86,10 @@ def evaluate(
         batch: examples in one pass, sorted by length.
         most_users: reads only the users of the so many smallest hashes, see `users_by_hash`; all by
             default.
+
+    Returns:
+        The evaluation, and float64 (users,), the loss per target token of each user who has one,
+        in the store's order; operator-only.
 
     Raises:
         UseError: the split is empty, or the store has a loss mask that ``loss`` would ignore.
@@ -93,7 +110,7 @@ def evaluate(
         raise UseError(f"no example of split {split} has a target: there is no loss to measure")
     mean = float(sums.sum() / tokens.sum())
     user_means = sums[measured] / tokens[measured]
-    return Evaluation(
+    evaluation = Evaluation(
         split=str(split),
         loss=mean,
         perplexity=math.exp(min(mean, 700.0)),
@@ -104,6 +121,38 @@ def evaluate(
         users=len(chosen),
         examples=len(users),
         tokens=int(tokens.sum()),
+    )
+    return evaluation, user_means
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """How much more a model loses than another on the same users. Operator-only: no ε covers it.
+
+    Args:
+        user_loss: mean over users of each one's loss less that under the other model, in nats per
+            token; negative where the model is better.
+        standard_error: of that mean, for other people of the same kind; None for a single user.
+        better_for: the share of users whose loss is smaller.
+    """
+
+    user_loss: float
+    standard_error: float | None
+    better_for: float
+
+
+def paired(model: NDArray[np.float64], other: NDArray[np.float64]) -> Difference:
+    """The difference of two models' losses of the same users, in the same order.
+
+    What makes one user's text harder than another's cancels in each pair, so that this tells
+    differences far below the standard error of either mean.
+    """
+    each = model - other
+    error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else None
+    return Difference(
+        user_loss=float(np.mean(each)),
+        standard_error=error,
+        better_for=float(np.mean(each < 0)),
     )
 
 

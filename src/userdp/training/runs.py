@@ -15,6 +15,7 @@ from userdp.claims.claims import inherited, looked_at, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
+from userdp.data.blocks import require_intact
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
@@ -151,8 +152,8 @@ def open_run(
     Raises:
         FailureError: another process holds the folder, or a copy of it; or the disk refused.
         UseError: the folder is not a new one (or, to resume, not an interrupted run's, or a copy
-            of one); the store, the plan, the model or the configuration is not what the run began
-            with.
+            of one); the store is damaged; the store, the plan, the model or the configuration is
+            not what the run began with.
     """
     folder = RunFolder(out)
     expected = {
@@ -163,6 +164,7 @@ def open_run(
     }
     if resume and not out.is_dir():
         raise UseError(f"there is no run at {out} to resume", hint="leave out --resume")
+    require_intact(store)  # before the folder is made and anything is charged
     made = not out.exists()
     if not made and not out.is_dir():
         raise UseError(f"{out} is a file, and a run needs a folder")

@@ -22,6 +22,7 @@ from userdp.data.scores import write_scores
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
+from userdp.files import require_new
 from userdp.ledger import StoreLedger
 from userdp.training.devices import fastest_device
 from userdp.training.losses import split_losses
@@ -41,6 +42,7 @@ def score_store(
     split: Split = Split.TRAIN,
     batch: int = 32,
     device: str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write ``exp(mean loss)`` of each example of ``split`` to ``out``, a file of mode 0600.
@@ -52,10 +54,11 @@ def score_store(
     Args:
         store: whose examples are read.
         model: "bundled", a folder, or a name on the hub; trained only on public data.
-        out: the file; new.
+        out: the file.
         split: which examples.
         batch: examples in one pass.
         device: None for cuda where there is one, else cpu.
+        overwrite: replace what lies at ``out``.
         progress: is told how many examples are done.
 
     Returns:
@@ -63,14 +66,11 @@ def score_store(
         operator-only.
 
     Raises:
-        UseError: ``out`` exists, the split is empty, or the model cannot read the store's tokens
+        UseError: ``out`` is in use, the split is empty, or the model cannot read the store's tokens
             or was trained on people's text.
     """
     require_count("micro_batch", batch)
-    if out.exists():
-        raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
-    if not out.parent.is_dir():
-        raise UseError(f"there is no folder {out.parent} to write scores to")
+    require_new(out, overwrite=overwrite, name="scores.arrow")
     part = store.split(split)
     total = int(part.counts.sum())
     if not total:

@@ -1,0 +1,96 @@
+"""No command loses a file that was there, unless it was told to; and all of them say it alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.toy import toy_store
+from userdp.cli.app import run as userdp
+
+KEPT = b"a thesis\n"
+
+# What each command is given besides the options that name a file; PUBLIC and STORE stand for paths.
+WRITERS = {
+    "probe --out": "probe STORE --out FILE.json",
+    "plan --out": "plan STORE --epsilon 4 --budget 8 --steps 2 --model bundled --out FILE.json",
+    "plan --plot": "plan STORE --epsilon 4 --budget 8 --steps 2 --model bundled --out new.json "
+    "--plot FILE.png",
+    "report --out": "report STORE --out FILE.html",
+    "generate --out": "generate STORE --out FILE.jsonl",
+    "score --out": "score STORE --out FILE.arrow",
+    "dedup --out": "dedup PUBLIC PUBLIC --out FILE.jsonl",
+    "stats --plot": "stats STORE --plot FILE.png",
+    "audit --plot": "audit STORE --store STORE --plot FILE.png",
+    "personalize --plot": "personalize STORE --store STORE --plot FILE.png",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Path:
+    return toy_store(tmp_path_factory.mktemp("made")).path
+
+
+@pytest.mark.parametrize("line", WRITERS.values(), ids=WRITERS)
+def test_a_file_that_is_there_is_refused_before_anything_is_done(line, store, tmp_path, capsys):
+    public = tmp_path / "public.jsonl"
+    public.write_text('{"text": "hello"}\n')
+    words = line.replace("FILE", str(tmp_path / "file")).replace("new.json", f"{tmp_path}/new.json")
+    arguments = words.replace("STORE", str(store)).replace("PUBLIC", str(public)).split()
+    place = Path(next(word for word in arguments if word.startswith(f"{tmp_path}/file")))
+    place.write_bytes(KEPT)
+    ledger = store / "ledger.jsonl"
+    charged = ledger.read_bytes() if ledger.exists() else b""
+    assert userdp(arguments) == 2
+    error = capsys.readouterr().err
+    assert f"there is a file at {place} already" in error.replace("\n", " ")
+    assert "--overwrite" in error
+    assert place.read_bytes() == KEPT
+    assert (ledger.read_bytes() if ledger.exists() else b"") == charged
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_with_overwrite_the_file_is_replaced(store, tmp_path):
+    plot = tmp_path / "histogram.png"
+    plot.write_bytes(KEPT)
+    assert userdp(["stats", str(store), "--plot", str(plot), "--overwrite"]) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_link_that_leads_nowhere_is_something_too(store, tmp_path, capsys):
+    plot = tmp_path / "histogram.png"
+    plot.symlink_to(tmp_path / "gone")
+    assert userdp(["stats", str(store), "--plot", str(plot)]) == 2
+    assert "already" in capsys.readouterr().err
+    assert plot.is_symlink()
+
+
+def test_a_lone_provenance_is_not_lost_either(store, tmp_path, capsys):
+    public, out = tmp_path / "public.jsonl", tmp_path / "clean.jsonl"
+    public.write_text('{"text": "hello"}\n')
+    provenance = tmp_path / "clean.jsonl.provenance.json"
+    provenance.write_bytes(KEPT)
+    assert userdp(["dedup", str(public), str(public), "--out", str(out)]) == 2
+    assert str(provenance) in capsys.readouterr().err.replace("\n", "")
+    assert provenance.read_bytes() == KEPT
+
+
+def test_the_public_corpus_is_never_its_own_output(tmp_path, capsys):
+    public = tmp_path / "public.jsonl"
+    public.write_text('{"text": "hello"}\n')
+    line = ["dedup", str(public), str(public), "--out", str(public), "--overwrite"]
+    assert userdp(line) == 2
+    assert "itself" in capsys.readouterr().err
+    assert public.read_text() == '{"text": "hello"}\n'
+
+
+@pytest.mark.parametrize("name", ["train", "sweep"])
+def test_what_was_paid_for_is_never_written_over(name, store, tmp_path, capsys):
+    """A run and a sweep hold the ledger of what their people paid: there is no --overwrite."""
+    out = tmp_path / "kept"
+    out.mkdir()
+    (out / "ledger.jsonl").write_bytes(KEPT)
+    assert userdp([name, str(store), "--out", str(out), "--overwrite"]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (out / "ledger.jsonl").read_bytes() == KEPT
