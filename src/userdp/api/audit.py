@@ -72,7 +72,7 @@ def audit(
         most_users: most users of each side of the attack.
         most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range.

@@ -91,7 +91,7 @@ def generate(
         check: a store: count the texts that hold long stretches of its training text word for word.
         check_tokens: tokens of the shortest stretch that counts.
         overwrite: replace the file at ``out``.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         options: fields of `GenerateConfig`, such as ``temperature``.
 
     Raises:

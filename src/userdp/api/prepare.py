@@ -74,7 +74,7 @@ def prepare(
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         ledger: a privacy ledger that other stores of the same people name too.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         fields: what concerns only some kinds of source, see `InputOptions`.
 
     Raises:

@@ -53,7 +53,7 @@ def probe(
         lora_alpha: as for `userdp.train`.
         lora_targets: as for `userdp.train`.
         seed: of the draw of users and examples; by default the operating system's.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range, or there are no such users.

@@ -12,7 +12,8 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
 from cyclopts.config import Toml
 
-from userdp.errors import UserdpError, UserdpWarning
+from userdp.errors import Interrupted, UserdpError, UserdpWarning
+from userdp.interrupts import terminable
 from userdp.version import __version__
 from userdp.waiting import PASSIVE_WAITING
 
@@ -96,7 +97,8 @@ _HELP = f"""Fine-tune language models with user-level differential privacy.
 
 {_EVERYWHERE}
 
-Exit status: 0 done, 1 failed, 2 bad use.
+Exit status: 0 done, 1 failed, 2 bad use, 130 interrupted (Ctrl-C or SIGTERM): what was paid for is
+finished first, and the last line says how to go on.
 """
 
 
@@ -111,6 +113,7 @@ def build_app() -> App:
         exit_on_error=False,
         help_format="plaintext",
         result_action="return_value",
+        suppress_keyboard_interrupt=False,  # by default it exits without a word
         default_parameter=Parameter(negative=()),
     )
     for name, (help_text, example) in _COMMANDS.items():
@@ -125,12 +128,12 @@ def build_app() -> App:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    from userdp.cli.output import Answer, print_error, show, show_warning
+    from userdp.cli.output import Answer, print_error, print_note, show, show_warning
 
     try:
         app = build_app()
         tokens = _take_config(app, list(arguments))
-        with warnings.catch_warnings():
+        with terminable(), warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = show_warning
             answer = app([token for token in tokens if token != "--json"])
@@ -153,9 +156,12 @@ def run(arguments: Sequence[str]) -> int:
             "free some space, or choose another place with --out",
         )
         return 1
-    except KeyboardInterrupt:
-        print_error("interrupted")
-        return 130
+    except KeyboardInterrupt as error:
+        from userdp.cli.go_on import last_words
+
+        if (words := last_words(error, arguments)) is not None:
+            print_note(words)
+        return Interrupted.exit_status
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ def train(
     scores: Path | None = None,
     resume: bool = False,
     sharded: bool = False,
-    device: str = "cpu",
+    device: str = "auto",
     tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
@@ -57,7 +57,8 @@ def train(
         resume: go on with the interrupted run in --out: its remaining steps, on fresh cohorts.
         sharded: under torchrun, take the model apart over the processes (FSDP2), for one that no
             process holds whole; without it each process has all of it.
-        device: cpu, cuda or cuda:N, where gradients and noise are computed; never the claim.
+        device: where gradients and noise are computed: auto (cuda where there is one, else cpu),
+            cpu, cuda or cuda:N; never the claim.
         tensorboard: write curves, where TensorBoard is installed.
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.
