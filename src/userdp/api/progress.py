@@ -101,7 +101,8 @@ class Lines:
         self._write, self._clock = write or _to_stderr, clock
         self._lock, self._end = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
-        self._name, self._unit, self._total = "", "", None
+        self._name, self._unit = "", ""
+        self._total: int | None = None
         self._note: Note | None = None
         self._first: int | None = None  # where the stage began: a resumed run goes on in the middle
         self._begin = self._last = self._clock()

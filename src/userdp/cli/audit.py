@@ -31,6 +31,7 @@ def audit(
     most_examples: int = 8,
     confidence: float = 0.95,
     plot: Path | None = None,
+    device: str = "auto",
 ) -> Answer:
     """Attack a run and give an empirical lower bound on its epsilon; operator-only.
 
@@ -53,6 +54,7 @@ def audit(
         most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
         plot: draw the ROC of the attack into this file (PNG, SVG or PDF; operator-only).
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     if plot is not None:
         if not inference:
@@ -70,6 +72,7 @@ def audit(
         most_users=most_users,
         most_examples=most_examples,
         confidence=confidence,
+        device=device,
     )
     result = audited.to_dict()
     if plot is not None:

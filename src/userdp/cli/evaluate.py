@@ -26,6 +26,7 @@ def evaluate(
     most_users: int | None = None,
     epsilon: float | None = None,
     loss_bound: float | None = None,
+    device: str = "auto",
 ) -> Answer:
     """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
 
@@ -46,6 +47,7 @@ def evaluate(
         epsilon: release under DP at this price, per user, add-or-remove, beyond the run's own.
         loss_bound: with --epsilon, a public bound in nats per token: a larger loss counts as the
             bound. By default the loss of guessing all tokens of the vocabulary alike.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     from userdp.api import evaluate as api
 
@@ -58,6 +60,7 @@ def evaluate(
         most_users=most_users,
         epsilon=epsilon,
         loss_bound=loss_bound,
+        device=device,
     )
     released = measured.released
     parts = _exact(list(measured.splits)) if released is None else _released(released)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.api.progress import StepBar
+from userdp.api.progress import shown
 from userdp.cli.output import Answer, for_whom
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
@@ -26,7 +26,7 @@ def personalize(
     lora_rank: int | None = None,
     base: bool = False,
     plot: Path | None = None,
-    device: str | None = None,
+    device: str = "auto",
 ) -> Answer:
     """Adapt a run's model to each held-out user, and measure it on text of theirs kept back.
 
@@ -41,13 +41,13 @@ def personalize(
         lora_rank: adapt adapters of this rank in place of all weights.
         base: also personalize the model that the run began from.
         plot: draw the table into this file (PNG, SVG or PDF; operator-only).
-        device: cuda where there is one, else cpu.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     if plot is not None:
         require_drawing_place(plot)
     from userdp.data.store import UserStore
 
-    with StepBar() as bar:
+    with shown() as bar:
         measured = personalize_run(
             run,
             UserStore.open(store),

@@ -44,6 +44,7 @@ def probe(
     lora_alpha: float | None = None,
     lora_targets: tuple[str, ...] = (),
     seed: int | None = None,
+    device: str = "auto",
 ) -> Answer:
     """Measure the gradient norms that userdp plan needs, at the weights training begins with.
 
@@ -66,6 +67,7 @@ def probe(
         lora_alpha: as for userdp train.
         lora_targets: as for userdp train.
         seed: of the draw of users and examples; by default the operating system draws it.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     from userdp.api import probe as api
 
@@ -82,6 +84,7 @@ def probe(
         lora_alpha=lora_alpha,
         lora_targets=lora_targets,
         seed=seed,
+        device=device,
     )
     return Answer(
         values={

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from userdp.api.progress import StepBar
+from userdp.api.progress import shown
 from userdp.cli.output import Answer, for_whom
 
 
@@ -17,6 +17,7 @@ def score(
     out: Path,
     model: str = "bundled",
     batch: int = 32,
+    device: str = "auto",
 ) -> Answer:
     """Score each training example by its perplexity, for selection by highest or lowest.
 
@@ -30,14 +31,20 @@ def score(
             only: a model of these people's text would let one of them choose what is trained on
             of another.
         batch: examples in one pass.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     from userdp.data.store import UserStore
     from userdp.training.scores import score_store
 
-    with StepBar() as bar:
+    with shown() as bar:
         # Scoring claims nothing, so that it may read a store of any adjacency.
         scored = score_store(
-            UserStore.open(store, fixed_graph=True), model, out, batch=batch, progress=bar
+            UserStore.open(store, fixed_graph=True),
+            model,
+            out,
+            batch=batch,
+            device=device,
+            progress=bar,
         )
     result: dict[str, Any] = {
         "store": str(store),

@@ -14,6 +14,7 @@ from userdp.errors import UseError
 AUTO: Final = "auto"
 NAMES: Final = "auto, cpu, cuda or cuda:N"
 
+
 def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
     """The device of this name, if this machine has it.
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
@@ -62,6 +63,7 @@ def evaluate(
     loss: Loss = causal_lm_loss,
     batch: int = 32,
     most_users: int | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """The model's loss on a split, in evaluation mode, without gradients.
 
@@ -73,6 +75,7 @@ def evaluate(
         batch: examples in one pass, sorted by length.
         most_users: reads only the users of the so many smallest hashes, see `users_by_hash`; all by
             default.
+        progress: is told how many examples are done; operator-only.
 
     Raises:
         UseError: the split is empty, or the store has a loss mask that ``loss`` would ignore.
@@ -85,7 +88,11 @@ def evaluate(
             hint="prepare the store with a part held out, or choose another --split",
         )
     users, examples = _rows_of(part, chosen)
-    row_losses, targets = split_losses(model, part, users, examples, loss=loss, batch=batch)
+    shown = progress or NoProgress()
+    shown.stage("evaluate", len(users))
+    row_losses, targets = split_losses(
+        model, part, users, examples, loss=loss, batch=batch, done=shown.at
+    )
     sums = np.bincount(users, weights=row_losses * targets, minlength=len(part.counts))
     tokens = np.bincount(users, weights=targets, minlength=len(part.counts))
     measured = tokens > 0

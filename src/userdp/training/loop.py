@@ -285,9 +285,9 @@ def _take_steps(
         last = step.number == steps
         # A collective: before the next step is charged all processes agree whether there is one.
         # It is time when it is on rank 0's clock.
-        asked, due = zip(*world.all_gather_object((signals.heard, times.due(step.number))))
-        stops = any(asked) and not last
-        if takes_part and (last or stops or due[0]):
+        told = world.all_gather_object((signals.heard, times.due(step.number)))
+        stops = any(heard for heard, _ in told) and not last
+        if takes_part and (last or stops or told[0][1]):
             with times.writing():
                 save_checkpoint(
                     run.folder.checkpoints,
@@ -300,7 +300,11 @@ def _take_steps(
         progress.at(step.number)
         if stops:
             raise signals.interrupted(f"after step {step.number} of {steps}", resume=True)
-        if evaluated and config.evaluate_every and (last or step.number % config.evaluate_every == 0):
+        if (
+            evaluated
+            and config.evaluate_every
+            and (last or step.number % config.evaluate_every == 0)
+        ):
             evaluate_now(step.number)
     notes.close()
     if average is not None:

@@ -119,7 +119,7 @@ class PrivateRun:
         self._opened_with = opened_with  # None of a resumed run, whose caller loads a checkpoint
         self._known = False  # whether the weights of the first step were looked at
         self._stray = StrayGradients(model, optimizer)
-        # Those of the block; None outside of one, and where the caller holds them for more than this.
+        # Of the block; None outside of one, and where the caller holds them for more than this.
         self._signals: interrupts.Held | None = None
         self._holding = ExitStack()
         weakref.finalize(self, self._stray.close)  # a loop may forget its run without closing it

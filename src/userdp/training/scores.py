@@ -23,7 +23,7 @@ from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.training.devices import fastest_device
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import split_losses
 from userdp.training.models import read_model, require_fit, resolve
 from userdp.training.origin import lineage_of_weights
@@ -40,7 +40,7 @@ def score_store(
     *,
     split: Split = Split.TRAIN,
     batch: int = 32,
-    device: str | None = None,
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write ``exp(mean loss)`` of each example of ``split`` to ``out``, a file of mode 0600.
@@ -55,7 +55,7 @@ def score_store(
         out: the file; new.
         split: which examples.
         batch: examples in one pass.
-        device: None for cuda where there is one, else cpu.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many examples are done.
 
     Returns:
@@ -67,6 +67,7 @@ def score_store(
             or was trained on people's text.
     """
     require_count("batch", batch)
+    computes = choose_device(device)
     if out.exists():
         raise UseError(f"{out} exists already", hint="remove it, or choose another --out")
     if not out.parent.is_dir():
@@ -85,7 +86,7 @@ def score_store(
             hint="score with a model of public data, such as --model bundled",
         )
     StoreLedger(store.path).look("score")
-    scorer = scorer.to(device or fastest_device())
+    scorer = scorer.to(computes)
     reporter = progress or NoProgress()
     reporter.stage("score", total)
     seen: list[NDArray[np.float32]] = []
