@@ -20,7 +20,7 @@ def send(number=signal.SIGINT):
 @pytest.mark.parametrize("number", interrupts.SIGNALS)
 def test_the_first_signal_waits_for_the_next_check(number):
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match="after step 24 of 100") as caught, held() as signals:
+    with pytest.raises(Interrupted, match="step 24 of") as caught, held() as signals:  # noqa: PT012
         signals.check("after step 23 of 100", resume=True)
         send(number)
         assert signals.heard
@@ -30,7 +30,7 @@ def test_the_first_signal_waits_for_the_next_check(number):
 
 
 def test_a_second_signal_ends_at_once():
-    with pytest.raises(KeyboardInterrupt) as caught, held() as signals:
+    with pytest.raises(KeyboardInterrupt) as caught, held() as signals:  # noqa: PT012
         send()
         signals._first -= 2 * interrupts._SAME
         send()
@@ -48,7 +48,7 @@ def test_a_signal_that_comes_twice_at_once_is_one():
 
 def test_a_signal_that_nobody_asked_for_comes_at_the_end():
     went_on = False
-    with pytest.raises(KeyboardInterrupt), held():
+    with pytest.raises(KeyboardInterrupt), held():  # noqa: PT012
         send()
         went_on = True
     assert went_on
@@ -94,16 +94,15 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 
 def test_an_error_of_the_block_comes_out_with_the_signal():
-    with pytest.raises(KeyboardInterrupt) as caught, held():
+    with pytest.raises(KeyboardInterrupt) as caught, held():  # noqa: PT012
         send()
         raise ValueError("of the block")
     assert isinstance(caught.value.__context__, ValueError)
 
 
 def test_told_says_where_and_leaves_what_is_said():
-    with pytest.raises(Interrupted, match="^interrupted before its end; call it again$"):
-        with told("before its end", resume=False):
-            raise KeyboardInterrupt
+    with pytest.raises(Interrupted, match="on the way; call it"), told("on the way", resume=False):
+        raise KeyboardInterrupt
     inner = Interrupted("after step 1 of 2", resume=True)
     with pytest.raises(Interrupted, match="resume=True"), told("outside", resume=False):
         raise inner
@@ -113,7 +112,7 @@ def test_told_says_where_and_leaves_what_is_said():
 
 def test_sigterm_ends_a_command_as_ctrl_c_does():
     cleaned = False
-    with pytest.raises(KeyboardInterrupt), terminable():
+    with pytest.raises(KeyboardInterrupt), terminable():  # noqa: PT012
         try:
             send(signal.SIGTERM)
             time.sleep(10)

@@ -59,7 +59,7 @@ class Interrupted(KeyboardInterrupt):
 
     exit_status = 130
 
-    def __init__(self, place: str, *, resume: bool) -> None:
+    def __init__(self, place: str, *, resume: bool = False) -> None:
         super().__init__(place)
         self.place = place
         self.resume = resume

@@ -148,8 +148,8 @@ def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path
                 before = weights(model)
                 optimizer.step()
         except userdp.Interrupted as interrupt:
-            assert interrupt.place == "after step 2 of 6"
-            kept = weights(model)
+            place, kept = interrupt.place, weights(model)
+    assert place == "after step 2 of 6"
     assert kept is not None
     assert not torch.equal(kept, before)
     assert attempts(run) == 2
@@ -163,7 +163,7 @@ def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path
 def test_a_signal_after_a_loops_last_step_comes_when_the_run_has_settled(store, tmp_path):
     model, run = toy_model(store), tmp_path / "run"
     optimizer = sgd(model)
-    with (
+    with (  # noqa: PT012
         pytest.raises(KeyboardInterrupt),
         make_private(model, optimizer, store, PLAN, out=run) as private,
     ):
