@@ -1,4 +1,4 @@
-"""Ctrl-C in a Trainer's loop: the step is applied and sealed in a checkpoint, and resume goes on."""
+"""Ctrl-C in a Trainer's loop: the step is applied and in a sealed checkpoint; resume goes on."""
 
 import os
 import signal
