@@ -22,6 +22,8 @@ def run(command, *, stderr, interrupt_after=None):
     stderr.unlink(missing_ok=True)
     begin = time.monotonic()
     process = start(command, stderr=stderr)
+    while not stderr.exists() and process.exitcode is None:  # the process is not ours yet
+        time.sleep(0.002)
     if interrupt_after is not None:
         process.join(interrupt_after)
         if process.exitcode is None:
