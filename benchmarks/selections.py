@@ -31,10 +31,10 @@ FIXED = (
 
 def perplexities(store: UserStore, model: str) -> np.ndarray:
     """exp(mean loss) of each training example, in the order of users and examples."""
-    from userdp.api.progress import StepBar
+    from userdp.api.progress import shown
     from userdp.training.scores import score_store
 
-    with tempfile.TemporaryDirectory() as folder, StepBar() as bar:
+    with tempfile.TemporaryDirectory() as folder, shown() as bar:
         out = Path(folder) / "scores.arrow"
         score_store(store, model, out, progress=bar)
         return read_scores(out, store)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from userdp.errors import FailureError, UseError, UserdpError, UserdpWarning
+from userdp.errors import FailureError, Interrupted, UseError, UserdpError, UserdpWarning
 from userdp.lazily import attribute
 from userdp.version import __version__
 
@@ -66,6 +66,7 @@ __all__ = [
     "Clip",
     "FailureError",
     "Gaussian",
+    "Interrupted",
     "PlainPlan",
     "Plan",
     "PoissonExamples",

@@ -1,4 +1,8 @@
-"""The two ways a call can fail, each with what happened, why it matters and the way out."""
+"""How a call can fail, each with what happened, why it matters and the way out.
+
+It was asked for something that cannot be right, the machine could not do it, or somebody
+interrupted it.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,34 @@ class FailureError(UserdpError, RuntimeError):
     """The call was right and the machine could not do it. Exit status 1."""
 
     exit_status = 1
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM stopped an operation where nothing is lost by it. Exit status 130.
+
+    A `KeyboardInterrupt` and no `UserdpError`, so that a script that goes on after an error
+    does not go on after this.
+
+    Args:
+        place: where it stopped, in words that follow "interrupted", such as "after step 24 of 100".
+        resume: whether it goes on from there; else the same call begins again.
+    """
+
+    exit_status = 130
+
+    def __init__(self, place: str, *, resume: bool = False) -> None:
+        super().__init__(place)
+        self.place = place
+        self.resume = resume
+
+    @property
+    def message(self) -> str:
+        """What happened."""
+        return f"interrupted {self.place}"
+
+    def __str__(self) -> str:
+        way = "go on with the same call and resume=True" if self.resume else "call it again"
+        return f"{in_python(self.message)}; {way}"
 
 
 class UserdpWarning(UserWarning):

@@ -271,8 +271,15 @@ def test_the_options_of_a_trial_are_its_configuration(tmp_path):
     assert stat.S_IMODE(options.stat().st_mode) == 0o600
     assert train_config(tomllib.loads(options.read_text())["train"]) == config
     arguments = train_arguments(
-        tmp_path, RunFolder(tmp_path / "run"), plan, options, slot=None, tensorboard=True
+        tmp_path,
+        RunFolder(tmp_path / "run"),
+        plan,
+        options,
+        slot=None,
+        tensorboard=True,
+        device="cpu",
     )
+    assert arguments[arguments.index("--device") + 1] == "cpu"
     assert arguments[arguments.index("--config") + 1] == str(options)
     assert arguments[arguments.index("--plan") + 1] == str(plan)
     assert "--resume" not in arguments

@@ -26,7 +26,7 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG
 from userdp.clip import AdaptiveClipping, LayerSplit
 from userdp.data.store import UserStore
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError, Interrupted, UseError
 from userdp.gradients import (
     ClipRule,
     NoiseSource,
@@ -234,6 +234,23 @@ def dies(store: Path, out: Path, rank: int, at: int) -> int:
         for _ in run:
             run._optimizer.step()
     return run.done
+
+
+def interrupted(store: Path, out: Path, rank: int, at: int) -> tuple[str, int]:
+    """Where each process stops when ``rank`` alone hears Ctrl-C in step ``at``; and its steps."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _, run = open_run(store, out, plan_of("uls"))
+    taken = 0
+    with run:
+        try:
+            for step in run:
+                if step.number == at and current_world().rank == rank:
+                    os.kill(os.getpid(), signal.SIGINT)
+                run._optimizer.step()
+                taken += 1
+        except Interrupted as stop:
+            return stop.place, taken
+    return "at the end", taken
 
 
 def strays(store: Path, out: Path, lora: bool, sharded: bool, watched: bool) -> float:

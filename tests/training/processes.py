@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -54,6 +55,8 @@ def _main(arguments: list[str], most_bytes: int | None, stderr: Path | None) -> 
     import torch
 
     torch.set_num_threads(1)
+    # As in a terminal: whatever a shell starts in the background ignores it, and so its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if stderr is not None:
         os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT, 0o600), 2)
     if most_bytes is not None:

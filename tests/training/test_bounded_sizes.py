@@ -182,7 +182,7 @@ def test_a_resumed_run_goes_on_with_fresh_draws_of_the_same_size(store, tmp_path
         pass
 
     class StopAt:
-        def stage(self, name, total=None):
+        def stage(self, name, total=None, **words):
             pass
 
         def at(self, done):

@@ -7,7 +7,7 @@ from tests.plans import uls_plan
 from tests.training.toy import CONFIG
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
-from userdp.training.devices import require_device
+from userdp.training.devices import choose_device
 from userdp.training.loop import train
 
 
@@ -22,6 +22,6 @@ def test_what_is_not_there_is_refused_and_nobody_is_charged(store, tmp_path, nam
 
 
 def test_several_processes_compute_on_the_cpu():
-    assert require_device("cpu", processes=4) == torch.device("cpu")
+    assert choose_device("cpu", processes=4) == torch.device("cpu")
     with pytest.raises(UseError, match="several processes"):
-        require_device("cuda", processes=2)
+        choose_device("cuda", processes=2)

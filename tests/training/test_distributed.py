@@ -208,7 +208,18 @@ def test_invariant_2_twin_processes_that_do_not_share_one_cohort_are_caught(copy
         assert "did not draw the same cohort" in str(result)
 
 
-# Invariant 7: the ledger, whoever dies.
+# Invariant 7: the ledger, whoever is interrupted or dies.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_invariant_7_one_process_hears_ctrl_c_and_all_stop_after_the_same_step(copy, rank):
+    store, run, world = copy()
+    stopped = run_world(2, jobs.interrupted, world, store, run, rank, 3)
+    (place, taken), other = stopped
+    assert other == (place, taken)
+    assert place.startswith("after step 3 of ")
+    assert taken == attempts(run) == 3
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from userdp.api.train import opened
 from userdp.auditing.audit_run import audit_run
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.interrupts import told
 from userdp.vocabulary import require_count
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def audit(
     most_users: int = 2000,
     most_examples: int = 8,
     confidence: float = 0.95,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> Audited:
     """Attack a run and give an empirical lower bound on its epsilon; operator-only.
@@ -72,7 +74,8 @@ def audit(
         most_users: most users of each side of the attack.
         most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range.
@@ -85,7 +88,8 @@ def audit(
     if references and not inference:
         raise UseError("--references serve the attack that --no-inference leaves out")
     path = folder_of(run)
-    with shown(progress) as bar:
+    left = "before its end: reference runs that are finished are kept, and nothing was charged"
+    with told(left, resume=False, always=True), shown(progress) as bar:
         values = audit_run(
             path,
             opened(store),
@@ -96,6 +100,7 @@ def audit(
             most_users=most_users,
             most_examples=most_examples,
             confidence=confidence,
+            device=device,
             progress=bar,
         )
     return Audited(run=path, values=values)

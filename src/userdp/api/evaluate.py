@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from userdp.api.progress import shown
 from userdp.api.run import Place, folder_of
 from userdp.api.train import opened
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.interrupts import told
+from userdp.training.devices import choose_device
 from userdp.training.evaluate_run import evaluate_splits, held_out_splits, release_evaluation
 from userdp.vocabulary import require_count
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from userdp.data.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +70,8 @@ def evaluate(
     epsilon: float | None = None,
     loss_bound: float | None = None,
     difference_bound: float | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
 ) -> Evaluated:
     """Measure a run's loss and perplexity on people's text: exactly, or under DP.
 
@@ -84,11 +91,15 @@ def evaluate(
         loss_bound: with ``epsilon``, a public bound in nats per token.
         difference_bound: with ``epsilon``, a public bound on how much a user's loss differs from
             that under the base model, in nats per token; by default 1.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how far it is (with ``epsilon`` no number, since how many users there are
+            is private); by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range, or nothing may be released of this model.
     """
     require_count("--micro-batch", micro_batch)  # before a look is noted in the store's ledger
+    choose_device(device)
     path = folder_of(run)
     people = opened(store, fixed_graph=epsilon is None)  # exact numbers claim nothing
     names = (split,) if isinstance(split, str) else tuple(split or ())
@@ -100,14 +111,17 @@ def evaluate(
             raise UseError(
                 "--difference-bound is for a release under DP", hint="give --epsilon as well"
             )
-        measured = evaluate_splits(
-            path,
-            people,
-            splits or held_out_splits(people),
-            with_base=base,
-            batch=micro_batch,
-            most_users=most_users,
-        )
+        with told("before its end", resume=False), shown(progress) as bar:
+            measured = evaluate_splits(
+                path,
+                people,
+                splits or held_out_splits(people),
+                with_base=base,
+                batch=micro_batch,
+                most_users=most_users,
+                device=device,
+                progress=bar,
+            )
         return Evaluated(run=path, operator_only=True, splits=tuple(measured))
     if most_users is not None:
         raise UseError(
@@ -123,14 +137,18 @@ def evaluate(
         )
     if len(splits) > 1:
         raise UseError("--epsilon releases one split at a time", hint="name one --split")
-    released = release_evaluation(
-        path,
-        people,
-        splits[0] if splits else Split.HELD_OUT_USERS,
-        epsilon=epsilon,
-        loss_bound=loss_bound,
-        difference_bound=difference_bound,
-        with_base=base,
-        batch=micro_batch,
-    )
+    left = "before its end: what was charged stays charged"
+    with told(left, resume=False), shown(progress) as bar:
+        released = release_evaluation(
+            path,
+            people,
+            splits[0] if splits else Split.HELD_OUT_USERS,
+            epsilon=epsilon,
+            loss_bound=loss_bound,
+            difference_bound=difference_bound,
+            with_base=base,
+            batch=micro_batch,
+            device=device,
+            progress=bar,
+        )
     return Evaluated(run=path, operator_only=False, released=released)

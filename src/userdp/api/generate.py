@@ -19,6 +19,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.verbatim import longest_copies
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file, write_json
+from userdp.interrupts import told
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.generation import GenerateConfig, GeneratedText, TextGenerator
 
@@ -77,6 +78,7 @@ def generate(
     check: UserStore | str | Path | None = None,
     check_tokens: int = 20,
     overwrite: bool = False,
+    device: str = "auto",
     progress: Progress | None = None,
     **options: Any,
 ) -> Generated:
@@ -90,7 +92,8 @@ def generate(
         check: a store: count the texts that hold long stretches of its training text word for word.
         check_tokens: tokens of the shortest stretch that counts.
         overwrite: replace the file at ``out``.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         options: fields of `GenerateConfig`, such as ``temperature``.
 
     Raises:
@@ -104,9 +107,9 @@ def generate(
     claimed = claim(path)
     require_released_weights(RunFolder(path))
     store = None if check is None else opened(check)
-    generator = TextGenerator(path, config or GenerateConfig(**options))
+    generator = TextGenerator(path, config or GenerateConfig(**options), device=device)
     texts: list[GeneratedText] = []
-    with shown(progress) as bar:
+    with told("before its end: no text was written", resume=False), shown(progress) as bar:
         bar.stage("sampling", records)
         for text in generator.texts(records):
             texts.append(text)

@@ -9,6 +9,7 @@ from typing import Any
 
 from userdp.api.progress import shown
 from userdp.api.source_options import default_split, source_options
+from userdp.data.checkpoints import kept_for
 from userdp.data.grouping import GroupingEngine
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
@@ -19,6 +20,7 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
+from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place
 
@@ -74,12 +76,13 @@ def prepare(
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         ledger: a privacy ledger that other stores of the same people name too.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         fields: what concerns only some kinds of source, see `InputOptions`.
 
     Raises:
         UseError: an argument is out of range, or the records as a whole cannot be used.
         FailureError: the disk refused.
+        Interrupted: by Ctrl-C or SIGTERM; the place is as it was.
     """
     place = Path(out)
     if append and overwrite:
@@ -108,7 +111,7 @@ def prepare(
             records_per_user=records_per_user,
             overwrite=overwrite,
         )
-    with shown(progress) as bar:
+    with told(lambda: _left(place), resume=False), shown(progress) as bar:
         write(
             records,
             place,
@@ -122,6 +125,15 @@ def prepare(
     if StoreLedger(place).history().lines:  # the counts are shown to whoever may charge it next
         StoreLedger(place).look("prepare")
     return UserStore.open(place, fixed_graph=True)
+
+
+def _left(place: Path) -> str:
+    """What an interrupt has left, in words that follow "interrupted"."""
+    unchanged = f"the store at {place} is as it was" if place.exists() else "no store was written"
+    kept = kept_for(place.absolute())
+    if kept is None:
+        return f"before its end: {unchanged}"
+    return f"before its end: {unchanged}, and the same call goes on with what is kept in {kept}"
 
 
 def _open(data: Any, kind: str | None, options: SourceOptions) -> Source:

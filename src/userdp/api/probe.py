@@ -10,6 +10,7 @@ from userdp.api.train import opened
 from userdp.data.store import UserStore
 from userdp.errors import warn
 from userdp.files import require_new
+from userdp.interrupts import told
 from userdp.planning.norms import GradientNorms, NormSource
 from userdp.training.config import TrainConfig
 from userdp.training.probe import probe_store
@@ -33,6 +34,7 @@ def probe(
     lora_targets: tuple[str, ...] = (),
     seed: int | None = None,
     overwrite: bool = False,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> GradientNorms:
     """Measure the gradient norms that `userdp.plan` needs, at the weights training begins with.
@@ -55,7 +57,8 @@ def probe(
         lora_targets: as for `userdp.train`.
         seed: of the draw of users and examples; by default the operating system's.
         overwrite: replace the file at ``out``.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
 
     Raises:
         UseError: an argument is out of range, or there are no such users.
@@ -70,7 +73,8 @@ def probe(
     config = TrainConfig(
         model=str(model), lora_rank=lora_rank, lora_alpha=lora_alpha, lora_targets=lora_targets
     )
-    with shown(progress) as bar:
+    left = "before its end: no norms were written, and what was charged stays charged"
+    with told(left, resume=False), shown(progress) as bar:
         norms = probe_store(
             opened(store),
             config,
@@ -80,6 +84,7 @@ def probe(
             population=population,
             epsilon=epsilon,
             seed=seed,
+            device=device,
             progress=bar,
         )
     if out is not None:

@@ -36,7 +36,7 @@ def train(
     resume: bool = False,
     sharded: bool = False,
     verify: bool = False,
-    device: str = "cpu",
+    device: str = "auto",
     tensorboard: bool = True,
     allow_large_delta: bool = False,
     base_of_others: bool = False,
@@ -66,7 +66,7 @@ def train(
         sharded: in several processes, take the model apart (FSDP2).
         verify: check every byte of the store before anything is charged; a sample is always
             checked.
-        device: cpu, cuda or cuda:N.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         tensorboard: write curves where TensorBoard is installed.
         allow_large_delta: begin even where delta is not below 1 over the declared population.
         base_of_others: nobody whose text the base model learned from is in this store: a condition
@@ -74,7 +74,7 @@ def train(
         charge_again: with ``resume``, in a copy of the run's folder, or one that was put back:
             charge the whole plan once more, and go on.
         slot: given only by a sweep.
-        progress: is told how far it is; by default a bar, in a terminal or a notebook.
+        progress: is told how far it is; by default a bar, or lines where stderr is no terminal.
         options: fields of `TrainConfig`, such as ``model`` or ``learning_rate``.
 
     Returns:
@@ -83,7 +83,10 @@ def train(
     Raises:
         UseError: an argument is out of range or fits no other; nothing was charged.
         FailureError: the machine could not do it; what was charged stays charged.
+        Interrupted: by Ctrl-C or SIGTERM; the step that was charged was finished and is in a
+            checkpoint, from which ``resume`` goes on.
     """
+    from userdp.data.progress import NoProgress
     from userdp.training.distributed import joined
     from userdp.training.loop import train as run_training
 
@@ -106,7 +109,7 @@ def train(
     elif not resume:
         warn_of_delta(chosen, plan, allow_large_delta=allow_large_delta)
     people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
-    with joined() as world, shown(progress) as bar:
+    with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if verify:
             world.on_rank_zero(lambda: require_every_byte(people.path, progress=bar))
         done = run_training(
@@ -118,7 +121,7 @@ def train(
             resume=resume,
             sharded=sharded,
             device=device,
-            progress=bar if world.rank == 0 else None,
+            progress=bar,
             tensorboard=tensorboard,
             base_of_others=base_of_others,
             charge_again=charge_again,

@@ -26,6 +26,7 @@ from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.models import read_model, require_fit, require_released
 from userdp.training.recipe import Configured
 from userdp.training.run_models import recipe_of
@@ -45,6 +46,7 @@ def audit_run(
     most_users: int = 2000,
     most_examples: int = 8,
     confidence: float = 0.95,
+    device: str = AUTO,
     progress: Progress | None = None,
     sabotage: Sabotage | None = None,
     unsafe_seed: int | None = None,
@@ -64,6 +66,7 @@ def audit_run(
         most_users: of a side of the attack.
         most_examples: fresh ones of a user that the attack reads.
         confidence: of the canaries' bound.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps of the extra run are done.
         sabotage: FOR TESTS, see `extra_run`.
         unsafe_seed: FOR TESTS, see `extra_run`.
@@ -79,7 +82,7 @@ def audit_run(
     Raises:
         UseError: the run has no model, was trained on another store, or nothing is asked for.
     """
-    folder = RunFolder(run)
+    folder, computes = RunFolder(run), choose_device(device)
     if folder.read_facts().get("store") != store.meta.store_id:
         raise UseError(
             f"the run at {run} was trained on another store than {store.path}: its members are not "
@@ -110,13 +113,13 @@ def audit_run(
             )
     if repeat and plan is not None:
         recipe.require_repeatable()
-    base = recipe.base(store).float() if inference else None  # before a look is noted
+    base = recipe.base(store).float().to(computes) if inference else None  # before a look is noted
     StoreLedger(store.path).look("audit")
     place = run / FOLDER
     clean_folder(place)
     roc = against_references = again = None
     if base is not None:
-        model = read_model(released)
+        model = read_model(released).to(computes)
         require_fit(model, released, store)
         fresh = fresh_text(store, most_examples=most_examples, most_users=most_users)
         roc = encode(user_inference(model, base, fresh))
@@ -129,6 +132,7 @@ def audit_run(
                 recipe.config,
                 place=place / "references",
                 count=references,
+                device=device,
                 progress=progress,
             )
             calibration = fresh.roc(calibrated(per_token(model, fresh), scores))
@@ -141,6 +145,7 @@ def audit_run(
             place=place,
             canaries=canaries,
             confidence=confidence,
+            device=device,
             progress=progress,
             sabotage=sabotage,
             unsafe_seed=unsafe_seed,

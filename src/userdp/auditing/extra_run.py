@@ -24,6 +24,7 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.plans import Plan
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
 from userdp.training.recipe import Recipe
@@ -74,6 +75,7 @@ def extra_run(
     canaries: int = 128,
     confidence: float = 0.95,
     most_bytes: int = 1 << 28,
+    device: str = AUTO,
     progress: Progress | None = None,
     sabotage: Sabotage | None = None,
     unsafe_seed: int | None = None,
@@ -93,6 +95,7 @@ def extra_run(
         canaries: how many are made up.
         confidence: of the canaries' bound.
         most_bytes: memory for the canaries' directions.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps are done.
         sabotage: FOR TESTS.
         unsafe_seed: FOR TESTS: of coins and canaries (never of the run's sampler or noise).
@@ -102,17 +105,17 @@ def extra_run(
 
     Source: Steinke et al. 2023, Algorithm 1, with users in place of examples.
     """
-    begin = time.monotonic()
+    begin, computes = time.monotonic(), choose_device(device)
     shown = progress or NoProgress()
     made = make_canaries(store, plan, count=canaries, unsafe_seed=unsafe_seed)
     with scratch(place) as work:
         copy, left_out = copy_with(store, made, work / "store", plan, unsafe_seed=unsafe_seed)
-        model = recipe.model(copy)
+        model = recipe.model(copy).to(computes)
         optimizer = recipe.optimizer(model)
         average = recipe.average(model)
         units = made.units()
         before = _losses(model, units)
-        shown.stage("audit", plan.steps)
+        shown.stage("audit", plan.steps, unit="step")
         with make_private(
             model,
             optimizer,

@@ -30,7 +30,7 @@ from torch import nn
 from userdp import files
 from userdp.auditing.copies import clean_folder, copy_user, scratch, writer_like
 from userdp.auditing.inference import FreshText, fresh_examples
-from userdp.data.progress import NoProgress, Progress
+from userdp.data.progress import NoProgress, Note, Progress
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -38,9 +38,11 @@ from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.loop import train
 from userdp.training.models import read_model
 
+_NEVER = 1e9  # seconds
 _SALT = 0x7265666572  # public: the same halves on every machine, and when the work goes on
 
 
@@ -85,6 +87,7 @@ def reference_scores(
     *,
     place: Path,
     count: int,
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> NDArray[np.float64]:
     """Train the reference runs that are missing in ``place``, and score everybody by each.
@@ -97,6 +100,7 @@ def reference_scores(
         place: a folder for the operator alone, where each finished run's scores are kept; a killed
             audit goes on after them.
         count: how many; even.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many steps of a run are done.
 
     Returns:
@@ -107,7 +111,9 @@ def reference_scores(
     """
     require_references(count)
     clean_folder(place)
-    quiet = replace(config, evaluate_every=0, checkpoint_every=plan.steps)
+    quiet = replace(
+        config, evaluate_every=0, checkpoint_every=plan.steps, checkpoint_seconds=_NEVER
+    )
     if config.selection.scored:
         quiet = replace(quiet, selection=Strategy.RANDOM)
     scores = []
@@ -120,11 +126,13 @@ def reference_scores(
                     plan,
                     quiet,
                     out=work / "run",
+                    device=device,
                     progress=_Named(progress or NoProgress(), f"reference {number + 1}/{count}"),
                     tensorboard=False,
                     allow_large_delta=True,  # the audited run's own affair
                 )
-                own = per_token(read_model(str(work / "run" / "model")), fresh)
+                trained = read_model(str(work / "run" / "model")).to(choose_device(device))
+                own = per_token(trained, fresh)
             data = io.BytesIO()
             np.save(data, own)
             files.write_file(kept, data.getvalue(), mode=files.OPERATOR_FILE)
@@ -176,8 +184,10 @@ class _Named(NoProgress):
     def __init__(self, to: Progress, name: str) -> None:
         self._to, self._name = to, name
 
-    def stage(self, name: str, total: int | None) -> None:
-        self._to.stage(self._name, total)
+    def stage(
+        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
+    ) -> None:
+        self._to.stage(self._name, total, unit=unit)  # its price is nobody's: it releases nothing
 
     def at(self, done: int) -> None:
         self._to.at(done)

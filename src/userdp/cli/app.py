@@ -13,28 +13,32 @@ from cyclopts import App
 from cyclopts.config import Toml
 
 from userdp.cli.commands import build_app, names
-from userdp.errors import UseError, UserdpWarning
+from userdp.errors import Interrupted, UseError, UserdpWarning
 from userdp.hints import closest
+from userdp.interrupts import terminable
 from userdp.waiting import PASSIVE_WAITING
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
-    from userdp.cli.output import Answer, fail, print_error, show, show_warning
+    from userdp.cli.output import Answer, fail, print_note, show, show_warning
 
     app = build_app()
     json = "--json" in arguments
     tokens = [token for token in arguments if token != "--json"]
     try:
         tokens = _take_config(app, tokens)
-        with warnings.catch_warnings():
+        with terminable(), warnings.catch_warnings():
             warnings.simplefilter("always", UserdpWarning)
             warnings.showwarning = show_warning
             answer = app(tokens)
             return show(answer, json=json) if isinstance(answer, Answer) else 0
-    except KeyboardInterrupt:
-        print_error("interrupted")
-        return 130
+    except KeyboardInterrupt as error:
+        from userdp.cli.go_on import last_words
+
+        if (words := last_words(error, arguments)) is not None:
+            print_note(words)
+        return Interrupted.exit_status
     except Exception as error:
         from userdp.cli.failures import failure_of
 

@@ -32,6 +32,7 @@ def audit(
     confidence: float = 0.95,
     plot: Path | None = None,
     overwrite: bool = False,
+    device: str = "auto",
 ) -> Answer:
     """Attack a run and give an empirical lower bound on its epsilon; operator-only.
 
@@ -55,6 +56,7 @@ def audit(
         confidence: of the lower bound by canaries.
         plot: draw the ROC of the attack into this file (PNG, SVG or PDF; operator-only).
         overwrite: replace the file at --plot.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     if plot is not None:
         if not inference:
@@ -72,6 +74,7 @@ def audit(
         most_users=most_users,
         most_examples=most_examples,
         confidence=confidence,
+        device=device,
     )
     result = audited.to_dict()
     if plot is not None:

@@ -115,7 +115,8 @@ _HELP = """Fine-tune language models with user-level differential privacy.
 Every command takes --json (one JSON object on stdout, errors too; progress goes to stderr) and \
 --config FILE (a TOML file with a section for each command, which options override).
 
-Exit status: 0 done, 1 failed, 2 bad use.
+Exit status: 0 done, 1 failed, 2 bad use, 130 interrupted (Ctrl-C or SIGTERM): what was paid for \
+is finished first, and the last line says how to go on.
 """
 
 
@@ -130,6 +131,7 @@ def build_app() -> App:
         exit_on_error=False,
         help_format="plaintext",
         result_action="return_value",
+        suppress_keyboard_interrupt=False,  # by default it exits without a word
         default_parameter=Parameter(negative=()),
     )
     everywhere = Group("Every command", sort_key=len(COMMANDS))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.api.progress import StepBar
+from userdp.api.progress import shown
 from userdp.api.source_options import source_options
 from userdp.cli.output import Answer
 from userdp.data.overlap import OverlapRules, PrivateTexts, filter_file, provenance_of
@@ -78,7 +78,7 @@ def dedup(
     name = read_meta(store).store_id if store else secrets.token_hex(16)
     records = open_source(private, kind=source, options=source_options(input_options, None))
     tally = Tally()
-    with StepBar() as bar:
+    with shown() as bar:
         texts = PrivateTexts(_texts(records, tally, bar), rules or OverlapRules())
         if not len(texts):
             raise UseError(

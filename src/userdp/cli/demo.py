@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from userdp.api.progress import StepBar, stderr
+from userdp.api.progress import shown, stderr
 from userdp.cli.demo_recipe import DEMO, Recipe
 from userdp.cli.output import Answer, print_warning
 from userdp.errors import UseError
@@ -20,6 +20,7 @@ from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
+    from userdp.data.progress import Progress
     from userdp.data.store import UserStore
 
 MARKER = "demo.json"
@@ -121,7 +122,7 @@ def _make_place(out: Path, names: list[str], *, overwrite: bool) -> None:
     (out / MARKER).write_text("{}\n", encoding="utf-8")
 
 
-def _prepare(recipe: Recipe, place: Path, bar: StepBar) -> UserStore:
+def _prepare(recipe: Recipe, place: Path, bar: Progress) -> UserStore:
     from userdp.data.prepare import prepare_store
     from userdp.data.sources import SourceOptions, open_source
     from userdp.data.store import UserStore
@@ -230,7 +231,7 @@ class _Stages:
         return time.monotonic() - self._begun
 
     @contextmanager
-    def next(self, stage: str, words: str) -> Iterator[StepBar]:
+    def next(self, stage: str, words: str) -> Iterator[Progress]:
         """One stage, with a bar for what it counts."""
         done, whole = sum(self._shares[: self._number]), sum(self._shares)
         self._number += 1
@@ -240,5 +241,5 @@ class _Stages:
             f"[dim]({self.elapsed:.0f} s so far{left})[/]",
             soft_wrap=True,
         )
-        with StepBar() as bar:
+        with shown() as bar:
             yield bar

@@ -28,6 +28,7 @@ def evaluate(
     epsilon: float | None = None,
     loss_bound: float | None = None,
     difference_bound: float | None = None,
+    device: str = "auto",
 ) -> Answer:
     """Measure a run's loss and perplexity on people's text: exactly (operator-only), or under DP.
 
@@ -52,6 +53,7 @@ def evaluate(
         difference_bound: with --epsilon, a public bound on how much a user's loss differs from that
             under the base model, stated before anything is measured: more counts as so much. By
             default 1 nat per token.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     from userdp.api import evaluate as api
 
@@ -65,6 +67,7 @@ def evaluate(
         epsilon=epsilon,
         loss_bound=loss_bound,
         difference_bound=difference_bound,
+        device=device,
     )
     released = measured.released
     parts = _exact(list(measured.splits)) if released is None else _released(released)

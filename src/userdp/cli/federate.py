@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from userdp.api.progress import stderr
+from userdp.api.progress import shown, stderr
 from userdp.api.source_options import source_options
 from userdp.cli.claims import claim_parts
 from userdp.cli.output import Answer, print_warning
 from userdp.data.sources import InputOptions
 from userdp.errors import UseError
+from userdp.interrupts import told
 
 if TYPE_CHECKING:
     from userdp.data.records import Record
@@ -53,6 +54,8 @@ def federate(
     alpha: float | None = None,
     seed: int = 0,
     runtime: Literal["simulation", "in-process", "deployment"] = "simulation",
+    device: str = "auto",
+    resume: bool = False,
     claim: bool = False,
     cpus: int | None = None,
 ) -> Answer:
@@ -98,6 +101,10 @@ def federate(
         seed: public; of the initial weights, and of the spread over silos.
         runtime: Flower's simulation engine; this process alone; or only make the folders and the
             Flower app of a deployment.
+        device: where --runtime in-process computes: auto (cuda where there is one, else cpu), cpu,
+            cuda or cuda:N. Flower's silos compute on CPUs.
+        resume: go on with the interrupted federation in --out after its last round, by the plan
+            that lies there; neither DATA nor the options of a plan are read again.
         claim: recompute the claim of the federation in the folder DATA from its ledgers.
         cpus: processors of the simulation.
     """
@@ -105,6 +112,13 @@ def federate(
         return _claim(Path(data))
     if out is None:
         raise UseError("--out is missing: the folder of the new federation")
+    if runtime != "in-process" and device not in ("auto", "cpu"):
+        raise UseError(
+            f"Flower's silos compute on CPUs, and --device says {device}",
+            hint="leave --device out, or choose --runtime in-process",
+        )
+    if resume:
+        return _run(out, _kept_plan(out), runtime=runtime, cpus=cpus, device=device)
     from userdp.federated.algorithms import Declared
     from userdp.federated.data import image_length, number_tokenizer
     from userdp.federated.plan import FederationPlan, LanguageModel, LeafCNN
@@ -170,7 +184,16 @@ def federate(
         )
     with stderr.status("preparing the silos' stores"):
         make_federation(out, plan, records, tokenizer=tokenizer, seed=seed, alpha=alpha)
-    return _run(out, plan, runtime=runtime, cpus=cpus)
+    return _run(out, plan, runtime=runtime, cpus=cpus, device=device)
+
+
+def _kept_plan(out: Path) -> FederationPlan:
+    """Of the federation in a folder."""
+    from userdp.federated.plan import PLAN_FILE, FederationPlan
+
+    if not (out / PLAN_FILE).exists():
+        raise UseError(f"there is no federation at {out} to resume", hint="leave out --resume")
+    return FederationPlan.load(out / PLAN_FILE)
 
 
 def _records(
@@ -205,7 +228,7 @@ def _facts(tokenizer: StoreTokenizer) -> dict[str, Any]:
     return {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
 
 
-def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None) -> Answer:
+def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None, device: str) -> Answer:
     from userdp.codec import encode
     from userdp.federated.simulation import claim_of, measure, run_flower, run_in_process
 
@@ -220,11 +243,12 @@ def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None) -> 
 
         result["app"] = str(write_app(out))
     else:
-        if runtime == "simulation":
-            run_flower(out, plan, cpus=cpus)
-        else:
-            with stderr.status("running the rounds"):
-                run_in_process(out, plan)
+        left = "before its end: rounds that are done are kept, and steps of others stay charged"
+        with told(left, resume=True), shown() as bar:
+            if runtime == "simulation":
+                run_flower(out, plan, cpus=cpus, progress=bar)
+            else:
+                run_in_process(out, plan, device=device, progress=bar)
         result["claim"] = claim_of(out).to_dict()
         result["operator_only"] = measure(out, plan)
     return Answer(values=result, parts=_parts(plan, result))

@@ -25,6 +25,7 @@ def generate(
     check: Path | None = None,
     check_tokens: int = 20,
     overwrite: bool = False,
+    device: str = "auto",
 ) -> Answer:
     """Sample text from a run's model: post-processing, so the run's own epsilon covers it.
 
@@ -41,6 +42,7 @@ def generate(
             text word for word, beside those of people the model never saw.
         check_tokens: tokens of the shortest stretch that counts.
         overwrite: replace the file at --out.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     from userdp.api import generate as api
 
@@ -52,6 +54,7 @@ def generate(
         check=check,
         check_tokens=check_tokens,
         overwrite=overwrite,
+        device=device,
     )
     result = made.to_dict()
     return Answer(values=result, parts=_parts(result, made.claim))

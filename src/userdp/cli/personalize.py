@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from userdp.api.progress import StepBar
+from userdp.api.progress import shown
 from userdp.cli.output import Answer, for_whom
 from userdp.reporting.curves import Plot, Series, save_plots
 from userdp.reporting.drawing import require_drawing_place
@@ -27,7 +27,7 @@ def personalize(
     base: bool = False,
     plot: Path | None = None,
     overwrite: bool = False,
-    device: str | None = None,
+    device: str = "auto",
 ) -> Answer:
     """Adapt a run's model to each held-out user, and measure it on text of theirs kept back.
 
@@ -43,13 +43,13 @@ def personalize(
         base: also personalize the model that the run began from.
         plot: draw the table into this file (PNG, SVG or PDF; operator-only).
         overwrite: replace the file at --plot.
-        device: cuda where there is one, else cpu.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     if plot is not None:
         require_drawing_place(plot, overwrite=overwrite)
     from userdp.data.store import UserStore
 
-    with StepBar() as bar:
+    with shown() as bar:
         measured = personalize_run(
             run,
             UserStore.open(store),

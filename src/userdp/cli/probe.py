@@ -45,6 +45,7 @@ def probe(
     lora_targets: tuple[str, ...] = (),
     seed: int | None = None,
     overwrite: bool = False,
+    device: str = "auto",
 ) -> Answer:
     """Measure the gradient norms that userdp plan needs, at the weights training begins with.
 
@@ -68,6 +69,7 @@ def probe(
         lora_targets: as for userdp train.
         seed: of the draw of users and examples; by default the operating system draws it.
         overwrite: replace the file at --out.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     from userdp.api import probe as api
 
@@ -85,6 +87,7 @@ def probe(
         lora_targets=lora_targets,
         seed=seed,
         overwrite=overwrite,
+        device=device,
     )
     return Answer(
         values={

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from userdp.api.progress import StepBar
+from userdp.api.progress import shown
 from userdp.cli.output import Answer, for_whom
 
 
@@ -18,6 +18,7 @@ def score(
     model: str = "bundled",
     micro_batch: int = 32,
     overwrite: bool = False,
+    device: str = "auto",
 ) -> Answer:
     """Score each training example by its perplexity, for selection by highest or lowest.
 
@@ -32,11 +33,12 @@ def score(
             of another.
         micro_batch: examples in one pass.
         overwrite: replace the file at --out.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
     from userdp.data.store import UserStore
     from userdp.training.scores import score_store
 
-    with StepBar() as bar:
+    with shown() as bar:
         # Scoring claims nothing, so that it may read a store of any adjacency.
         scored = score_store(
             UserStore.open(store, fixed_graph=True),
@@ -44,6 +46,7 @@ def score(
             out,
             batch=micro_batch,
             overwrite=overwrite,
+            device=device,
             progress=bar,
         )
     result: dict[str, Any] = {

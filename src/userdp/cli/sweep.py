@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Parameter
 
-from userdp.api.progress import StepBar
+from userdp.api.progress import shown
 from userdp.cli.output import Answer, print_note
 from userdp.codec import encode
 from userdp.errors import UseError
@@ -56,6 +56,7 @@ def sweep(
     distribution: Literal["logarithmic", "geometric", "poisson", "fixed"] | None = None,
     jobs: int = 1,
     resume: bool = False,
+    device: str = "auto",
     tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
     config: Annotated[FixedConfig | None, Parameter(name="*")] = None,
@@ -89,6 +90,8 @@ def sweep(
             geometric or poisson. A fixed number has no such claim and is refused.
         jobs: trials that train at the same time.
         resume: go on with the interrupted sweep in --out; its options need not be given again.
+        device: where the trials and their scores compute: auto (cuda where there is one, else cpu),
+            cpu, cuda or cuda:N.
         tensorboard: write curves, where TensorBoard is installed.
         allow_large_delta: begin even where a plan's delta is not below 1 over its declared
             population; see `userdp train --help`.
@@ -140,13 +143,14 @@ def sweep(
             loss_bound=loss_bound,
             repetitions=_repetitions(tuning, mean_trials, distribution),
         )
-    with StepBar() as bar:
+    with shown() as bar:
         swept = run_sweep(
             opened,
             out,
             request,
             jobs=jobs,
             resume=resume,
+            device=device,
             tensorboard=tensorboard,
             progress=bar,
             say=print_note,

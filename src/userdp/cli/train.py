@@ -35,7 +35,7 @@ def train(
     resume: bool = False,
     sharded: bool = False,
     verify: bool = False,
-    device: str = "cpu",
+    device: str = "auto",
     tensorboard: Annotated[bool, Parameter(negative="--no-tensorboard")] = True,
     allow_large_delta: bool = False,
     options: Annotated[PlanOptions | None, Parameter(name="*")] = None,
@@ -67,7 +67,8 @@ def train(
             process holds whole; without it each process has all of it.
         verify: check every byte of the store before anything is charged; sizes and a sample of 32
             MiB are always checked.
-        device: cpu, cuda or cuda:N, where gradients and noise are computed; never the claim.
+        device: where gradients and noise are computed: auto (cuda where there is one, else cpu),
+            cpu, cuda or cuda:N; never the claim.
         tensorboard: write curves, where TensorBoard is installed.
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.

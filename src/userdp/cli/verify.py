@@ -53,12 +53,12 @@ def verify(path: Path, /, *, quick: bool = False) -> Answer:
 
 
 def _verify_store(path: Path, *, quick: bool) -> Answer:
-    from userdp.api.progress import StepBar
+    from userdp.api.progress import shown
     from userdp.claims import claim
     from userdp.data.verify import verify_store
     from userdp.ledger import StoreLedger
 
-    with StepBar() as bar:
+    with shown() as bar:
         checked = verify_store(path, deep=not quick, progress=bar)
     problems, claimed = list(checked.problems), None
     try:

@@ -1,6 +1,6 @@
-"""Where a `prepare` that was killed goes on: after sorting, and after each segment since.
+"""Where a `prepare` that was killed or interrupted goes on: after sorting, and each segment since.
 
-What a killed run leaves in a store's folder (for a new store: a hidden one beside its place) stays
+What such a run leaves in a store's folder (for a new store: a hidden one beside its place) stays
 there. The next run takes it over if everything that the store depends on is the same
 (`resume_key`), and removes it otherwise. Nothing of it counts until ``meta.json`` names it, and
 what the store will be does not depend on whether it was interrupted.
@@ -155,6 +155,14 @@ def read_state(folder: Path, key: str | None) -> State | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return state if sizes == state.sizes else None
+
+
+def kept_for(place: Path) -> Path | None:
+    """Where an interrupted writer of the store at ``place`` left what the next one goes on with."""
+    for folder in (place, *place.parent.glob(f".{place.name}.partial-*")):
+        if (folder / SCRATCH / _STATE).exists():
+            return folder
+    return None
 
 
 def clear(folder: Path, meta: StoreMeta, state: State | None) -> None:

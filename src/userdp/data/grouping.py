@@ -147,7 +147,13 @@ class Grouping(AbstractContextManager["Grouping"]):
                         sink.write_batch(batch)
                 self._database.unregister("records")
         except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if _is_interrupt(error):
+                raise KeyboardInterrupt from error
             raise _failure(error) from error
+        except RuntimeError as error:
+            if _is_interrupt(error):
+                raise KeyboardInterrupt from error
+            raise
         self._database.close()  # what it holds in memory is not needed any more
         partial.rename(self._sorted)
         self._rows.unlink()
@@ -255,6 +261,16 @@ class _Spool:
         offsets = np.zeros(len(starts) + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])
         return large_binary(offsets, values)
+
+
+def _is_interrupt(error: Exception) -> bool:
+    """Whether the database tells of a Ctrl-C, or of a signal that was to do the same, in its words.
+
+    While it computes it asks Python for signals, and replaces the exception of their handler.
+    """
+    if isinstance(error, duckdb.InterruptException):
+        return True
+    return any(words in str(error) for words in ("Query interrupted", "KeyboardInterrupt"))
 
 
 def _failure(error: duckdb.Error | pa.ArrowException | OSError) -> FailureError:

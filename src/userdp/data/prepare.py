@@ -59,7 +59,8 @@ def prepare_store(
     public data only (invariant 11; the exceptions are `repeats`, for public sources, and
     `ownership.bounded`, which depends on a graph that ``fixed-graph`` adjacency takes as public).
     Every record is stored or counted as dropped (invariant 10). ``out`` is whole or untouched.
-    Where the source is files of a table, a killed call is gone on with by the next equal one.
+    Where the source is files of a table, a call that was killed or interrupted is gone on with by
+    the next equal one.
 
     Args:
         source: see `userdp.data.sources`.

@@ -1,15 +1,28 @@
-"""How long work tells how far it is, without knowing who shows it."""
+"""Interface through which long operations report progress; the caller decides how to show it."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+Note: TypeAlias = Callable[[int], str]
+"""Words to show beside a number of units done; asked for only when they are shown."""
 
 
 class Progress(Protocol):
-    """What `prepare_store` calls; the command line draws a bar with it."""
+    """What long operations call; `userdp.api.progress` shows it."""
 
-    def stage(self, name: str, total: int | None) -> None:
-        """A new stage begins; ``total`` is in the stage's own units, None if unknown."""
+    def stage(
+        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
+    ) -> None:
+        """Begin a new stage.
+
+        Args:
+            name: of the stage, such as "train".
+            total: how many units it has; None if that is unknown, or nobody may see it.
+            unit: one of them in a word, such as "step"; without it only the fraction is told.
+            note: what else is to be shown.
+        """
 
     def at(self, done: int) -> None:
         """The present stage stands at ``done`` units."""
@@ -18,8 +31,27 @@ class Progress(Protocol):
 class NoProgress:
     """Tells nobody."""
 
-    def stage(self, name: str, total: int | None) -> None:
+    def stage(
+        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
+    ) -> None:
         """Do nothing."""
 
     def at(self, done: int) -> None:
         """Do nothing."""
+
+
+class Uncounted(NoProgress):
+    """Tells which stage an operation is in, and no number of it.
+
+    Guarantee: what ``to`` is told depends on no private count. An operation that answers under
+    differential privacy uses this: how many users it has to ask is an exact fact about the store.
+    """
+
+    def __init__(self, to: Progress) -> None:
+        self._to = to
+
+    def stage(
+        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
+    ) -> None:
+        """Begin the stage, of unknown size."""
+        self._to.stage(name, None)

@@ -25,6 +25,7 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.files import in_the_way, operator_folder, sync, write_file, write_json
+from userdp.interrupts import held
 
 _SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
 _NO_TOTALS = {"records_read": 0, "records_stored": 0, "splits": {}}
@@ -35,8 +36,8 @@ class StoreWriter(SegmentWriter):
 
     A context manager. The new store, or the new generation of the old one, appears in one rename
     when `finish` is done. Leaving the block before that leaves no store, or the old one, and
-    nothing else. What a killed process left goes when the next writer starts, or is gone on with:
-    see `checkpoints`.
+    nothing else; but an interrupt leaves what the next writer can go on with, as a kill does, and
+    whatever else a kill leaves goes when the next writer starts: see `checkpoints`.
 
     Attributes:
         meta: of the store that is added to, empty for a new one; after `finish`, of what was
@@ -203,7 +204,9 @@ class StoreWriter(SegmentWriter):
             ownership=ownership or old.ownership,
             files=files,
         )
-        self._publish(meta)
+        with held() as signals:  # between its two renames there is no store at its place
+            self._publish(meta)
+            signals.finished()
         self.meta = meta
         return meta
 
@@ -248,9 +251,12 @@ class StoreWriter(SegmentWriter):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.abandon()
-        if self.folder == self._place:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if interrupted and read_state(self.folder, self._key) is not None:
+            pass  # the next call goes on from there
+        elif self.folder == self._place:
             clear(self.folder, self.meta, None)
         else:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -22,6 +22,7 @@ from userdp.federated.plan import PLAN_FILE, FederationPlan
 from userdp.federated.rounds import (
     MODEL_FILE,
     ROUNDS_FILE,
+    OnRound,
     RoundFacts,
     Weights,
     load_weights,
@@ -36,6 +37,7 @@ def server_app(
     *,
     round_timeout: float = 3600.0,
     wait_timeout: float = 600.0,
+    on_round: OnRound | None = None,
 ) -> ServerApp:
     """The app of a federation's server.
 
@@ -47,6 +49,7 @@ def server_app(
             as ``folder``, and may set ``round-timeout`` and ``wait-timeout`` in seconds.
         round_timeout: how long to wait for a round's updates; who is later is left out.
         wait_timeout: how long to wait for all silos before the first round.
+        on_round: is called after each round.
     """
     app = ServerApp()
 
@@ -59,6 +62,7 @@ def server_app(
             place,
             round_timeout=float(config.get("round-timeout", round_timeout)),
             wait_timeout=float(config.get("wait-timeout", wait_timeout)),
+            on_round=on_round,
         )
 
     return app
@@ -70,6 +74,7 @@ def serve(
     *,
     round_timeout: float,
     wait_timeout: float,
+    on_round: OnRound | None = None,
 ) -> None:
     """Run a federation's rounds over a grid of silos.
 
@@ -93,6 +98,8 @@ def serve(
         save_weights(folder / MODEL_FILE, current, rounds=facts.round)
         told = {**asdict(facts), "refusals": members.refusals}
         append_line(folder / ROUNDS_FILE, told)
+        if on_round is not None:
+            on_round(facts, current)
 
     run_rounds(plan, weights, ask, first=done + 1, on_round=after)
 

@@ -117,6 +117,13 @@ class Silo:
         self._unsafe_seed = unsafe_seed
         self.run: PrivateRun | PlainRun | None = None
 
+    def sits_out(self, number: int) -> bool:
+        """Whether this silo began the round before, and was killed before it had an update."""
+        released, begun = self.folder / RELEASED_FILE, self.folder / BEGUN_FILE
+        if released.exists() and load_weights(released)[1] == number:
+            return False
+        return begun.exists() and number <= read_json(begun, what="the last round")["round"]
+
     def run_round(self, number: int, weights: Weights) -> Weights:
         """T local steps from ``weights``; what they add, float32 by name.
 
@@ -154,15 +161,14 @@ class Silo:
                 f"the server asks silo {self.index} for round {number}, in which it does not run "
                 "by the plan's schedule"
             )
-        begun = self.folder / BEGUN_FILE
-        if begun.exists() and number <= read_json(begun, what="the last round")["round"]:
+        if self.sits_out(number):
             raise FailureError(
                 f"silo {self.index} began round {number} before, or a later one, and its steps are "
                 "charged: it sits this round out"
             )
         if self.run is None:
             self.run = self._open(number)
-        write_json(begun, {"round": number})
+        write_json(self.folder / BEGUN_FILE, {"round": number})
         return self.run
 
     def _open(self, number: int) -> PrivateRun | PlainRun:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Record
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
@@ -33,7 +34,9 @@ from userdp.federated.rounds import (
 from userdp.federated.silo import Silo, silo_folder
 from userdp.files import operator_folder, read_json, whole_folder, write_file, write_json
 from userdp.gradients import Units
+from userdp.interrupts import held
 from userdp.plans import Plan
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.evaluation import evaluate
 
 SPREAD_FILE = "spread.json"
@@ -82,28 +85,62 @@ def make_federation(
 
 
 def run_in_process(
-    folder: Path, plan: FederationPlan, *, on_round: OnRound | None = None
+    folder: Path,
+    plan: FederationPlan,
+    *,
+    on_round: OnRound | None = None,
+    device: str = AUTO,
+    progress: Progress | None = None,
 ) -> Weights:
-    """All rounds with the silos of a folder, one after the other; the same steps as with Flower."""
+    """The rounds that remain with the silos of a folder, one silo after the other.
+
+    The steps are the same as with Flower. What was stopped goes on after its last round: a silo
+    that has released its update of the next one answers with it, and one that was killed in the
+    middle of its steps sits that round out.
+
+    Args:
+        folder: made by `make_federation`.
+        plan: its plan.
+        on_round: is called after each round.
+        device: see `userdp.training.devices`.
+        progress: is told how many rounds are done.
+
+    Raises:
+        Interrupted: by Ctrl-C or SIGTERM, when a silo has finished the steps that it had begun.
+    """
     model, loss = build_model(plan.model)
+    model = model.to(choose_device(device))
+    weights, done = weights_of(model), 0
+    if (folder / MODEL_FILE).exists():
+        weights, done = load_weights(folder / MODEL_FILE)
+    shown = progress or NoProgress()
+    shown.stage("federate", plan.rounds, unit="round")
+    shown.at(done)
     silos = [
         Silo(silo_folder(folder, index), index, model=model, loss=loss)
         for index in range(plan.silos)
     ]
 
     def ask(number: int, asked: tuple[int, ...], weights: Weights) -> Mapping[int, Weights]:
-        return {index: silos[index].run_round(number, weights) for index in asked}
+        updates = {}
+        for index in asked:
+            signals.check(f"in round {number} of {plan.rounds}, between two silos", resume=True)
+            if not silos[index].sits_out(number):
+                updates[index] = silos[index].run_round(number, weights)
+        return updates
 
     def after(facts: RoundFacts, weights: Weights) -> None:
         save_weights(folder / MODEL_FILE, weights, rounds=facts.round)
+        shown.at(facts.round)
         if on_round is not None:
             on_round(facts, weights)
 
-    try:
-        return run_rounds(plan, weights_of(model), ask, on_round=after)
-    finally:
-        for silo in silos:
-            silo.close()
+    with held() as signals:
+        try:
+            return run_rounds(plan, weights, ask, first=done + 1, on_round=after)
+        finally:
+            for silo in silos:
+                silo.close()
 
 
 def run_flower(
@@ -112,6 +149,7 @@ def run_flower(
     *,
     cpus: int | None = None,
     round_timeout: float = 3600.0,
+    progress: Progress | None = None,
 ) -> None:
     """All rounds in Flower's simulation engine, with the apps that a deployment runs.
 
@@ -120,6 +158,7 @@ def run_flower(
         plan: its plan.
         cpus: processors for the silos together; all by default.
         round_timeout: seconds to wait for a round.
+        progress: is told how many rounds are done.
 
     Raises:
         UseError: Flower is not installed.
@@ -136,9 +175,15 @@ def run_flower(
     from userdp.federated.client import client_app
     from userdp.federated.server import server_app
 
+    shown = progress or NoProgress()
+    shown.stage("federate", plan.rounds, unit="round")
+
+    def after(facts: RoundFacts, weights: Weights) -> None:
+        shown.at(facts.round)
+
     logging.getLogger("flwr").setLevel(logging.ERROR)
     simulation.run_simulation(
-        server_app=server_app(folder, round_timeout=round_timeout),
+        server_app=server_app(folder, round_timeout=round_timeout, on_round=after),
         client_app=client_app(folder),
         num_supernodes=plan.silos,
         backend_config={

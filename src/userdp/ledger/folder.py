@@ -87,6 +87,11 @@ class RunFolder:
         files.append_line(self.operator, values)
 
     @property
+    def begun(self) -> bool:
+        """Whether a run has begun here; its store may be charged with it."""
+        return self.resume.exists() or self.ledger.exists()
+
+    @property
     def finished(self) -> bool:
         """Whether the ledger notes the run's end."""
         entries = read_entries(self.ledger) if self.ledger.exists() else []

@@ -78,6 +78,11 @@ class SweepFolder:
         self.lock = path / ".lock"
         self.winner = path / "winner"
 
+    @property
+    def begun(self) -> bool:
+        """Whether a sweep has begun here."""
+        return self.sweep.exists()
+
     def begin(self, request: SweepRequest, store_digest: str) -> str:
         """Keep a new request; its id.
 

@@ -14,6 +14,7 @@ from userdp.data.store import UserStore
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.queries.means import GRID, release_means, to_grid
 from userdp.queries.statistics import bounded_sum
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.evaluation import user_losses
 from userdp.training.models import read_model, require_fit
 
@@ -37,10 +38,10 @@ class Score:
 
 
 def trial_losses(
-    run: RunFolder, store: UserStore, split: Split, *, batch: int
+    run: RunFolder, store: UserStore, split: Split, *, batch: int, device: str = AUTO
 ) -> NDArray[np.float64]:
     """Each user's mean loss, in nats per token: float64 (users,); operator-only."""
-    model = read_model(str(run.model))
+    model = read_model(str(run.model)).to(choose_device(device))
     require_fit(model, str(run.model), store)
     return user_losses(model, store, split, batch=batch)
 

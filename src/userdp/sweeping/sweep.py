@@ -25,6 +25,7 @@ from userdp.data.blocks import require_intact
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
+from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.journal import exclusive
 from userdp.ledger.store import new_id
@@ -48,6 +49,7 @@ from userdp.sweeping.trials import (
     launcher,
     train_arguments,
 )
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.origin import lineage_of_named, lineage_of_text
 from userdp.training.runs import constants_digest
 from userdp.vocabulary import require_count
@@ -85,6 +87,7 @@ def run_sweep(
     jobs: int = 1,
     resume: bool = False,
     tensorboard: bool = True,
+    device: str = AUTO,
     progress: Progress | None = None,
     say: Say = lambda text: None,
     launch: Launch | None = None,
@@ -104,6 +107,7 @@ def run_sweep(
         jobs: trials that train at the same time.
         resume: go on with an interrupted sweep: finished trials and scores are kept.
         tensorboard: trials write curves, where TensorBoard is installed.
+        device: of the trials and their scores; see `userdp.training.devices`.
         progress: is told how many steps of all trials are done; operator-only.
         say: is told what happens; operator-only.
         launch: starts a trial; a `userdp` process by default.
@@ -112,8 +116,11 @@ def run_sweep(
     Raises:
         UseError: ``out`` is in use or not new, or what is asked for is not what it keeps.
         FailureError: a trial failed; the others were finished, and ``resume`` goes on with it.
+        Interrupted: by Ctrl-C or SIGTERM; trials that were running have finished the step that
+            they had charged, and ``resume`` goes on with them.
     """
     require_count("jobs", jobs, at_most=256)
+    choose_device(device)
     if not resume and request is None:
         raise UseError("a new sweep needs its candidates", hint="give --plan and --tuning")
     if not out.exists():
@@ -121,11 +128,15 @@ def run_sweep(
             raise UseError(f"there is no sweep at {out} to resume", hint="leave out --resume")
         files.operator_folder(out)
     folder = SweepFolder(out)
-    with exclusive(
-        folder.lock,
-        refusal=FailureError(
-            f"the sweep folder {out} is in use by another process",
-            hint="wait for it, or choose another --out",
+    left = "between two steps: trials and scores that are finished are kept"
+    with (
+        told(left, resume=lambda: folder.begun, always=True),
+        exclusive(
+            folder.lock,
+            refusal=FailureError(
+                f"the sweep folder {out} is in use by another process",
+                hint="wait for it, or choose another --out",
+            ),
         ),
     ):
         files.sweep(out)
@@ -149,6 +160,7 @@ def run_sweep(
             sweep_id=sweep_id,
             jobs=jobs,
             tensorboard=tensorboard,
+            device=device,
             progress=progress or NoProgress(),
             say=say,
             launch=launch or launcher(jobs),
@@ -166,6 +178,7 @@ class _Sweep:
     sweep_id: str
     jobs: int
     tensorboard: bool
+    device: str
     progress: Progress
     say: Say
     launch: Launch
@@ -193,7 +206,8 @@ class _Sweep:
             self.trials = [self._constants.index(constants) for constants in drawn.values()]
         else:
             self.trials = list(range(len(self.request.candidates)))
-        self.progress.stage("sweep", sum(self._candidate(n).plan.steps for n in self._numbers()))
+        planned = sum(self._candidate(number).plan.steps for number in self._numbers())
+        self.progress.stage("sweep", planned, unit="step")
         failed = self._train()
         if failed:
             number, why = failed[0]
@@ -321,6 +335,7 @@ class _Sweep:
             *self.folder.write_settings(number, candidate),
             slot=self.slots[number - 1] if self._selects else None,
             tensorboard=self.tensorboard,
+            device=self.device,
         )
         self.say(f"trial {number}: {'resumed' if '--resume' in arguments else 'begun'}")
         return self.launch(arguments, log=self.folder.log(number))
@@ -335,7 +350,13 @@ class _Sweep:
     def _score(self, number: int) -> None:
         request, run = self.request, self.folder.run(number)
         candidate = self._candidate(number)
-        losses = trial_losses(run, self.store, request.split, batch=candidate.config.micro_batch)
+        losses = trial_losses(
+            run,
+            self.store,
+            request.split,
+            batch=candidate.config.micro_batch,
+            device=self.device,
+        )
         if request.tuning is None:
             score = exact_score(losses)
             self.folder.keep_losses(number, losses)

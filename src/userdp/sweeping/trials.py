@@ -48,6 +48,8 @@ def launcher(jobs: int) -> Launch:
                 stdout=subprocess.DEVNULL,
                 stderr=descriptor,
                 env=environment,
+                # The terminal's Ctrl-C is for the sweep, which asks its trials to stop, once.
+                start_new_session=True,
             )
         finally:
             os.close(descriptor)
@@ -63,16 +65,17 @@ def train_arguments(
     *,
     slot: str | None,
     tensorboard: bool,
+    device: str,
 ) -> list[str]:
     """The command line of a trial: what its folder holds decides whether it begins or goes on."""
     arguments = ["train", str(store), "--out", str(run.path), "--plan", str(plan)]
-    arguments += ["--config", str(config)]
+    arguments += ["--config", str(config), "--device", device]
     arguments.append("--allow-large-delta")  # the sweep has judged its plans
     if slot is not None:
         arguments += ["--slot", slot]
     if not tensorboard:
         arguments.append("--no-tensorboard")
-    if run.resume.exists() or run.ledger.exists():
+    if run.begun:
         arguments.append("--resume")
     return arguments
 

@@ -89,6 +89,8 @@ class TrainConfig:
             few examples are filled up by repeating). Time and utility, never the claim.
         micro_batch: most examples in one pass; memory, never privacy.
         checkpoint_every: steps between checkpoints; a crash loses at most so many updates.
+        checkpoint_seconds: the same by the clock: whichever is due first. Where writing one takes
+            long there are fewer, so that they take a twentieth of the time at most.
         evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
         evaluate_users: most held-out users that such an evaluation reads.
     """
@@ -117,6 +119,7 @@ class TrainConfig:
     selection: Strategy = Strategy.RANDOM
     micro_batch: int = 32
     checkpoint_every: int = 50
+    checkpoint_seconds: float = 60.0
     evaluate_every: int = 0
     evaluate_users: int = 200
 
@@ -153,6 +156,7 @@ class TrainConfig:
             require_positive("lora_alpha", self.lora_alpha)
         require_count("micro_batch", self.micro_batch)
         require_count("checkpoint_every", self.checkpoint_every)
+        require_positive("checkpoint_seconds", self.checkpoint_seconds)
         require_count("evaluate_every", self.evaluate_every, at_least=0)
         require_count("evaluate_users", self.evaluate_users)
 
@@ -168,7 +172,7 @@ def train_config(values: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UseError: an option is unknown or of the wrong kind, for instance of another version.
     """
-    chosen = {name: value for name, value in values.items() if name not in PLAIN_OPTIONS}
+    chosen = {name: value for name, value in values.items() if name not in _NO_FIELDS}
     return decode(TrainConfig, {**encode(TrainConfig()), **chosen}, what="the configuration")
 
 
@@ -194,7 +198,8 @@ class PlainPlan:
         return {"privacy": "none", **encode(self)}
 
 
-PLAIN_OPTIONS = ("privacy", "steps", "batch_size")
+_NO_FIELDS = ("privacy", "steps", "batch_size", "device")
+"""Of train.toml: what `PlainPlan.options` says, and where the run was asked to compute."""
 
 
 def _require_within(name: str, value: float, least: float, most: float) -> None:

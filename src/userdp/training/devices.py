@@ -5,32 +5,39 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from userdp.errors import UseError
 
+AUTO: Final = "auto"
+NAMES: Final = "auto, cpu, cuda or cuda:N"
 
-def require_device(name: str, *, processes: int = 1) -> torch.device:
+
+def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
     """The device of this name, if this machine has it.
 
     Args:
-        name: "cpu", "cuda" or "cuda:N".
+        name: "cpu", "cuda", "cuda:N", or "auto": the first CUDA device that this PyTorch sees, else
+            the CPU, and always the CPU for several processes.
         processes: of the run; several compute only on CPUs.
 
     Raises:
         UseError: it is none of these, this machine has none, or several processes ask for CUDA.
     """
+    if name == AUTO:
+        return torch.device("cuda" if processes == 1 and torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UseError(f"there is no device {name!r}", hint="cpu, cuda or cuda:N") from error
+        raise UseError(f"there is no device {name!r}", hint=NAMES) from error
     if device.type == "cpu":
         return device
     if device.type != "cuda":
         raise UseError(
-            f"training computes on cpu or cuda, got {name!r}: no engine was tried elsewhere"
+            f"userdp computes on cpu or cuda, got {name!r}: no engine was tried elsewhere",
+            hint=NAMES,
         )
     if processes > 1:
         raise UseError(
@@ -41,14 +48,9 @@ def require_device(name: str, *, processes: int = 1) -> torch.device:
         raise UseError(
             f"there is no device {name!r} here: this PyTorch ({torch.__version__}) sees "
             f"{torch.cuda.device_count()} CUDA devices",
-            hint="leave --device out to train on the CPU, or install PyTorch for CUDA",
+            hint="leave --device out for the fastest that there is, or install PyTorch for CUDA",
         )
     return device
-
-
-def fastest_device() -> str:
-    """CUDA where this PyTorch sees it, else the CPU: the default of what trains nothing."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:

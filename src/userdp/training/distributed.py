@@ -71,6 +71,10 @@ class World:
                 dist.all_gather_object(gathered, value, group=self._group)
         return gathered
 
+    def any(self, flag: bool) -> bool:
+        """Whether ``flag`` is set on any process."""
+        return any(self.all_gather_object(flag))
+
     def on_rank_zero(self, action: Callable[[], T]) -> T:
         """Run ``action`` only on rank 0, and return its result on every process.
 

@@ -15,6 +15,7 @@ from torch import nn
 from userdp.claims import Claim, claim
 from userdp.claims.claims import compose
 from userdp.claims.verify import require_released_weights
+from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
@@ -27,6 +28,7 @@ from userdp.queries.comparison import (
     require_difference_bound,
 )
 from userdp.queries.means import ReleasedMeans, release_means
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.evaluation import measure, paired, user_losses
 from userdp.training.origin import for_people_of
 from userdp.training.run_models import recipe_of, released_models
@@ -40,6 +42,8 @@ def evaluate_splits(
     with_base: bool = True,
     batch: int = 32,
     most_users: int | None = None,
+    device: str = AUTO,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Loss and perplexity of ``run``'s released model, and of the model it began from.
 
@@ -52,20 +56,22 @@ def evaluate_splits(
         with_base: also measure the model that the run began from.
         batch: examples in one pass.
         most_users: reads only so many users, chosen by hash.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how many examples are done; operator-only.
 
     Returns:
         For each split ``split``, ``users``, ``examples``, and an `Evaluation` as a dict under
         ``model`` (and under ``base``, with a `Difference` as a dict under ``difference``).
     """
-    folder = RunFolder(run)
-    models = released_models(folder, store, with_base=with_base)
+    folder, computes = RunFolder(run), choose_device(device)
+    models = released_models(folder, store, with_base=with_base, device=computes)
     StoreLedger(store.path).look("evaluate")  # not before it is known that there is a model
     results: list[dict[str, Any]] = [{} for _ in splits]
     each: dict[tuple[str, Split], NDArray[np.float64]] = {}
     for of, model in models.items():
         for split, result in zip(splits, results, strict=True):
             measured, each[of, split] = measure(
-                model, store, split, batch=batch, most_users=most_users
+                model, store, split, batch=batch, most_users=most_users, progress=progress
             )
             evaluation = asdict(measured)
             result |= {name: evaluation[name] for name in ("split", "users", "examples")}
@@ -102,6 +108,8 @@ def release_evaluation(
     difference_bound: float | None = None,
     with_base: bool = True,
     batch: int = 32,
+    device: str = AUTO,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The mean over users of each one's loss, under DP: a number that may be published.
 
@@ -124,6 +132,8 @@ def release_evaluation(
         with_base: also release the difference to the model which the run began from, at part of
             ``epsilon``.
         batch: most examples in one pass.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told what is done, and no number of it: how many users there are is private.
 
     Raises:
         UseError: bad arguments, a model of which nothing is claimed (its exact weights would be
@@ -131,7 +141,7 @@ def release_evaluation(
             promises nothing.
         FailureError: the disk refused; what was released is in the store's ledger.
     """
-    folder = RunFolder(run)
+    folder, computes = RunFolder(run), choose_device(device)
     claimed = require_claim(folder)
     lineage = for_people_of(claimed.lineage, store)
     if not math.isfinite(compose(lineage).epsilon):
@@ -144,9 +154,10 @@ def release_evaluation(
     widest = DEFAULT_BOUND if difference_bound is None else difference_bound
     require_difference_bound(widest)
     require_released_weights(folder)
-    models = released_models(folder, store, with_base=with_base)
+    models = released_models(folder, store, with_base=with_base, device=computes)
     if with_base:
         _require_same_base(folder, store, models["base"], claimed)
+    Uncounted(progress or NoProgress()).stage("evaluate", None)
     values = {of: user_losses(model, store, split, batch=batch) for of, model in models.items()}
     asked: dict[str, Any] = {"epsilon": epsilon, "subject": f"loss on {split}", "of": lineage}
     difference: dict[str, Any] = {}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from userdp.data.progress import NoProgress, Progress
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
@@ -62,9 +63,12 @@ def evaluate(
     loss: Loss = causal_lm_loss,
     batch: int = 32,
     most_users: int | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """The model's loss on a split, in evaluation mode, without gradients; see `measure`."""
-    return measure(model, store, split, loss=loss, batch=batch, most_users=most_users)[0]
+    return measure(
+        model, store, split, loss=loss, batch=batch, most_users=most_users, progress=progress
+    )[0]
 
 
 def measure(
@@ -75,6 +79,7 @@ def measure(
     loss: Loss = causal_lm_loss,
     batch: int = 32,
     most_users: int | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Evaluation, NDArray[np.float64]]:
     """The model's loss on a split, and each user's own, in evaluation mode, without gradients.
 
@@ -86,6 +91,7 @@ def measure(
         batch: examples in one pass, sorted by length.
         most_users: reads only the users of the so many smallest hashes, see `users_by_hash`; all by
             default.
+        progress: is told how many examples are done; operator-only.
 
     Returns:
         The evaluation, and float64 (users,), the loss per target token of each user who has one,
@@ -102,7 +108,11 @@ def measure(
             hint="prepare the store with a part held out, or choose another --split",
         )
     users, examples = _rows_of(part, chosen)
-    row_losses, targets = split_losses(model, part, users, examples, loss=loss, batch=batch)
+    shown = progress or NoProgress()
+    shown.stage("evaluate", len(users))
+    row_losses, targets = split_losses(
+        model, part, users, examples, loss=loss, batch=batch, done=shown.at
+    )
     sums = np.bincount(users, weights=row_losses * targets, minlength=len(part.counts))
     tokens = np.bincount(users, weights=targets, minlength=len(part.counts))
     measured = tokens > 0

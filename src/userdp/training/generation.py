@@ -17,6 +17,7 @@ import torch
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.models import read_model, require_released
 from userdp.vocabulary import require_count, require_positive, require_probability
 
@@ -74,16 +75,17 @@ class TextGenerator:
     Args:
         run: a run's folder, finished.
         config: how.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
 
     Raises:
         UseError: the run has released no model, the model has no end-of-text token and no prompt
             is given, or a prompt leaves no room in the model's context.
     """
 
-    def __init__(self, run: Path, config: GenerateConfig) -> None:
+    def __init__(self, run: Path, config: GenerateConfig, *, device: str = AUTO) -> None:
         folder = RunFolder(run)
-        self._config = config
-        self._model: Any = read_model(require_released(folder)).eval()
+        self._config, self._device = config, choose_device(device)
+        self._model: Any = read_model(require_released(folder)).to(self._device).eval()
         self._tokenizer = StoreTokenizer.load(folder.model)
         self._end = self._tokenizer.end_of_text_id
         self._prompts = [(text, self._encode(text)) for text in config.prompt]
@@ -123,8 +125,8 @@ class TextGenerator:
         rows = [[pad] * (width - len(ids)) + ids for _, ids in prompts]
         seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids in prompts]
         sampled = self._model.generate(
-            input_ids=torch.tensor(rows),
-            attention_mask=torch.tensor(seen),
+            input_ids=torch.tensor(rows, device=self._device),
+            attention_mask=torch.tensor(seen, device=self._device),
             do_sample=True,
             temperature=self._config.temperature,
             top_p=self._config.top_p,

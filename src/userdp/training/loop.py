@@ -9,9 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp import files
+import torch
+from torch import nn
+
+from userdp import files, interrupts
 from userdp.codec import encode
-from userdp.data.progress import NoProgress, Progress
+from userdp.data.progress import NoProgress, Note, Progress
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
@@ -19,11 +22,13 @@ from userdp.errors import UseError
 from userdp.gradients.shards import reshard, shard
 from userdp.ledger import RunFolder
 from userdp.plans import Plan
+from userdp.plans.spent import Spent
 from userdp.training.averaging import build_average
+from userdp.training.checkpoint_times import CheckpointTimes
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
 from userdp.training.config import PlainPlan, TrainConfig
-from userdp.training.devices import machine_facts, require_device
-from userdp.training.distributed import current_world
+from userdp.training.devices import AUTO, choose_device, machine_facts
+from userdp.training.distributed import World, current_world
 from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
@@ -67,7 +72,7 @@ def train(
     scores: Path | None = None,
     resume: bool = False,
     sharded: bool = False,
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
     tensorboard: bool = True,
     base_of_others: bool = False,
@@ -107,118 +112,183 @@ def train(
 
     Raises:
         UseError, FailureError: as `make_private`.
+        Interrupted: Ctrl-C or SIGTERM came. The step that had been charged was finished, applied
+            and written to a checkpoint, unless a second signal did not leave it the time.
     """
-    begin = time.monotonic()
-    world = current_world()
-    place = require_device(device, processes=world.size)
-    progress = progress or NoProgress()
-    model = load_model(config, store)
-    # Before adapters: their initial weights follow the configuration, which has a digest too.
-    identity = {"model": digest_of_weights(model), "configuration": config.digest}
-    # Of a resumed run too: a kill may have come before the ledger had its first line.
-    base = lineage_of_model(model, config, store)
-    if base_of_others:
-        base = of_others(base, config.model, store)
-    if isinstance(plan, Plan):
-        require_made_for(plan, store, made_with(model, config))
-    model = add_adapters(model, config).to(place)
-    if config.activation_checkpointing:
-        enable_checkpointing(model)
-    if sharded:
-        shard(model)
-    # Adapters, the device and sharding all replace tensors, so the optimizer is built after them.
-    optimizer = build_optimizer(model, config)
-    average = build_average(model, config)
-    opening: dict[str, Any] = {
-        "out": out,
-        "loss": build_loss(config, model),
-        "micro_batch": config.micro_batch,
-        "resume": resume,
-        "identity": identity,
-        "facts": {
-            "seq_len": store.meta.seq_len,
-            "store_facts": store_facts(store),
-        },
-        "train": encode(config),
-        "base": base,
-    }
-    run: PrivateRun | PlainRun
-    if isinstance(plan, PlainPlan):
-        if world.size > 1:
-            raise UseError(
-                "a run without privacy trains in one process: it is there to compare with",
-                hint="start it without torchrun",
-            )
-        if config.selection is not Strategy.RANDOM or scores is not None:
-            raise UseError(
-                "a run without privacy trains on all examples: there is none to select",
-                hint="leave --selection and --scores out",
-            )
-        run = PlainRun(model, optimizer, store, plan, seed=config.seed, **opening)
-    else:
-        run = make_private(
-            model,
-            optimizer,
-            store,
-            plan,
-            engine=config.engine,
-            selection=config.selection,
-            scores=scores,
-            charge_again=charge_again,
-            slot=slot,
-            allow_large_delta=allow_large_delta,
-            unsafe_seed=unsafe_seed,
-            unsafe_noise_seed=unsafe_noise_seed,
-            **opening,
-        )
-    with run:
-        checkpoint = world.on_rank_zero(
-            lambda: read_checkpoint(
-                run.folder.checkpoints,
-                run_id=run.folder.run_id,
-                most_steps=run.done if isinstance(run, PrivateRun) else None,
-            )
-        )
-        if checkpoint is not None:
-            position = restore(checkpoint, model=model, optimizer=optimizer, average=average)
-            if isinstance(run, PlainRun):
-                run.done = position.step
-        # Saving and evaluating a sharded model takes all processes; any other model only rank 0.
-        takes_part = sharded or world.rank == 0
-        notes = _Notes(run.folder, writes=world.rank == 0, curves=tensorboard)
-        notes.write("machine", machine_facts(next(model.parameters()).device))
-        evaluated = takes_part and len(store.split(Split.HELD_OUT_USERS).counts) > 0
+    begin, folder = time.monotonic(), RunFolder(out)
 
-        def evaluate_now(step: int) -> None:
-            """Note the loss on held-out users of the weights that would be released now."""
-            with nullcontext() if average is None else average.applied():
-                evaluation = evaluate(
+    def place() -> str:
+        if not folder.begun:
+            return "before anything was charged"
+        return "at once: updates since the last checkpoint are lost, and their steps stay charged"
+
+    with interrupts.told(place, resume=lambda: folder.begun):
+        world = current_world()
+        chosen = choose_device(device, processes=world.size)
+        model = load_model(config, store)
+        # Before adapters: their initial weights follow the configuration, which has a digest too.
+        identity = {"model": digest_of_weights(model), "configuration": config.digest}
+        # Of a resumed run too: a kill may have come before the ledger had its first line.
+        base = lineage_of_model(model, config, store)
+        if base_of_others:
+            base = of_others(base, config.model, store)
+        if isinstance(plan, Plan):
+            require_made_for(plan, store, made_with(model, config))
+        model = add_adapters(model, config).to(chosen)
+        if config.activation_checkpointing:
+            enable_checkpointing(model)
+        if sharded:
+            shard(model)
+        # Adapters, the device and sharding all replace tensors, so the optimizer comes after them.
+        optimizer = build_optimizer(model, config)
+        opening: dict[str, Any] = {
+            "out": out,
+            "loss": build_loss(config, model),
+            "micro_batch": config.micro_batch,
+            "resume": resume,
+            "identity": identity,
+            "facts": {
+                "seq_len": store.meta.seq_len,
+                "store_facts": store_facts(store),
+            },
+            "train": {"device": device, **encode(config)},
+            "base": base,
+        }
+        with interrupts.held() as signals:
+            run: PrivateRun | PlainRun
+            if isinstance(plan, PlainPlan):
+                _require_plain(config, processes=world.size, scores=scores)
+                run = PlainRun(model, optimizer, store, plan, seed=config.seed, **opening)
+            else:
+                run = make_private(
                     model,
+                    optimizer,
                     store,
-                    Split.HELD_OUT_USERS,
-                    loss=build_loss(config, model),
-                    batch=config.micro_batch,
-                    most_users=config.evaluate_users,
+                    plan,
+                    engine=config.engine,
+                    selection=config.selection,
+                    scores=scores,
+                    charge_again=charge_again,
+                    slot=slot,
+                    allow_large_delta=allow_large_delta,
+                    unsafe_seed=unsafe_seed,
+                    unsafe_noise_seed=unsafe_noise_seed,
+                    **opening,
                 )
-                reshard(model)
-            # asdict, not encode, which refuses a loss that is not finite: no loss may end a run.
-            notes.write("evaluation", {"step": step, **asdict(evaluation)})
-            notes.draw({"held-out users/loss": evaluation.loss}, step)
+            with run:
+                _take_steps(
+                    run,
+                    model,
+                    optimizer,
+                    store,
+                    config,
+                    # Saving and evaluating a sharded model takes all processes; any other rank 0.
+                    takes_part=sharded or world.rank == 0,
+                    world=world,
+                    notes=_Notes(folder, writes=world.rank == 0, curves=tensorboard),
+                    progress=progress or NoProgress(),
+                    note=None if slot is not None else _spent(plan, run),
+                    signals=signals,
+                )
+                run.save()
+            signals.finished()
+    return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
 
-        progress.stage("train", plan.steps)
-        progress.at(run.done)
-        if evaluated and config.evaluate_every and not run.done:
-            evaluate_now(0)
-        for step in run:
-            # By attempts charged: a resumed run does not repeat the rates of steps that were lost.
-            rate = learning_rate(config, step=step.number, steps=plan.steps)
-            set_learning_rate(optimizer, rate)
-            optimizer.step()
-            if average is not None:
-                average.update()
-            notes.step(step, rate=rate)
-            last = step.number == plan.steps
-            if takes_part and (last or step.number % config.checkpoint_every == 0):
+
+def _require_plain(config: TrainConfig, *, processes: int, scores: Path | None) -> None:
+    """`UseError` where a run without privacy is asked for what only a private one does."""
+    if processes > 1:
+        raise UseError(
+            "a run without privacy trains in one process: it is there to compare with",
+            hint="start it without torchrun",
+        )
+    if config.selection is not Strategy.RANDOM or scores is not None:
+        raise UseError(
+            "a run without privacy trains on all examples: there is none to select",
+            hint="leave --selection and --scores out",
+        )
+
+
+def _spent(plan: Plan | PlainPlan, run: PrivateRun | PlainRun) -> Note | None:
+    """What is shown of ε beside the steps; nothing where no ε is claimed."""
+    if isinstance(plan, PlainPlan) or isinstance(run, PlainRun):
+        return None
+    return Spent(plan).words if plan.sampling.covered and not run.unsafe else None
+
+
+def _take_steps(
+    run: PrivateRun | PlainRun,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    store: UserStore,
+    config: TrainConfig,
+    *,
+    takes_part: bool,
+    world: World,
+    notes: _Notes,
+    progress: Progress,
+    note: Note | None,
+    signals: interrupts.Held,
+) -> None:
+    """The steps that remain, with their checkpoints and evaluations; then the average, if any.
+
+    Raises:
+        Interrupted: after a step that was applied and written to a checkpoint. All processes
+            agree on it before the next step is charged.
+    """
+    steps, average = run.plan.steps, build_average(model, config)
+    checkpoint = world.on_rank_zero(
+        lambda: read_checkpoint(
+            run.folder.checkpoints,
+            run_id=run.folder.run_id,
+            most_steps=run.done if isinstance(run, PrivateRun) else None,
+        )
+    )
+    if checkpoint is not None:
+        position = restore(checkpoint, model=model, optimizer=optimizer, average=average)
+        if isinstance(run, PlainRun):
+            run.done = position.step
+    notes.write("machine", machine_facts(next(model.parameters()).device))
+    evaluated = takes_part and len(store.split(Split.HELD_OUT_USERS).counts) > 0
+
+    def evaluate_now(step: int) -> None:
+        """Note the loss on held-out users of the weights that would be released now."""
+        with nullcontext() if average is None else average.applied():
+            evaluation = evaluate(
+                model,
+                store,
+                Split.HELD_OUT_USERS,
+                loss=build_loss(config, model),
+                batch=config.micro_batch,
+                most_users=config.evaluate_users,
+            )
+            reshard(model)
+        # asdict, not encode, which refuses a loss that is not finite: no loss may end a run.
+        notes.write("evaluation", {"step": step, **asdict(evaluation)})
+        notes.draw({"held-out users/loss": evaluation.loss}, step)
+
+    progress.stage("train", steps, unit="step", note=note)
+    progress.at(run.done)
+    if evaluated and config.evaluate_every and not run.done:
+        evaluate_now(0)
+    if world.any(signals.heard) and run.remaining:
+        raise signals.interrupted(f"before step {run.done + 1} of {steps}", resume=True)
+    times = CheckpointTimes(steps=config.checkpoint_every, seconds=config.checkpoint_seconds)
+    for step in run:
+        # By attempts charged: a resumed run does not repeat the rates of steps that were lost.
+        rate = learning_rate(config, step=step.number, steps=steps)
+        set_learning_rate(optimizer, rate)
+        optimizer.step()
+        if average is not None:
+            average.update()
+        notes.step(step, rate=rate)
+        last = step.number == steps
+        # A collective: before the next step is charged all processes agree whether there is one.
+        # It is time when it is on rank 0's clock.
+        told = world.all_gather_object((signals.heard, times.due(step.number)))
+        stops = any(heard for heard, _ in told) and not last
+        if takes_part and (last or stops or told[0][1]):
+            with times.writing():
                 save_checkpoint(
                     run.folder.checkpoints,
                     Position(step=step.number, run_id=run.folder.run_id),
@@ -227,15 +297,18 @@ def train(
                     average=average,
                     writes=world.rank == 0,
                 )
-            due = config.evaluate_every and (last or step.number % config.evaluate_every == 0)
-            if due and evaluated:
-                evaluate_now(step.number)
-            progress.at(step.number)
-        notes.close()
-        if average is not None:
-            average.apply()
-        run.save()
-    return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
+        progress.at(step.number)
+        if stops:
+            raise signals.interrupted(f"after step {step.number} of {steps}", resume=True)
+        if (
+            evaluated
+            and config.evaluate_every
+            and (last or step.number % config.evaluate_every == 0)
+        ):
+            evaluate_now(step.number)
+    notes.close()
+    if average is not None:
+        average.apply()
 
 
 class _Notes:

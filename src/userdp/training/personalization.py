@@ -31,7 +31,7 @@ from userdp.gradients import causal_lm_loss, require_uncoupled, trainable_parame
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
-from userdp.training.devices import fastest_device
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
 from userdp.training.losses import losses_of, split_losses
 from userdp.training.run_models import released_models
@@ -206,7 +206,7 @@ def personalize_run(
     with_base: bool = False,
     lora_rank: int | None = None,
     most_users: int | None = None,
-    device: str | None = None,
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """What each held-out user gains from local SGD, at every learning rate of ``how``.
@@ -220,7 +220,7 @@ def personalize_run(
         with_base: also personalize the model that the run began from.
         lora_rank: adapt adapters of this rank in place of all weights.
         most_users: only the first so many users.
-        device: None for cuda where there is one, else cpu.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         progress: is told how many users are done.
 
     Returns:
@@ -231,7 +231,7 @@ def personalize_run(
     Raises:
         UseError: the run has no model, or nobody held out has two examples.
     """
-    folder = RunFolder(run)
+    folder, computes = RunFolder(run), choose_device(device)
     StoreLedger(store.path).look("personalize")
     models = released_models(folder, store, with_base=with_base)
     if most_users is not None:
@@ -254,9 +254,7 @@ def personalize_run(
     }
     for name, model in models.items():
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.
-        model = add_adapters(
-            model.float().to(device or fastest_device()), TrainConfig(lora_rank=lora_rank)
-        )
+        model = add_adapters(model.float().to(computes), TrainConfig(lora_rank=lora_rank))
         personalized = personalize(model, split, kept, how, progress=progress)
         result[name] = [
             {"learning_rate": rate, **summary(personalized, which)}

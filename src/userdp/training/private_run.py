@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from userdp import interrupts
 from userdp.claims.lineage import Lineage
 from userdp.errors import FailureError, UseError
 from userdp.gradients import (
@@ -55,6 +57,11 @@ class PrivateRun:
     Use it as a context manager, and call `save` after the last step. Leaving the block after the
     last step without it settles with the store all the same; leaving it earlier leaves the whole
     plan reserved, and the run can be resumed.
+
+    In the block Ctrl-C and SIGTERM wait until the loop has applied the step that was charged: then,
+    before the next one is charged, iterating raises `userdp.Interrupted`, on all processes. A loop
+    that wants to go on later saves its weights and its optimizer where it catches that. A second
+    signal ends the process at once, as usual.
 
     While the run is open, no backward pass but its own may reach the parameters that it trains
     (`userdp.training.stray_gradients`).
@@ -112,6 +119,9 @@ class PrivateRun:
         self._opened_with = opened_with  # None of a resumed run, whose caller loads a checkpoint
         self._known = False  # whether the weights of the first step were looked at
         self._stray = StrayGradients(model, optimizer)
+        # Of the block; None outside of one, and where the caller holds them for more than this.
+        self._signals: interrupts.Held | None = None
+        self._holding = ExitStack()
         weakref.finalize(self, self._stray.close)  # a loop may forget its run without closing it
         if plan.noise.memory and self.done:
             try:
@@ -135,15 +145,32 @@ class PrivateRun:
         """Steps that may still be attempted."""
         return self._run.remaining
 
+    @property
+    def unsafe(self) -> bool:
+        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
+        return self._noise.unsafe
+
     def __iter__(self) -> Iterator[Step]:
-        """Each remaining step, with its noisy gradient in ``.grad``."""
+        """Each remaining step, with its noisy gradient in ``.grad``.
+
+        Raises:
+            Interrupted: see the class; every step that was handed out is applied.
+        """
         while self.remaining:
+            self._stop_if_asked()
             watched = None if self._moved else MovementCheck(self._model, self._optimizer)
             with self._stray.own_passes():
                 step = self._step()
             yield step
             if watched is not None:
                 self._moved = watched.require_moved()
+
+    def _stop_if_asked(self) -> None:
+        """`Interrupted` on all processes, if one of them heard a signal that this run answers."""
+        signals = self._signals
+        if signals is not None and self._world.any(signals.heard):
+            place = f"after step {self.done}" if self.done else "before step 1"
+            raise signals.interrupted(f"{place} of {self.plan.steps}", resume=True)
 
     def _step(self) -> Step:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
@@ -375,6 +402,8 @@ class PrivateRun:
         self._run.close()
 
     def __enter__(self) -> Self:
+        if not interrupts.are_held():
+            self._signals = self._holding.enter_context(interrupts.held())
         return self
 
     def __exit__(
@@ -383,9 +412,10 @@ class PrivateRun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and not self.remaining and not self._run.closed:
-            self.finish()
-        self.close()
+        with self._holding:  # a signal that nobody answered comes when all of this is done
+            if kind is None and not self.remaining and not self._run.closed:
+                self.finish()
+            self.close()
 
 
 def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator: float) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.claims.claims import compose
-from userdp.data.progress import NoProgress, Progress
+from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
@@ -23,6 +23,7 @@ from userdp.queries.medians import charge_medians, draw_medians
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import gather_units
 from userdp.training.config import TrainConfig
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import load_model
@@ -42,6 +43,7 @@ def probe_store(
     population: int | None = None,
     epsilon: float | None = None,
     seed: int | None = None,
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> GradientNorms:
     """Median gradient norms of ``users`` random users, for G = 1, 2, 4, … ``max_group_size``.
@@ -65,7 +67,9 @@ def probe_store(
         population: the declared number of users; only for ``DP_RELEASE``.
         epsilon: what all medians together cost; only for ``DP_RELEASE``.
         seed: of the users and examples drawn; the operating system's by default.
-        progress: is told how many users are done.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
+        progress: is told how many users are done; of a DP release, whose draw depends on how many
+            there are, no number.
 
     Raises:
         UseError: there are no such users, the model does not fit the store, a number is out of
@@ -74,7 +78,7 @@ def probe_store(
     Source: Charles et al. 2024, Equation 8 and Appendix F.1 (128 users, the median).
     """
     require_count("users", users)
-    grid = power_grid(max_group_size)
+    grid, computes = power_grid(max_group_size), choose_device(device)
     under_dp = source is NormSource.DP_RELEASE
     if not under_dp and (population is not None or epsilon is not None):
         raise UseError(
@@ -110,9 +114,11 @@ def probe_store(
             "as it is, so that the price of a release would be no bound",
             hint="measure another model, or other people: --source held-out-users",
         )
-    model = add_adapters(base, config)
+    model = add_adapters(base, config).to(computes)
     loss = build_loss(config, model)
     reporter = progress or NoProgress()
+    if under_dp:
+        reporter = Uncounted(reporter)
     if source not in (NormSource.PUBLIC, NormSource.DP_RELEASE):
         StoreLedger(store.path).look("probe")
 
@@ -122,7 +128,7 @@ def probe_store(
 
     def measure(chosen: NDArray[np.int64], draw: np.random.Generator) -> ProbedNorms:
         """Each user's norms: a function of that user's examples and of coins."""
-        units = draw_units(split, chosen, most=grid[-1], draw=draw)
+        units = draw_units(split, chosen, most=grid[-1], draw=draw).to(computes)
         reporter.stage("probe", len(units))
         return probe_norms(model, loss, units, group_sizes=grid, done=reporter.at)
 

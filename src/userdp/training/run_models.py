@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from userdp.data.store import UserStore
@@ -32,9 +33,11 @@ def recipe_of(folder: RunFolder) -> Recipe:
 
 
 def released_models(
-    folder: RunFolder, store: UserStore, *, with_base: bool
+    folder: RunFolder, store: UserStore, *, with_base: bool, device: torch.device | None = None
 ) -> dict[str, nn.Module]:
     """A run's released model under ``model``, and the one that it began from under ``base``.
+
+    On ``device``; the CPU by default.
 
     Raises:
         UseError: the run has released no model, a model cannot read the store's tokens, or the
@@ -44,4 +47,4 @@ def released_models(
     base = {"base": recipe_of(folder).base(store)} if with_base else {}
     model = read_model(name)
     require_fit(model, name, store)
-    return {"model": model, **base}
+    return {of: one.to(device or "cpu") for of, one in {"model": model, **base}.items()}

@@ -170,7 +170,7 @@ def open_run(
         raise UseError(f"{out} is a file, and a run needs a folder")
     lock = _hold(folder)
     try:
-        begun = folder.resume.exists() or folder.ledger.exists()
+        begun = folder.begun
         kept: dict[str, Any] = {}
         if resume:
             kept = _check_resume(folder, expected)
@@ -233,8 +233,9 @@ def constants_digest(
 ) -> str:
     """What `StoreLedger.declare` records beforehand of a run, and what a slot is for.
 
-    Its plan and options; and the text, the base model and the scores themselves, since whoever
-    exchanges one of them after a look has chosen it by the look.
+    Its plan and options (but for where it computes, which decides nothing of what is learned); and
+    the text, the base model and the scores themselves, since whoever exchanges one of them after a
+    look has chosen it by the look.
     """
     name = str((train or {}).get("model", ""))
     base = Path(resolve(name)) if name else None
@@ -242,7 +243,7 @@ def constants_digest(
     return digest(
         {
             "plan": encode(plan),
-            "train": dict(train or {}),
+            "train": {name: value for name, value in (train or {}).items() if name != "device"},
             "text": store.meta.content_sha256,
             "base": digest_of(base) if base is not None and files_there else "",
             "scores": None if scores is None else _file_digest(scores),

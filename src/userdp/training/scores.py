@@ -24,7 +24,7 @@ from userdp.data.store import StoreSplit, UserStore
 from userdp.errors import UseError
 from userdp.files import require_new
 from userdp.ledger import StoreLedger
-from userdp.training.devices import fastest_device
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.losses import split_losses
 from userdp.training.models import read_model, require_fit, resolve
 from userdp.training.origin import lineage_of_weights
@@ -41,7 +41,7 @@ def score_store(
     *,
     split: Split = Split.TRAIN,
     batch: int = 32,
-    device: str | None = None,
+    device: str = AUTO,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def score_store(
         out: the file.
         split: which examples.
         batch: examples in one pass.
-        device: None for cuda where there is one, else cpu.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
         overwrite: replace what lies at ``out``.
         progress: is told how many examples are done.
 
@@ -70,6 +70,7 @@ def score_store(
             or was trained on people's text.
     """
     require_count("micro_batch", batch)
+    computes = choose_device(device)
     require_new(out, overwrite=overwrite, name="scores.arrow")
     part = store.split(split)
     total = int(part.counts.sum())
@@ -85,7 +86,7 @@ def score_store(
             hint="score with a model of public data, such as --model bundled",
         )
     StoreLedger(store.path).look("score")
-    scorer = scorer.to(device or fastest_device())
+    scorer = scorer.to(computes)
     reporter = progress or NoProgress()
     reporter.stage("score", total)
     seen: list[NDArray[np.float32]] = []

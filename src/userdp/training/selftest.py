@@ -29,7 +29,7 @@ from userdp.gradients import (
 from userdp.gradients.clipping import squared_norm
 from userdp.gradients.engines.choice import choose
 from userdp.training.config import TrainConfig
-from userdp.training.devices import fastest_device
+from userdp.training.devices import AUTO, choose_device
 from userdp.training.lora import add_adapters
 from userdp.training.models import read_model, resolve
 from userdp.vocabulary import require_count
@@ -51,7 +51,7 @@ class SelftestConfig:
         length: tokens of an example; by default what the model reads, and at most 128.
         rounds: timed rounds.
         lora_rank: adapters of this rank in place of all weights.
-        device: where to run, such as cpu; by default cuda where there is one, else cpu.
+        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
     """
 
     model: str = "bundled"
@@ -60,7 +60,7 @@ class SelftestConfig:
     length: int | None = None
     rounds: int = 5
     lora_rank: int | None = None
-    device: str | None = None
+    device: str = AUTO
 
     def __post_init__(self) -> None:
         for name in ("group_size", "rounds"):
@@ -83,7 +83,7 @@ def run_selftest(config: SelftestConfig) -> dict[str, Any]:
     Raises:
         UseError: there is no such model or device, or the model is too short for ``length``.
     """
-    device = config.device or fastest_device()
+    device = str(choose_device(config.device))
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

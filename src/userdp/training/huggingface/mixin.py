@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_utils import TrainOutput
 
-from userdp import files
+from userdp import files, interrupts
 from userdp.claims.claims import Claim, claim
 from userdp.claims.lineage import Condition, ConditionKind, Lineage
 from userdp.data.records import Drop
@@ -57,6 +57,7 @@ from userdp.training.huggingface.refusals import (
     steps_per_epoch,
 )
 from userdp.training.huggingface.release import copy_released, describe_saved, release
+from userdp.training.huggingface.stopping import StopWhenAsked
 from userdp.training.huggingface.tickets import tickets
 from userdp.training.origin import digest_of_weights, lineage_of_weights
 from userdp.training.private import make_private
@@ -200,15 +201,16 @@ class UserLevelMixin(Looks):
 
         Raises:
             UseError, FailureError: as `userdp.make_private`; or a callback is refused.
+            Interrupted: by Ctrl-C or SIGTERM, after a step that is in a checkpoint, whatever
+                ``save_strategy`` says.
         """
         if trial is not None:
             self.hyperparameter_search()
         require_unchanged(self.args, self._plan, public_eval=self._public_eval)
         self._require_callbacks()
         folder = RunFolder(Path(self.args.output_dir))
-        begun = folder.resume.exists() or folder.ledger.exists()
         self._resumes = bool(resume_from_checkpoint)
-        if self._resumes and not begun:
+        if self._resumes and not folder.begun:
             raise UseError(
                 f"there is no private run in {folder.path} to resume",
                 hint="leave resume_from_checkpoint out",
@@ -224,20 +226,29 @@ class UserLevelMixin(Looks):
                 run_id=folder.run_id,
                 attempts=count_attempts(read_entries(folder.ledger)),
             )
-        try:
-            super().train(
-                resume_from_checkpoint=None if self._checkpoint is None else str(self._checkpoint),
-                ignore_keys_for_eval=ignore_keys_for_eval,
-            )
-            run = self._run
-            if not run.remaining:
-                self._require_trained()
-                release(run, self.processing_class)
-                self._released = True
-        finally:
-            if self._private is not None:
-                self._private.close()
-            self._private = self._steps = None
+        with interrupts.held() as signals:
+            stop = StopWhenAsked(signals)
+            self.add_callback(stop)
+            try:
+                super().train(
+                    resume_from_checkpoint=(
+                        None if self._checkpoint is None else str(self._checkpoint)
+                    ),
+                    ignore_keys_for_eval=ignore_keys_for_eval,
+                )
+                run = self._run
+                if run.remaining:
+                    signals.check(f"after step {run.done} of {self._plan.steps}", resume=True)
+                else:
+                    self._require_trained()
+                    release(run, self.processing_class)
+                    self._released = True
+                    signals.finished()
+            finally:
+                self.remove_callback(stop)
+                if self._private is not None:
+                    self._private.close()
+                self._private = self._steps = None
         return TrainOutput(self.state.global_step, float("nan"), dict(self._epsilon))
 
     def _require_trained(self) -> None:

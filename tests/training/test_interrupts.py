@@ -1,0 +1,215 @@
+"""Invariant 7 under Ctrl-C: the step that was charged is finished, applied and in a checkpoint."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+import userdp
+from tests.plans import uls_plan
+from tests.training.toy import CONFIG, attempts, sgd, toy_model, weights
+from userdp.claims import claim
+from userdp.data.progress import NoProgress
+from userdp.errors import Interrupted
+from userdp.interrupts import are_held
+from userdp.training import loop
+from userdp.training.checkpoint_times import CheckpointTimes
+from userdp.training.config import PlainPlan
+from userdp.training.loop import train
+from userdp.training.private import make_private
+
+PLAN = uls_plan(steps=6)
+RARELY = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e6)
+
+
+class SignalIn(NoProgress):
+    """Sends a signal in the middle of a step: when the gradient of ``step`` is computed."""
+
+    def __init__(self, monkeypatch, step, number=signal.SIGINT):
+        self._rate, self._step, self._number = loop.learning_rate, step, number
+        monkeypatch.setattr(loop, "learning_rate", self._send)
+
+    def _send(self, config, *, step, steps):
+        if step == self._step:
+            os.kill(os.getpid(), self._number)
+        return self._rate(config, step=step, steps=steps)
+
+
+def saved_step(run):
+    found = sorted((run / "checkpoints").glob("step-*"))
+    return json.loads((found[-1] / "state.json").read_text())["step"] if found else 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_invariant_7_the_charged_step_is_in_a_checkpoint_and_resume_goes_on(
+    store, tmp_path, monkeypatch, number
+):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        SignalIn(patch, 3, number)
+        with pytest.raises(Interrupted, match="interrupted after step 3 of 6; go on") as caught:
+            train(store, PLAN, RARELY, out=run, tensorboard=False)
+    assert caught.value.resume
+    assert saved_step(run) == attempts(run) == 3
+    assert not are_held()
+    train(store, PLAN, RARELY, out=run, tensorboard=False, resume=True)
+    assert attempts(run) == 6
+    assert claim(run).guarantee == PLAN.guarantee() == claim(store.path).guarantee
+
+
+def test_invariant_7_twin_an_interrupt_that_does_not_wait_loses_the_step(
+    store, tmp_path, monkeypatch
+):
+    """The same signal without the block that holds it back: charged, computed, and thrown away."""
+    run = tmp_path / "run"
+    monkeypatch.setattr(loop.interrupts.Held, "_take", lambda self: None)
+    SignalIn(monkeypatch, 3)
+    with pytest.raises(Interrupted, match="at once"):
+        train(store, PLAN, RARELY, out=run, tensorboard=False)
+    assert attempts(run) == 3
+    assert saved_step(run) < 3
+
+
+def test_a_second_signal_does_not_wait_and_the_run_can_still_be_resumed(
+    store, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+
+    def twice(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        loop.interrupts._holding._first -= 10
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0.01
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "learning_rate", twice)
+        with pytest.raises(Interrupted, match="at once: updates since the last checkpoint"):
+            train(store, PLAN, RARELY, out=run, tensorboard=False)
+    assert attempts(run) == 1
+    train(store, PLAN, RARELY, out=run, tensorboard=False, resume=True)
+    assert attempts(run) == 6
+
+
+def test_in_the_last_step_nothing_is_left_to_interrupt(store, tmp_path, monkeypatch):
+    SignalIn(monkeypatch, 6)
+    train(store, PLAN, RARELY, out=tmp_path / "run", tensorboard=False)
+    assert claim(tmp_path / "run").complete
+
+
+def test_before_the_first_step_nothing_is_charged_but_the_plan(store, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    opened = loop.make_private
+
+    def open_and_hear(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        return opened(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "make_private", open_and_hear)
+        with pytest.raises(Interrupted, match="before step 1 of 6"):
+            train(store, PLAN, RARELY, out=run, tensorboard=False)
+    assert attempts(run) == 0
+    train(store, PLAN, RARELY, out=run, tensorboard=False, resume=True)
+
+
+def test_while_the_model_is_read_nothing_is_charged_at_all(store, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "load_model", interrupted)
+    with pytest.raises(Interrupted, match="before anything was charged; call it again") as caught:
+        train(store, PLAN, RARELY, out=tmp_path / "run", tensorboard=False)
+    assert not caught.value.resume
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_privacy_stops_and_goes_on_too(store, tmp_path, monkeypatch):
+    run, plan = tmp_path / "run", PlainPlan(steps=5, batch_size=4)
+    with monkeypatch.context() as patch:
+        SignalIn(patch, 2)
+        with pytest.raises(Interrupted, match="after step 2 of 5"):
+            train(store, plan, RARELY, out=run, tensorboard=False)
+    assert saved_step(run) == 2
+    train(store, plan, RARELY, out=run, tensorboard=False, resume=True)
+
+
+def test_a_loop_of_ones_own_hears_it_between_two_steps_and_saves(store, tmp_path):
+    model, run = toy_model(store), tmp_path / "run"
+    optimizer = sgd(model)
+    kept = None
+    with make_private(model, optimizer, store, PLAN, out=run) as private:
+        try:
+            for step in private:
+                if step.number == 2:
+                    os.kill(os.getpid(), signal.SIGINT)
+                before = weights(model)
+                optimizer.step()
+        except userdp.Interrupted as interrupt:
+            place, kept = interrupt.place, weights(model)
+    assert place == "after step 2 of 6"
+    assert kept is not None
+    assert not torch.equal(kept, before)
+    assert attempts(run) == 2
+    assert not are_held()
+    with make_private(model, sgd(model), store, PLAN, out=run, resume=True) as private:
+        for _ in private:
+            optimizer.step()
+    assert attempts(run) == 6
+
+
+def test_a_signal_after_a_loops_last_step_comes_when_the_run_has_settled(store, tmp_path):
+    model, run = toy_model(store), tmp_path / "run"
+    optimizer = sgd(model)
+    with (  # noqa: PT012
+        pytest.raises(KeyboardInterrupt),
+        make_private(model, optimizer, store, PLAN, out=run) as private,
+    ):
+        for _ in private:
+            optimizer.step()
+        os.kill(os.getpid(), signal.SIGINT)
+    assert claim(run).complete
+
+
+def test_checkpoints_come_by_steps_or_by_the_clock():
+    now = 0.0
+    times = CheckpointTimes(steps=50, seconds=60.0, clock=lambda: now)
+    assert times.due(50)
+    assert not times.due(51)
+    now = 60.0
+    assert times.due(52)
+    with times.writing():
+        now = 61.0
+    assert not times.due(53)
+    now = 120.0
+    assert not times.due(54)
+    now = 121.0
+    assert times.due(55)
+
+
+def test_checkpoints_by_the_clock_take_a_twentieth_of_the_time_at_most():
+    now = 0.0
+    times = CheckpointTimes(steps=10**6, seconds=60.0, clock=lambda: now)
+    with times.writing():
+        now = 30.0
+    now = 30.0 + 599.0
+    assert not times.due(1)
+    now = 30.0 + 600.0
+    assert times.due(1)
+
+
+def test_a_run_writes_them_by_the_clock(store, tmp_path, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    class StopAt(NoProgress):
+        def at(self, done):
+            if done == 3:
+                raise Stop
+
+    config = replace(CONFIG, checkpoint_every=1000, checkpoint_seconds=1e-9)
+    with pytest.raises(Stop):
+        train(store, PLAN, config, out=tmp_path / "run", tensorboard=False, progress=StopAt())
+    assert saved_step(tmp_path / "run") >= 1
