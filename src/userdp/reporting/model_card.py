@@ -9,6 +9,7 @@ from typing import Any
 
 from userdp.claims.headline import why_nothing
 from userdp.reporting.assumptions import Assumption, assumptions_of
+from userdp.reporting.base_model import base_model_in_words
 from userdp.reporting.constants import constants_of
 from userdp.reporting.holders import delta_facts, fewer_examples
 from userdp.reporting.html import render_text, words_of
@@ -41,7 +42,7 @@ def render_model_card(run: RunFacts) -> str:
         **words_of(run),
         "headline": run.claim.headline,
         "parts": parts_of_claim(run.claim),
-        "model": _base_model(run),
+        "model": base_model_in_words(run.base),
         "algorithm": "no privacy" if run.plan is None else _ALGORITHMS[run.plan.algorithm],
         "why": "" if run.private else why_nothing(run.claim),
         "false_alarms": f"{FALSE_ALARMS:.0%}",
@@ -88,11 +89,6 @@ def front_matter(run: RunFacts) -> str:
 def _quoted(text: str) -> str:
     """A YAML string: JSON's, in characters rather than in surrogates, which YAML does not pair."""
     return json.dumps(visible(text), ensure_ascii=False)
-
-
-def _base_model(run: RunFacts) -> str:
-    model = run.settings.get("model", "not recorded")
-    return "none: training began with random weights" if model == "new" else model
 
 
 _ASSUMPTIONS: dict[str, Callable[[Assumption], str]] = {
