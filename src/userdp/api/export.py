@@ -145,7 +145,7 @@ def _released(folder: RunFolder) -> RunFacts:
     if facts.claim.trial or not facts.claim.finite:
         raise UseError(
             f"nothing is claimed of the run at {folder.path}: {why_nothing(facts.claim)}. An "
-            "export says what holds for the people whose text it was, and of this model nothing does",
+            "export says what holds for the people whose text it was, and of this model nothing",
             hint="export a private run; of a sweep its winner",
         )
     if not facts.finished or not folder.model.is_dir():

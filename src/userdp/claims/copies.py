@@ -32,8 +32,8 @@ def require_no_links(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_symlink():
             raise UseError(
-                f"{path} is a link to {str(path.readlink())!r}: what it points to may be anything, so "
-                "that no link is followed into a folder that others will read",
+                f"{path} is a link to {str(path.readlink())!r}: what it points to may be anything, "
+                "so that no link is followed into a folder that others will read",
                 hint="put the file itself in its place",
             )
 

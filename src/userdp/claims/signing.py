@@ -50,11 +50,6 @@ class Signer:
         """The name of the key: a digest of its public half."""
         return str(self._signer.public_key.keyid)
 
-    @property
-    def id(self) -> str:
-        """The name of the key: a digest of its public half."""
-        return str(self._signer.public_key.keyid)
-
     def sign(self, payload: bytes) -> bytes:
         """The envelope of a statement, as JSON."""
         dsse = _library("securesystemslib.dsse")

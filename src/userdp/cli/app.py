@@ -26,7 +26,7 @@ _COMMANDS = {
         "public.jsonl.gz mail.jsonl.gz --out clean.jsonl.gz",
     ),
     "verify": (
-        "Check a store, a run or a model against what was written, and recompute its claim.",
+        "Check a store, a run, a model or an export, and recompute its claim.",
         "run",
     ),
     "stats": ("Count a store's users and examples (operator-only).", "store"),
@@ -79,6 +79,10 @@ _COMMANDS = {
     "report": (
         "Write one HTML page: the claim, its assumptions, the curves; and a model card.",
         "run --out report.html",
+    ),
+    "export": (
+        "Write a folder of all that may leave of a run: model, card, ledger, report.",
+        "run --out shared",
     ),
     "federate": (
         "Train across silos with privacy for subjects (Flower).",
