@@ -15,13 +15,14 @@ from userdp.reporting.assumptions import Assumption, assumptions_of
 from userdp.reporting.base_model import base_model_in_words
 from userdp.reporting.constants import constants_of
 from userdp.reporting.holders import delta_facts, fewer_examples
-from userdp.reporting.html import render_text, words_of
 from userdp.reporting.markdown import Ready, markdown, prose, visible
 from userdp.reporting.meaning import FALSE_ALARMS
 from userdp.reporting.parts import parts_of_claim
 from userdp.reporting.releases import released_losses
+from userdp.reporting.rendering import render_text
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import Table, table_of
+from userdp.reporting.words import words_of
 from userdp.version import __version__
 
 CARD = "model_card.md.j2"

@@ -60,6 +60,7 @@ class RunFacts:
     Args:
         path: the run's folder; for reading, never shown.
         name: what the page calls it; distinct among the runs of one page.
+        run_id: random, of the ledger: by it the store's ledger knows the run.
         claim: recomputed from the ledger when this was read.
         plan: None for a run without privacy.
         finished: the ledger notes the run's end.
@@ -79,6 +80,7 @@ class RunFacts:
 
     path: Path
     name: str
+    run_id: str
     claim: Claim
     plan: Plan | None
     finished: bool
@@ -173,6 +175,7 @@ def read_run(path: Path) -> RunFacts:
     return RunFacts(
         path=path,
         name=path.resolve().name,
+        run_id=str(entries[0].get("run_id", "")),
         claim=claimed,
         plan=claimed.plan,
         finished=finish_of(entries) is not None,
