@@ -1,4 +1,4 @@
-"""``userdp.report``: one HTML page about runs, a summary of one sheet, and a model card."""
+"""``userdp.report``: one HTML page about runs, and a summary of one sheet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from userdp.reporting.about import About
 from userdp.reporting.comparison import compare
 from userdp.reporting.html import render_report
 from userdp.reporting.meaning import FALSE_ALARMS, meaning_of_claim
-from userdp.reporting.model_card import render_model_card
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
 from userdp.reporting.store_total import read_store_total
@@ -33,7 +32,6 @@ class Reported:
     Args:
         out: the page, if one was asked for.
         summary: the sheet, if one was asked for.
-        model_card: the card, if one was asked for.
         public: whether the page holds nothing that no epsilon covers.
         runs: for each run its claim, and what it means for somebody who attacks the model.
         comparable: whether all claims are of one unit and adjacency.
@@ -43,7 +41,6 @@ class Reported:
 
     out: Path | None
     summary: Path | None
-    model_card: Path | None
     public: bool
     runs: tuple[dict[str, Any], ...]
     comparable: bool
@@ -55,7 +52,6 @@ class Reported:
         return {
             "report": None if self.out is None else str(self.out),
             "summary": None if self.summary is None else str(self.summary),
-            "model_card": None if self.model_card is None else str(self.model_card),
             "public": self.public,
             "runs": list(self.runs),
             "comparable": self.comparable,
@@ -78,25 +74,23 @@ def report(
     out: str | Path | None = None,
     public: bool = False,
     summary: str | Path | None = None,
-    model_card: str | Path | None = None,
     store: str | Path | None = None,
     organisation: str | None = None,
     contact: str | None = None,
     data_description: str | None = None,
     report_date: date | None = None,
 ) -> Reported:
-    """Write one HTML page: the claim, its assumptions, the curves; a summary; and a model card.
+    """Write one HTML page: the claim, its assumptions, the curves; and a summary.
 
     Epsilon is recomputed from each run's ledger, and by a second accountant. The page needs no
-    network, and holds a section for the operator only unless it is ``public``. A summary and a
-    model card always hold public facts only.
+    network, and holds a section for the operator only unless it is ``public``. A summary
+    always holds public facts only. A model card comes with `userdp.export`.
 
     Args:
         runs: a run or several, or their folders.
         out: the HTML file; replaced as a whole.
         public: leave out all that no epsilon covers; the operator's files are not opened.
         summary: also, or only, write one sheet of A4 about a single run here, as HTML to print.
-        model_card: also, or only, write the model card of a single run here (Hugging Face format).
         store: the store of these runs, to say what was charged on its people in total so far.
         organisation: that releases the model, in the operator's words, as the next two.
         contact: whom to ask.
@@ -109,8 +103,8 @@ def report(
     """
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     folders = [folder_of(run) for run in several]
-    page, sheet, card = (_place(path) for path in (out, summary, model_card))
-    _require_places({"--out": page, "--summary": sheet, "--model-card": card}, runs=len(folders))
+    page, sheet = _place(out), _place(summary)
+    _require_places({"--out": page, "--summary": sheet}, runs=len(folders))
     about = About(
         organisation=organisation,
         contact=contact,
@@ -128,15 +122,12 @@ def report(
     if sheet is not None:
         html = render_summary(facts[0], about=about, store=total)
         written.append((sheet, html, SHAREABLE_FILE))
-    if card is not None:
-        written.append((card, render_model_card(facts[0]), SHAREABLE_FILE))
     for path, text, mode in written:
         write_file(path, text.encode(), mode=mode)
     comparison = compare(facts)
     return Reported(
         out=page,
         summary=sheet,
-        model_card=card,
         public=public,
         runs=tuple(map(_told, facts)),
         comparable=comparison.comparable,
@@ -166,7 +157,7 @@ def _require_places(places: dict[str, Path | None], *, runs: int) -> None:
     if not wanted:
         raise UseError(
             "report needs a place for what it writes",
-            hint="--out report.html, --summary summary.html, or --model-card MODEL_CARD.md",
+            hint="--out report.html, or --summary summary.html; a model card comes with `export`",
         )
     for option, path in wanted.items():
         require_place(path, name=_NAMES[option])
@@ -182,4 +173,4 @@ def _require_places(places: dict[str, Path | None], *, runs: int) -> None:
             raise UseError(f"{other} and {option} name the same file", hint="name two")
 
 
-_NAMES = {"--out": "report.html", "--summary": "summary.html", "--model-card": "MODEL_CARD.md"}
+_NAMES = {"--out": "report.html", "--summary": "summary.html"}

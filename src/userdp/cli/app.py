@@ -77,7 +77,7 @@ _COMMANDS = {
         "--model bundled",
     ),
     "report": (
-        "Write one HTML page: the claim, its assumptions, the curves; and a model card.",
+        "Write one HTML page: the claim, its assumptions, the curves; and a summary of one sheet.",
         "run --out report.html",
     ),
     "export": (

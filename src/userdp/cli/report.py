@@ -1,4 +1,4 @@
-"""``userdp report``: one HTML page about runs, a summary of one sheet, and a model card."""
+"""``userdp report``: one HTML page about runs, and a summary of one sheet."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ def report(
     out: Path | None = None,
     public: bool = False,
     summary: Path | None = None,
-    model_card: Path | None = None,
     store: Path | None = None,
     organisation: str | None = None,
     contact: str | None = None,
     data_description: str | None = None,
 ) -> Answer:
-    """Write one HTML page: the claim, its assumptions, the curves; a summary; and a model card.
+    """Write one HTML page: the claim, its assumptions, the curves; and a summary.
 
     Epsilon is recomputed from each run's ledger, and by a second accountant. Several runs stand
     side by side; runs whose claims differ in unit or adjacency are kept apart, and the page says
     so. The page needs no network, and holds a section for the operator only unless --public is
-    given. A summary and a model card always hold public facts only.
+    given. A summary always holds public facts only. A model card comes with `userdp export`.
 
     Args:
         runs: folders that `userdp train` wrote.
         out: the HTML file; replaced as a whole.
         public: leave out all that no epsilon covers; the operator's files are not opened.
         summary: also, or only, write one sheet of A4 about a single run here, as HTML to print.
-        model_card: also, or only, write the model card of a single run here (Hugging Face format).
         store: the store of these runs, to say what was charged on its people in total so far.
         organisation: that releases the model, in your own words, as the next two.
         contact: whom to ask.
@@ -50,7 +48,6 @@ def report(
         out=out,
         public=public,
         summary=summary,
-        model_card=model_card,
         store=store,
         organisation=organisation,
         contact=contact,
@@ -78,8 +75,6 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         yield f"All on the people of the store so far: {result['store_total']['headline']}."
     if result["summary"] is not None:
         yield f"Summary: {result['summary']}. It holds public facts only."
-    if result["model_card"] is not None:
-        yield f"Model card: {result['model_card']}. It holds public facts only."
     if result["report"] is not None:
         secret = (
             "It holds nothing that these epsilons do not cover."
