@@ -76,8 +76,7 @@ def _verify_export(path: Path, *, key: Path | None) -> Answer:
     if second is not None:
         opinion = (
             f"Recomputed by another accountant ({second.accountant}): ε ≤ "
-            f"{round_up(second.epsilon)} at the same δ. Both are upper bounds; the lower one is "
-            "claimed."
+            f"{round_up(second.epsilon)} at the same δ. Both are upper bounds of the true one."
         )
     return _answer(
         {
