@@ -23,6 +23,7 @@ from userdp.version import __version__
 if TYPE_CHECKING:
     from userdp.api.audit import audit
     from userdp.api.evaluate import evaluate
+    from userdp.api.export import export
     from userdp.api.generate import generate
     from userdp.api.plan import plan
     from userdp.api.prepare import prepare
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "api.audit": ("audit",),
     "api.evaluate": ("evaluate",),
+    "api.export": ("export",),
     "api.generate": ("generate",),
     "api.plan": ("plan",),
     "api.prepare": ("prepare",),
@@ -85,6 +87,7 @@ __all__ = [
     "claim",
     "declare",
     "evaluate",
+    "export",
     "generate",
     "make_private",
     "plan",

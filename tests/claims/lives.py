@@ -57,7 +57,8 @@ class Teller:
 
     def of_model(self, run: Path) -> tuple[float, float]:
         """(ε, δ) that is printed for a run's model: the least of all commands that print one."""
-        status, values = self("report", run, "--model-card", run.parent / "CARD.md", "--overwrite")
+        sheet = run.parent / "summary.html"
+        status, values = self("report", run, "--summary", sheet, "--overwrite")
         told = values["runs"][0] if status == 0 else {"epsilon": math.inf, "delta": 0.0}
         return min(self.epsilon(run), (float(told["epsilon"]), told["delta"]))
 

@@ -71,8 +71,8 @@ def test_a_released_count_is_not_called_declared(store, tmp_path):
     """
     tell = Teller()
     run = trained_on_answers(tell, store, tmp_path)
-    tell.done("report", run, "--model-card", tmp_path / "CARD.md")
-    card = (tmp_path / "CARD.md").read_text(encoding="utf-8").lower()
+    tell.done("export", run, "--out", tmp_path / "export")
+    card = (tmp_path / "export" / "README.md").read_text(encoding="utf-8").lower()
     if "population" not in card:
         raise RuntimeError("the card does not speak of the population")
     assert not [line for line in card.splitlines() if "population" in line and "declared" in line]

@@ -42,8 +42,9 @@ def told_by(command: str, run: Path) -> float:
             "report", run, "--public", "--out", run.parent / "page.html", "--overwrite"
         )
         values = values["runs"][0] if status == 0 else {}
-    elif command == "card":
-        return tell.of_model(run)[0]
+    elif command == "export":
+        status, values = tell("export", run, "--out", run.parent / "export")
+        values = values["claim"] if status == 0 else {}
     else:
         status, values = tell("generate", run, "--records", 1, "--max-tokens", 2)
     return float(values["epsilon"]) if status == 0 else math.inf
@@ -54,7 +55,7 @@ def swap(run: Path, honest: Path) -> None:
     shutil.copyfile(honest / "other" / "model" / name, run / "model" / name)
 
 
-@pytest.mark.parametrize("command", fast_then_slow(["report", "card", "generate"]))
+@pytest.mark.parametrize("command", fast_then_slow(["report", "export", "generate"]))
 def test_swapped_weights_have_no_claim(run, honest, command):
     """RUN/model/model.safetensors is replaced by the weights of another training.
 
@@ -89,9 +90,9 @@ def test_a_release_that_was_never_charged_is_not_shown(run):
         "query_ids": ["query-0", "query-1"],
     }  # fmt: skip
     (run / "releases.jsonl").write_text(json.dumps(line) + "\n")
-    card = run.parent / "CARD.md"
-    status, _ = Teller()("report", run, "--model-card", card)
-    assert status != 0 or "1.987" not in card.read_text(encoding="utf-8")
+    out = run.parent / "export"
+    status, _ = Teller()("export", run, "--out", out)
+    assert status != 0 or "1.987" not in (out / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("written", ["ledger", "ledger and config"])

@@ -85,12 +85,12 @@ class Book:
     def same(self, run: Path, parts: list[str], *, conditional: bool, fixed: bool) -> None:
         """Each printer says the sum of these parts, and the same sentence."""
         tell, whole = self.tell, math.fsum(self.paid[part] for part in parts)
-        card, page = run.parent / "CARD.md", run.parent / "report.html"
+        card, page = run.parent / "summary.html", run.parent / "report.html"
         said = [
             tell.done("account", "--ledger", run),
-            tell.done(
-                "report", run, "--out", page, "--public", "--model-card", card, "--overwrite"
-            )["runs"][0],
+            tell.done("report", run, "--out", page, "--public", "--summary", card, "--overwrite")[
+                "runs"
+            ][0],
             tell.done("verify", run)["claim"],
             tell.done("verify", run / "model")["claim"],
         ]

@@ -35,6 +35,7 @@ BEFORE = {
         "rm -r run store",
         "cp $DOCS/examples/extending/vision_model.py .",
     ],
+    "docs/export.md": TRAIN,
     "docs/how-to/audit.md": TRAIN,
     "docs/how-to/report.md": TRAIN,
     "docs/how-to/reviewer.md": TRAIN,

@@ -77,14 +77,14 @@ def test_invariant_9_broken_twin_a_template_that_leaks_a_loss_is_caught(
 ) -> None:
     """A page template that is handed the operator's facts, as ours never is."""
     run = make_run()
-    environment = html._environment()
+    environment = html.environment()
     assert environment.loader is not None
     source = environment.loader.get_source(environment, html.PAGE)[0]
     leaking = source.replace("</main>", "<p>{{ facts.steps[0].loss }}</p></main>")
     twin = environment.overlay(loader=jinja2.ChoiceLoader(
         [jinja2.DictLoader({html.PAGE: leaking}), environment.loader]
     ))  # fmt: skip
-    monkeypatch.setattr(html, "_environment", lambda: twin)
+    monkeypatch.setattr(html, "environment", lambda: twin)
 
     def leaky(path: Path) -> str:
         twin.globals["facts"] = (

@@ -17,9 +17,10 @@ from userdp.cli.app import run as userdp
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.ledger import RunFolder
 from userdp.plans import Plan
-from userdp.reporting.html import render_report, train_command
+from userdp.reporting.html import render_report
 from userdp.reporting.model_card import render_model_card
 from userdp.reporting.run_facts import read_run
+from userdp.reporting.words import train_command
 from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import PlainPlan, train_config
 

@@ -35,7 +35,7 @@ def test_known_seeds_void_the_claim(make_run: MakeRun) -> None:
 
 def test_only_allowed_settings_are_read(make_run: MakeRun) -> None:
     run = read_run(make_run(config={"users": 1642, "note": "x", "seq_len": 64}))
-    assert dict(run.settings) == {"model": "gpt2", "seq_len": "64", "learning_rate": "0.001"}
+    assert dict(run.settings) == {"seq_len": "64", "learning_rate": "0.001"}
 
 
 def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:

@@ -161,8 +161,8 @@ def test_the_public_page_of_the_six_opens_none_of_the_operators_files(
 
     monkeypatch.setattr(Path, "open", watch(real_open))
     monkeypatch.setattr(Path, "read_bytes", watch(real_bytes))
-    out, card = tmp_path / "public.html", tmp_path / "MODEL_CARD.md"
-    arguments = ["report", str(six_runs[0]), "--out", str(out), "--model-card", str(card)]
+    out, card = tmp_path / "public.html", tmp_path / "summary.html"
+    arguments = ["report", str(six_runs[0]), "--out", str(out), "--summary", str(card)]
     assert userdp([*arguments, "--public"]) == 0
     assert {"ledger.jsonl", "train.toml"} <= set(opened)
     assert not {"operator.jsonl", "resume.json", "audit.json"} & set(opened)

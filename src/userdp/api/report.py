@@ -1,21 +1,25 @@
-"""``userdp.report``: one HTML page about runs, and a model card."""
+"""``userdp.report``: one HTML page about runs, and a summary of one sheet."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from userdp.api.run import Place, folder_of
+from userdp.claims.second import second_opinion
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, SHAREABLE_FILE, require_new, write_file
+from userdp.reporting.about import About
 from userdp.reporting.comparison import compare
 from userdp.reporting.html import render_report
 from userdp.reporting.meaning import FALSE_ALARMS, meaning_of_claim
-from userdp.reporting.model_card import render_model_card
 from userdp.reporting.operator_facts import read_operator
-from userdp.reporting.run_facts import read_runs
+from userdp.reporting.run_facts import RunFacts, read_runs
+from userdp.reporting.store_total import read_store_total
+from userdp.reporting.summary import render_summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,29 +31,32 @@ class Reported:
 
     Args:
         out: the page, if one was asked for.
-        model_card: the card, if one was asked for.
+        summary: the sheet, if one was asked for.
         public: whether the page holds nothing that no epsilon covers.
         runs: for each run its claim, and what it means for somebody who attacks the model.
         comparable: whether all claims are of one unit and adjacency.
         warnings: what to know when claims are compared.
+        store_total: the claim of the store's ledger, if it was asked for.
     """
 
     out: Path | None
-    model_card: Path | None
+    summary: Path | None
     public: bool
     runs: tuple[dict[str, Any], ...]
     comparable: bool
     warnings: tuple[str, ...]
+    store_total: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
         """What ``userdp report --json`` prints."""
         return {
             "report": None if self.out is None else str(self.out),
-            "model_card": None if self.model_card is None else str(self.model_card),
+            "summary": None if self.summary is None else str(self.summary),
             "public": self.public,
             "runs": list(self.runs),
             "comparable": self.comparable,
             "warnings": list(self.warnings),
+            "store_total": self.store_total,
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -66,67 +73,106 @@ def report(
     *,
     out: str | Path | None = None,
     public: bool = False,
-    model_card: str | Path | None = None,
+    summary: str | Path | None = None,
+    store: str | Path | None = None,
+    organisation: str | None = None,
+    contact: str | None = None,
+    data_description: str | None = None,
+    report_date: date | None = None,
     overwrite: bool = False,
 ) -> Reported:
-    """Write one HTML page: the claim, its assumptions, the curves; and a model card.
+    """Write one HTML page: the claim, its assumptions, the curves; and a summary.
 
-    Epsilon is recomputed from each run's ledger. The page needs no network, and holds a section for
-    the operator only unless it is ``public``. A model card always holds public facts only.
+    Epsilon is recomputed from each run's ledger, and by a second accountant. The page needs no
+    network, and holds a section for the operator only unless it is ``public``. A summary
+    always holds public facts only. A model card comes with `userdp.export`.
 
     Args:
         runs: a run or several, or their folders.
         out: the HTML file; whole or not at all.
         public: leave out all that no epsilon covers; the operator's files are not opened.
-        model_card: also, or only, write the model card of a single run here (Hugging Face format).
-        overwrite: replace what lies at ``out`` and ``model_card``.
+        summary: also, or only, write one sheet of A4 about a single run here, as HTML to print.
+        store: the store of these runs, to say what was charged on its people in total so far.
+        organisation: that releases the model, in the operator's words, as the next two.
+        contact: whom to ask.
+        data_description: what the data is; no count of it, which no epsilon covers.
+        report_date: of the report; by default today.
+        overwrite: replace what lies at ``out`` and ``summary``.
 
     Raises:
-        UseError: there is nothing to write, or a run's ledger was edited.
+        UseError: there is nothing to write, a run's ledger was edited, or the store is another.
+        FailureError: two accountants contradict each other about a claim.
     """
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     folders = [folder_of(run) for run in several]
-    page = None if out is None else Path(out)
-    card = None if model_card is None else Path(model_card)
-    if page is None and card is None:
-        raise UseError(
-            "report needs a place for what it writes",
-            hint="--out report.html, or --model-card MODEL_CARD.md",
-        )
-    if page is not None:
-        require_new(page, overwrite=overwrite, name="report.html")
-    if card is not None:
-        require_new(card, overwrite=overwrite, name="MODEL_CARD.md")
-        if len(folders) != 1:
-            raise UseError(
-                f"a model card is of one model, and {len(folders)} runs are named",
-                hint="name the run whose model is released",
-            )
-        if page is not None and page.resolve() == card.resolve():
-            raise UseError("--out and --model-card name the same file")
+    page, sheet = _place(out), _place(summary)
+    _require_places({"--out": page, "--summary": sheet}, runs=len(folders), overwrite=overwrite)
+    about = About(
+        organisation=organisation,
+        contact=contact,
+        data_description=data_description,
+        date=date.today() if report_date is None else report_date,
+    )
     facts = read_runs(folders)
+    total = None if store is None else read_store_total(Path(store), facts)
     operator = None if public or page is None else [read_operator(run.path) for run in facts]
-    # Both are rendered before either is written.
-    html = None if page is None else render_report(facts, operator=operator)
-    markdown = None if card is None else render_model_card(facts[0])
-    if page is not None and html is not None:
-        write_file(page, html.encode(), mode=SHAREABLE_FILE if public else OPERATOR_FILE)
-    if card is not None and markdown is not None:
-        write_file(card, markdown.encode())
+    # All are rendered before any is written.
+    written: list[tuple[Path, str, int]] = []
+    if page is not None:
+        html = render_report(facts, operator=operator, about=about, store=total)
+        written.append((page, html, SHAREABLE_FILE if public else OPERATOR_FILE))
+    if sheet is not None:
+        html = render_summary(facts[0], about=about, store=total)
+        written.append((sheet, html, SHAREABLE_FILE))
+    for path, text, mode in written:
+        write_file(path, text.encode(), mode=mode)
     comparison = compare(facts)
-    meanings = [meaning_of_claim(run.claim) for run in facts]
     return Reported(
         out=page,
-        model_card=card,
+        summary=sheet,
         public=public,
-        runs=tuple(
-            {
-                "run": run.name,
-                **run.claim.to_dict(),
-                "meaning": meaning and {**asdict(meaning), "false_alarms": FALSE_ALARMS},
-            }
-            for run, meaning in zip(facts, meanings, strict=True)
-        ),
+        runs=tuple(map(_told, facts)),
         comparable=comparison.comparable,
         warnings=comparison.warnings,
+        store_total=None if total is None else total.claim.to_dict(),
     )
+
+
+def _told(run: RunFacts) -> dict[str, Any]:
+    """A run's claim, what it means, and what a second accountant says of it."""
+    meaning, second = meaning_of_claim(run.claim), second_opinion(run.claim)
+    return {
+        "run": run.name,
+        **run.claim.to_dict(),
+        "meaning": meaning and {**asdict(meaning), "false_alarms": FALSE_ALARMS},
+        "second_opinion": second and asdict(second),
+    }
+
+
+def _place(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _require_places(places: dict[str, Path | None], *, runs: int, overwrite: bool) -> None:
+    """Refuse, before anything is read, what cannot be written, or not all of it."""
+    wanted = {option: path for option, path in places.items() if path is not None}
+    if not wanted:
+        raise UseError(
+            "report needs a place for what it writes",
+            hint="--out report.html, or --summary summary.html; a model card comes with `export`",
+        )
+    for option, path in wanted.items():
+        require_new(path, overwrite=overwrite, name=_NAMES[option])
+        if option != "--out" and runs != 1:
+            raise UseError(
+                f"{option} is about one model, and {runs} runs are named",
+                hint="name the run whose model is released",
+            )
+    seen: dict[Path, str] = {}
+    for option, path in wanted.items():
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise UseError(f"{other} and {option} name the same file", hint="name two")
+
+
+_NAMES = {"--out": "report.html", "--summary": "summary.html"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -190,14 +190,28 @@ def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None =
     return _run_claim(path, entries, delta)
 
 
-def compose(lineage: Lineage, *, delta: float | None = None) -> Guarantee:
+def _own_price(part: Part, delta: float | None) -> Guarantee:
+    return part.guarantee(delta=delta)
+
+
+def compose(
+    lineage: Lineage,
+    *,
+    delta: float | None = None,
+    price: Callable[[Part, float | None], Guarantee] = _own_price,
+) -> Guarantee:
     """Basic composition (Dwork and Roth 2014, Theorem 3.16) of all parts: both ε and δ add up.
 
     A sum over different adjacencies bounds neither: it is infinite.
+
+    Args:
+        lineage: what is composed.
+        delta: of the whole, shared evenly by the parts that have one; each part's own by default.
+        price: of a part at its share of ``delta``.
     """
     deltas = sum(part.has_delta for part in lineage.parts)
     share = delta / deltas if delta and deltas else None
-    parts = [part.guarantee(delta=share if part.has_delta else None) for part in lineage.parts]
+    parts = [price(part, share if part.has_delta else None) for part in lineage.parts]
     if len(parts) == 1:
         return parts[0]
     if not parts:

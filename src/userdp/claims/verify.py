@@ -50,7 +50,7 @@ def require_released_weights(folder: RunFolder) -> None:
             they are damaged.
     """
     entries = read_entries(folder.ledger)
-    released = _digests(entries).get("weights")
+    released = released_digests(entries).get("weights")
     if released is None or not folder.model.is_dir():
         return
     if digest_of(folder.model) != released:
@@ -76,10 +76,10 @@ def verify_run(path: Path) -> Verified:
         lineage = run_lineage(folder.ledger, entries)
     except UseError as error:
         return Verified(problems=(error.message,), claim=None)
-    problems = [*_of_files(folder, entries), *_of_plan(folder, entries)]
+    problems = [*_of_files(folder, entries), *plan_differs(folder, entries)]
     for model in (folder.model, folder.adapter):
         if model.is_dir():
-            problems += _of_descriptions(model, lineage)
+            problems += descriptions_differ(model, lineage)
     if is_model(path):  # a trainer may write a model beside the ledger as well
         problems += verify_model(path).problems
     notes: tuple[str, ...] = ()
@@ -136,14 +136,15 @@ def _model_claim(lineage: Lineage) -> Claim:
     )
 
 
-def _digests(entries: list[dict[str, Any]]) -> dict[str, str | None]:
+def released_digests(entries: list[dict[str, Any]]) -> dict[str, str | None]:
+    """What a run's finishing line binds, by name; nothing of a run that is not finished."""
     finish = finish_of(entries)
     return {} if finish is None else dict(finish["digests"])
 
 
 def _of_files(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]:
     """The files that the finishing line binds."""
-    told = _digests(entries)
+    told = released_digests(entries)
     if finish_of(entries) is None:
         if folder.model.is_dir():
             yield (
@@ -153,9 +154,15 @@ def _of_files(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]
         return
     yield from _same("the weights", folder.model, told.get("weights"), _of_weights(folder.model))
     yield from _same("the options", folder.train, told.get("train"), _of_bytes(folder.train))
+    if "adapter" in told:  # runs of before this was noted say nothing of it
+        seen = _of_weights(folder.adapter)
+        yield from _same("the adapter", folder.adapter, told["adapter"], seen)
+    if told.get("template"):  # one that the ledger does not speak of is never exported
+        seen = _of_bytes(folder.template)
+        yield from _same("the chat template", folder.template, told["template"], seen)
 
 
-def _of_plan(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]:
+def plan_differs(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]:
     """plan.json, the plan in the ledger's first line and the one that the run finished with."""
     plan = plan_of(folder.ledger, entries)
     expected = None if plan is None else plan.digest
@@ -167,11 +174,11 @@ def _of_plan(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]:
             yield error.message
             return
     yield from _same("the plan", folder.plan, expected, kept)
-    if finish_of(entries) is not None and _digests(entries).get("plan") != expected:
+    if finish_of(entries) is not None and released_digests(entries).get("plan") != expected:
         yield f"the finishing line of {folder.ledger} is of another plan than its first line"
 
 
-def _of_descriptions(model: Path, lineage: Lineage) -> Iterator[str]:
+def descriptions_differ(model: Path, lineage: Lineage) -> Iterator[str]:
     """What is said in a model's folder, by each of the places in it."""
     try:
         weights = digest_of(model)

@@ -113,7 +113,7 @@ def descriptions_of(folder: Path) -> list[tuple[Path, Described | None]]:
     if beside.exists():
         told = [(beside, _described(files.read_json(beside, what="a lineage"), beside))]
     for path in _files(folder, required=False):
-        text = _header(path)[0].get("__metadata__", {}).get(_KEY)
+        text = read_header(path)[0].get("__metadata__", {}).get(_KEY)
         try:
             told.append((path, None if text is None else _described(json.loads(text), path)))
         except ValueError as error:
@@ -173,7 +173,7 @@ def _files(folder: Path, *, required: bool = True) -> list[Path]:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
-    header, begin = _header(path)
+    header, begin = read_header(path)
     with path.open("rb") as file:
         for name, facts in header.items():
             if name == "__metadata__":
@@ -194,7 +194,7 @@ def _sha256(file: BinaryIO, size: int, path: Path) -> bytes:
     return digest.digest()
 
 
-def _header(path: Path) -> tuple[dict[str, Any], int]:
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
     """The header of a file of safetensors, and where its tensors begin."""
     try:
         with path.open("rb") as file:
@@ -211,7 +211,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 
 def _write_metadata(path: Path, text: str) -> None:
     """Write a file of weights anew with this word of ours in its metadata; its tensors stay."""
-    header, begin = _header(path)
+    header, begin = read_header(path)
     header["__metadata__"] = {**header.get("__metadata__", {}), _KEY: text}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)  # tensors are aligned

@@ -91,11 +91,15 @@ COMMANDS: dict[str, dict[str, Told]] = {
             "run --store store",
         ),
         "report": Told(
-            "Write one HTML page: the claim, its assumptions, the curves; and a model card.",
+            "Write one HTML page: claim, assumptions, curves; and a summary of one sheet.",
             "run --out report.html",
         ),
+        "export": Told(
+            "Write a folder of all that may leave of a run: model, card, ledger, report.",
+            "run --out shared",
+        ),
         "verify": Told(
-            "Check a store, a run or a model against what was written, and recompute its claim.",
+            "Check a store, a run, a model or an export, and recompute its claim.",
             "run",
         ),
         "selftest": Told(

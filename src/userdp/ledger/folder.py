@@ -6,8 +6,8 @@
       ledger.jsonl     shareable: the plan, public facts, and a line per attempted step
       plan.json        shareable: the plan; none of a run without privacy
       train.toml       shareable: all else that is needed to train again, as options of userdp train
-      model/           shareable: the released weights (safetensors), config, tokenizer, and
-                       userdp.json, which says what they descend from
+      model/           shareable: the released weights (safetensors), config, tokenizer with
+                       its chat template, and userdp.json, which says what they descend from
       adapter/         shareable: the adapters of a run that trained such
       operator.jsonl   0600: losses, norms, counts, times
       audit/           0700: what `userdp audit` found
@@ -48,6 +48,7 @@ class RunFolder:
         self.train = path / "train.toml"
         self.loop = path / "loop.json"
         self.model = path / "model"
+        self.template = self.model / "chat_template.jinja"
         self.adapter = path / "adapter"
         self.operator = path / "operator.jsonl"
         self.audit = path / "audit"

@@ -146,8 +146,8 @@ class RunLedger:
         """Note that the run ended as planned, and bind what it released.
 
         Args:
-            digests: of the released weights, of plan.json and of train.toml; None for what is
-                not there.
+            digests: of the released weights, of plan.json, of train.toml, of the adapter's weights
+                and of the chat template; None for what is not there.
             looks: what showed exact numbers while it was open, and may have steered it.
         """
         entry = {"kind": "finish", "attempts": self.attempts, "digests": dict(digests)}

@@ -215,7 +215,12 @@ class Plan(Saved):
         return ", ".join(words) or None
 
     def guarantee(
-        self, steps: int | None = None, *, delta: float | None = None, void: bool = False
+        self,
+        steps: int | None = None,
+        *,
+        delta: float | None = None,
+        void: bool = False,
+        accountant: Accountant | None = None,
     ) -> Guarantee:
         """The claim of this plan after ``steps`` steps.
 
@@ -223,6 +228,7 @@ class Plan(Saved):
             steps: attempted steps; all of the plan's by default.
             delta: in (0, 1); ``budget.target_delta`` by default.
             void: something outside the plan (a known seed) broke the claim.
+            accountant: another than the plan's, for a second opinion.
 
         Returns:
             The claim of the steps as they run, their noise's distance from a Gaussian included
@@ -233,18 +239,19 @@ class Plan(Saved):
         steps = self.steps if steps is None else require_count("steps", steps, at_least=0)
         delta = self.budget.target_delta if delta is None else require_delta(delta)
         if void or not self.sampling.covered:
-            epsilon, accountant = math.inf, "none"
+            epsilon, answered = math.inf, "none"
         elif steps == 0:
-            epsilon, accountant = 0.0, "none"
+            epsilon, answered = 0.0, "none"
         else:
-            ideal = partial(epsilon_by, self.accountant, self.mechanism.with_steps(steps))
+            asked = self.accountant if accountant is None else accountant
+            ideal = partial(epsilon_by, asked, self.mechanism.with_steps(steps))
             bracket = implemented_epsilon(ideal, delta, steps=steps)
-            epsilon, accountant = bracket.upper, bracket.accountant
+            epsilon, answered = bracket.upper, bracket.accountant
         return Guarantee(
             epsilon=epsilon,
             delta=delta,
             unit=PrivacyUnit.USER,
             adjacency=self.sampling.adjacency,
             sampling=self.sampling.kind,
-            accountant=accountant,
+            accountant=answered,
         )

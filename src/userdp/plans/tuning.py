@@ -91,10 +91,23 @@ class FixedGrid(_Choice):
         """How the parts were put together."""
         return f"basic composition of {len(self.plans)} candidates' runs and their scores"
 
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        """The claim of the chosen candidate; each run's own δ by default, or shares of one."""
+    def guarantee(
+        self,
+        *,
+        delta: float | None = None,
+        price: Callable[[Plan, float | None], Guarantee] | None = None,
+    ) -> Guarantee:
+        """The claim of the chosen candidate; each run's own δ by default, or shares of one.
+
+        Args:
+            delta: of the whole.
+            price: of one run's plan at a share of ``delta``; that of its own accountant by default.
+        """
         share = None if delta is None else require_delta(delta) / len(self.plans)
-        claims = {plan: plan.guarantee(delta=share) for plan in set(self.plans)}
+        if price is None:
+            claims = {plan: plan.guarantee(delta=share) for plan in set(self.plans)}
+        else:
+            claims = {plan: price(plan, share) for plan in set(self.plans)}
         parts = [claims[plan] for plan in self.plans]
         scores = self.score_epsilon * len(self.plans)
         return self._claim(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from userdp.claims.claims import compose
 from userdp.claims.lineage import Lineage
+from userdp.reporting.numbers import delta_text, epsilon_text
 from userdp.reporting.run_facts import RunFacts
-from userdp.vocabulary import Guarantee, delta_up, round_up
+from userdp.vocabulary import Guarantee
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +85,7 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
         )
     deltas = {run.guarantee.delta for run in claimed}
     if len(deltas) > 1:
-        listed = ", ".join(delta_up(delta) for delta in sorted(deltas))
+        listed = ", ".join(delta_text(delta) for delta in sorted(deltas))
         warnings.append(
             f"δ differs between these runs ({listed}): compare ε at one δ, with "
             "userdp account --ledger RUN --delta DELTA."
@@ -95,8 +96,8 @@ def compare(runs: Sequence[RunFacts]) -> Comparison:
         together=tuple(
             Together(
                 names=tuple(run.name for run in same),
-                epsilon=round_up(whole.epsilon),
-                delta=delta_up(whole.delta, 4),
+                epsilon=epsilon_text(whole.epsilon),
+                delta=delta_text(whole.delta, 4),
             )
             for same in people.values()
             if len(same) > 1

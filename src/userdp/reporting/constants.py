@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from userdp.plans import Plan
 from userdp.plans.origin import in_words
+from userdp.reporting.numbers import delta_text, number_text
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import MISSING, Table
-from userdp.vocabulary import delta_up
 
 
 def sampler_in_words(run: RunFacts) -> str:
@@ -23,7 +24,8 @@ def sampler_in_words(run: RunFacts) -> str:
         return "no private sampler"
     words = plan.sampling.words
     values = ", ".join(
-        f"{symbol} = {getattr(plan.sampling, name):.6g}" for name, symbol in words.symbols.items()
+        f"{symbol} = {number_text(getattr(plan.sampling, name))}"
+        for name, symbol in words.symbols.items()
     )
     return f"{words.title} ({plan.algorithm}, {values})" if values else words.title
 
@@ -49,6 +51,19 @@ def constants_of(runs: Sequence[RunFacts]) -> Table:
         columns=("Constant", *(run.name for run in runs), "What it is"),
         rows=[row for row in rows if any(value != MISSING for value in row[1:-1])],
     )
+
+
+def told_once(constants: Table) -> tuple[Table, list[tuple[str, str]]]:
+    """The constants that differ between several runs, and those that are the same in all.
+
+    Returns:
+        The table without the latter; and names and values of the latter. Of one run all differ.
+    """
+    if len(constants.columns) < 4:
+        return constants, []
+    same = [row for row in constants.rows if len(set(row[1:-1])) == 1]
+    differ = [row for row in constants.rows if len(set(row[1:-1])) > 1]
+    return replace(constants, rows=differ), [(row[0], row[1]) for row in same]
 
 
 def _population(runs: Sequence[RunFacts]) -> tuple[str, str, Callable[[Plan], Any]]:
@@ -94,7 +109,7 @@ def _shown(value: Any) -> str:
         return MISSING
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float) else str(value)
 
 
 _FIRST: tuple[tuple[str, str, Callable[[Plan], Any]], ...] = (
@@ -109,12 +124,11 @@ _LAST: tuple[tuple[str, str, Callable[[Plan], Any]], ...] = (
     ("clipping", "an adaptive clip norm starts at C, and its count is part of σ",
      lambda plan: plan.clipping),
     ("clip norm per example", "before the unit's", lambda plan: plan.clip.item_norm),
-    ("target δ", "fixed with the plan", lambda plan: delta_up(plan.budget.target_delta)),
+    ("target δ", "fixed with the plan", lambda plan: delta_text(plan.budget.target_delta)),
     ("target ε", "what the noise was chosen for", lambda plan: plan.budget.target_epsilon),
 )  # fmt: skip
 
 _SETTINGS = {
-    "model": "training began with its public weights",
     "seq_len": "most tokens of an example",
     "learning_rate": "its peak",
     "lora_rank": "of the adapters trained in place of all weights",

@@ -33,8 +33,9 @@ _OF_FILES = ("#0072b2", "#b44a00", "#00785a", "#8a3fa0", "#7a6000", "#4d5a67")
 """The colours of a file, which stands on white: those of the light page."""
 
 _DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0, (8, 2, 1, 2)))
+_OF_REFERENCES = ((0, (1, 2)), (0, (5, 3)), (0, (8, 2, 1, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-_WIDTH, _HEIGHT = 5.2, 3.3
+_WIDTH, _HEIGHT, _TALL = 5.2, 3.3, 4.7
 _LABEL_SIZE = 11
 
 
@@ -42,7 +43,9 @@ _LABEL_SIZE = 11
 class Series:
     """A named line of a plot: ``ys[i]`` over ``xs[i]``; missing values are left out.
 
-    ``style`` chooses colour, dash and marker; by default its place in the plot does.
+    ``style`` chooses colour, dash and marker; by default its place in the plot does. A
+    ``reference`` is a thin line of the text's colour, to hold the others against. A series without
+    a name has none in the legend.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Series:
     ys: tuple[float, ...]
     marked: bool = True
     style: int | None = None
+    reference: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +67,8 @@ class Plot:
         series: at least one, each with a point.
         level: a dashed horizontal line, with its name.
         connected: lines through the points; False draws points with their names beside them.
-        y_limits: of the axis; from the data by default.
+        x_limits, y_limits: of the axes; from the data by default.
+        tall: higher than wide plots are, for a figure that stands by itself.
         logarithmic: which axes have logarithmic scales: "", "x", "y" or "xy".
     """
 
@@ -74,7 +79,9 @@ class Plot:
     key: str = ""
     level: tuple[str, float] | None = None
     connected: bool = True
+    x_limits: tuple[float, float] | None = None
     y_limits: tuple[float, float] | None = None
+    tall: bool = False
     logarithmic: str = ""
 
 
@@ -124,7 +131,8 @@ def draw(plot: Plot) -> str:
         "lines.linewidth": 2.0,
     }
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        height = _TALL if plot.tall else _HEIGHT
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
@@ -135,15 +143,18 @@ def draw(plot: Plot) -> str:
 def _fill(axes: Axes, plot: Plot, *, colours: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
+    references = iter(_OF_REFERENCES * len(plot.series))
     for place, series in enumerate(plot.series):
         number = place if series.style is None else series.style
-        colour = colours[number % len(colours)]
+        colour = _INK if series.reference else colours[number % len(colours)]
+        dashes = next(references) if series.reference else _DASHES[number % len(_DASHES)]
         axes.plot(
             series.xs,
             series.ys,
-            label=series.name,
+            label=series.name or "_",  # matplotlib leaves such names out of the legend
             color=colour,
-            linestyle=_DASHES[number % len(_DASHES)] if plot.connected else "none",
+            linestyle=dashes if plot.connected and len(series.xs) > 1 else "none",
+            linewidth=1.0 if series.reference else None,
             marker=_MARKERS[number % len(_MARKERS)] if series.marked else "none",
             markersize=5 if plot.connected else 9,
             clip_on=bool(plot.logarithmic),  # there 0 lies infinitely far outside
@@ -156,6 +167,8 @@ def _fill(axes: Axes, plot: Plot, *, colours: Sequence[str]) -> None:
     axes.set_ylabel(plot.y_label)
     axes.grid(True, axis="y")
     axes.margins(x=0.06, y=0.12)
+    if plot.x_limits is not None:
+        axes.set_xlim(plot.x_limits)
     if plot.y_limits is not None:
         axes.set_ylim(plot.y_limits)
     if not plot.connected:  # points that lie close together must not look far apart
@@ -169,7 +182,7 @@ def _fill(axes: Axes, plot: Plot, *, colours: Sequence[str]) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole))
     if "y" in plot.logarithmic:
         axes.set_yscale("log")
-    entries = len(plot.series) + (plot.level is not None)
+    entries = sum(series.name != "" for series in plot.series) + (plot.level is not None)
     if entries > 1:
         axes.legend(
             loc="lower center",
@@ -185,6 +198,8 @@ def describe(plot: Plot) -> str:
     """``plot`` in words: each series from where to where."""
     parts = [f"{plot.x_label} against {plot.y_label}."]
     for series in plot.series:
+        if not series.name:
+            continue
         first, last = (series.xs[0], series.ys[0]), (series.xs[-1], series.ys[-1])
         if len(series.xs) == 1:
             parts.append(f"{series.name}: {first[1]:.4g} at {first[0]:.4g}.")

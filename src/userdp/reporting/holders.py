@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from userdp.plans.small_delta import DeltaSize, rule_of, size_of
+from userdp.reporting.numbers import delta_text, epsilon_text, number_text
 from userdp.reporting.run_facts import RunFacts
 from userdp.reporting.table import MISSING, Table
-from userdp.vocabulary import delta_up, round_up
 
 _MOST_COLUMNS = 7
 
@@ -45,9 +45,9 @@ def _epsilon(run: RunFacts, held: int) -> str:
     if held > plan.sampling.items:
         return MISSING
     if held == plan.sampling.items:
-        return round_up(run.guarantee.epsilon)
+        return epsilon_text(run.guarantee.epsilon)
     as_seen = replace(plan, sampling=replace(plan.sampling, group_size=held))
-    return round_up(as_seen.guarantee(delta=run.guarantee.delta).epsilon)
+    return epsilon_text(as_seen.guarantee(delta=run.guarantee.delta).epsilon)
 
 
 DELTAS = {
@@ -55,7 +55,7 @@ DELTAS = {
     "δ": "delta",
     "n": "population",
     "1/n": "inverse",
-    "n^-1.1": "rule",
+    "n⁻¹·¹": "rule",
     "δ·n": "times",
     "Verdict": "verdict",
 }
@@ -74,9 +74,9 @@ def delta_facts(run: RunFacts) -> dict[str, str] | None:
     by_user = run.plan.sampling.by_user
     size = size_of(delta, n)
     if size is DeltaSize.WITHIN_RULE:
-        verdict = "δ is within the rule n^-1.1, and so below 1/n."
+        verdict = "δ is within the rule n⁻¹·¹, and so below 1/n."
     elif size is DeltaSize.ABOVE_RULE:
-        verdict = "δ is below 1/n, but above the rule n^-1.1."
+        verdict = "δ is below 1/n, but above the rule n⁻¹·¹."
     elif by_user:
         verdict = (
             "Careful: δ is not below 1/n: publishing all of one user, drawn by lot, would be "
@@ -89,10 +89,10 @@ def delta_facts(run: RunFacts) -> dict[str, str] | None:
         )
     return {
         "name": run.name,
-        "delta": delta_up(delta),
+        "delta": delta_text(delta),
         "population": f"{n:,} {'users' if by_user else 'examples'}",
-        "inverse": f"{1 / n:.2g}",
-        "rule": f"{rule_of(n):.2g}",
-        "times": delta_up(delta * n, 2),
+        "inverse": number_text(1 / n, 2),
+        "rule": number_text(rule_of(n), 2),
+        "times": delta_text(delta * n, 2),
         "verdict": verdict,
     }

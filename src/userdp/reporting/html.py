@@ -1,106 +1,111 @@
 """One self-contained HTML page about one or several runs.
 
-The page's public part is rendered only from `RunFacts`, by a template that is given nothing else;
-the operator's part is rendered apart and put in whole, or not at all (invariant 9).
+The page's public part is rendered only from `RunFacts`, from what the operator says of the data
+(`About`) and from the claim of the store's ledger, by a template that is given nothing else; the
+operator's part is rendered apart and put in whole, or not at all (invariant 9).
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from userdp.accounting import Accountant
-from userdp.claims.headline import SPENT_SO_FAR, so_far_in_words, why_nothing
-from userdp.codec import encode
+from userdp.claims.headline import why_nothing
 from userdp.errors import UseError
-from userdp.plans.small_delta import DeltaSize, size_of
+from userdp.reporting.about import About
 from userdp.reporting.assumptions import Assumption, Grade, assumptions_of
 from userdp.reporting.comparison import Comparison, compare
-from userdp.reporting.constants import constants_of, sampler_in_words
+from userdp.reporting.constants import constants_of, told_once
+from userdp.reporting.curves import draw
+from userdp.reporting.detection import detection_plot
 from userdp.reporting.holders import DELTAS, delta_facts, fewer_examples
-from userdp.reporting.markdown import escaped, fenced, visible
-from userdp.reporting.meaning import FALSE_ALARMS, factor_up, meaning_of_claim, percent_up
+from userdp.reporting.meaning import FALSE_ALARMS
+from userdp.reporting.nist import topics
+from userdp.reporting.numbers import delta_text, epsilon_text, in_powers
 from userdp.reporting.operator_facts import OperatorFacts
 from userdp.reporting.operator_view import operator_view
 from userdp.reporting.parts import parts_of_claim
 from userdp.reporting.releases import released_losses
+from userdp.reporting.rendering import code, environment
 from userdp.reporting.run_facts import RunFacts
-from userdp.reporting.table import MISSING, Table, table_of
+from userdp.reporting.store_total import StoreTotal
+from userdp.reporting.table import Table, table_of
+from userdp.reporting.words import change_in_words, guess_in_words, words_of, world_in_words
 from userdp.version import __version__
-from userdp.vocabulary import Adjacency, delta_up, round_up
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from userdp.vocabulary import Adjacency
 
 PAGE = "report.html.j2"
 OPERATOR_PART = "operator.html.j2"
-
-_ADJACENCY = {
-    Adjacency.ADD_OR_REMOVE: "adding or removing everything that one {unit} contributed",
-    Adjacency.REPLACE: "exchanging everything that one {unit} contributed for anything else",
-    Adjacency.ZERO_OUT: "blanking everything that one {unit} contributed",
-    Adjacency.FIXED_GRAPH: "changing everything that one {unit} contributed, but not how much",
+SECTIONS = {
+    "claim": "the claim",
+    "meaning": "meaning",
+    "accountant": "accountant",
+    "parts": "its parts",
+    "fewer": "fewer examples",
+    "delta": "δ",
+    "assumptions": "assumptions",
+    "base": "base model",
+    "plan": "constants",
+    "tuned": "tuning",
+    "losses": "losses",
+    "store": "the store’s total",
+    "check": "check it",
 }
-
-
-_WORLDS = {
-    Adjacency.ADD_OR_REMOVE: "a certain {unit} never contributed",
-    Adjacency.REPLACE: "a certain {unit} contributed something else",
-    Adjacency.ZERO_OUT: "all that a certain {unit} contributed is blank",
-    Adjacency.FIXED_GRAPH: "a certain {unit} contributed something else, of as many records",
-}
-_PART = {
-    Adjacency.ADD_OR_REMOVE: "whether a certain {unit} took part",
-    Adjacency.ZERO_OUT: "whether what a certain {unit} contributed was there",
-}
-_WHICH = "which of two things a certain {unit} contributed"
+"""The anchors that topics of NIST SP 800-226 lead to, by what a link to them says."""
 
 
 def render_report(
-    runs: Sequence[RunFacts], *, operator: Sequence[OperatorFacts] | None = None
+    runs: Sequence[RunFacts],
+    *,
+    operator: Sequence[OperatorFacts] | None = None,
+    about: About | None = None,
+    store: StoreTotal | None = None,
 ) -> str:
     """The page as text.
 
-    Guarantee: with ``operator`` None the page is a function of ``runs`` only, so it shows nothing
-    that the runs' ε do not cover. With it, the public part is the same, and the rest stands in one
-    section that says who may see it.
+    Guarantee: with ``operator`` None the page is a function of the other arguments only, so it
+    shows nothing that the runs' ε, or the store's, do not cover, but the operator's own words. With
+    it, the public part is the same, and the rest stands in one section that says who may see it.
 
     Args:
         runs: at least one, as `read_runs` gives them.
         operator: for each run, in the same order; None for a page that may be handed on.
+        about: what the operator says of the release and the data.
+        store: what was charged on all people of the store of these runs.
 
     Raises:
         UseError: no run, or not as many operator's facts as runs.
+        FailureError: two accountants contradict each other about a claim.
     """
     if not runs:
         raise UseError("no run to report", hint="name one or more run folders")
     if operator is not None and len(operator) != len(runs):
         raise UseError(f"{len(runs)} runs, but the operator's facts of {len(operator)}")
     comparison = compare(runs)
-    page = _environment().get_template(PAGE)
+    page = environment().get_template(PAGE)
     return page.render(
-        **_public(runs, comparison), operator_part=_operator_part(runs, comparison, operator)
+        **_public(runs, comparison, about or About(), store),
+        operator_part=_operator_part(runs, comparison, operator),
     )
 
 
-def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
+def _public(
+    runs: Sequence[RunFacts], comparison: Comparison, about: About, store: StoreTotal | None
+) -> dict[str, Any]:
     """All that the page's template is given, the operator's part apart."""
-    from markupsafe import Markup
-
-    digest = Markup('<code class="digest">{}</code>')
     assumptions = assumptions_of(runs)
     rows = [words_of(run) for run in runs]
     private = [row for row in rows if row["private"]]
     claims = [run.guarantee for run in runs if run.private]
-    return {
+    constants, same = told_once(constants_of(runs))
+    facts = {
         "rows": rows,
         "private": private,
+        "about": about,
         "unclaimed": [(run.name, why_nothing(run.claim)) for run in runs if not run.private],
         "title": rows[0]["name"] if len(rows) == 1 else f"{len(rows)} runs",
-        "most_epsilon": round_up(max((claim.epsilon for claim in claims), default=0.0)),
-        "most_delta": delta_up(max((claim.delta for claim in claims), default=0.0)),
+        "most_epsilon": epsilon_text(max((claim.epsilon for claim in claims), default=0.0)),
+        "most_delta": delta_text(max((claim.delta for claim in claims), default=0.0)),
         "kinds": _kinds(private),
         "comparison": comparison,
         "assumptions": assumptions,
@@ -108,7 +113,10 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         "grades": [
             (grade, words, *_graded(assumptions, grade)) for grade, words in _GRADES.items()
         ],
-        "constants": constants_of(runs),
+        "constants": constants,
+        "same": same,
+        "bases": _bases(runs),
+        "store": None if store is None else in_powers(store.claim.headline),
         "parts": [
             table
             for run in runs
@@ -127,14 +135,40 @@ def _public(runs: Sequence[RunFacts], comparison: Comparison) -> dict[str, Any]:
         ),
         "tuned": table_of(rows, _TUNED, caption="What each plan was chosen from"),
         "released": released_losses([(run.name, loss) for run in runs for loss in run.released]),
-        "ran": table_of(
-            rows,
-            {**_RAN, "SHA-256 of its ledger": lambda row: digest.format(row["digest"])},
-            caption="Steps of each run",
-        ),
+        "ran": table_of(rows, _RAN, caption="Steps of each run"),
         "meaning": table_of(private, _MEANING, caption=_caption(private, comparison)),
+        "figure": _figure(runs),
         "version": __version__,
     }
+    return facts | {"levels": _levels(facts, assumptions)}
+
+
+def _figure(runs: Sequence[RunFacts]) -> Any:
+    """The one figure of the public part, as markup; None where nothing is claimed."""
+    from markupsafe import Markup
+
+    plot = detection_plot(runs)
+    return None if plot is None else Markup(draw(plot))
+
+
+def _bases(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
+    """The models that the runs began from, each once, with the runs that did."""
+    names: dict[Any, list[str]] = {}
+    for run in runs:
+        names.setdefault(run.base, []).append(run.name)
+    return [{"base": base, "names": members} for base, members in names.items()]
+
+
+def _levels(facts: Mapping[str, Any], assumptions: Sequence[Assumption]) -> list[Any]:
+    """The topics of NIST SP 800-226 by level, each with what this page has of its answer."""
+    there = {"parts": facts["parts"], "losses": facts["released"], "store": facts["store"]}
+    there |= dict.fromkeys(("accountant", "fewer", "delta"), facts["private"])
+    sections = {key: words for key, words in SECTIONS.items() if there.get(key, True)}
+    named = {assumption.key for assumption in assumptions}
+    levels: dict[str, list[Any]] = {}
+    for topic in topics():
+        levels.setdefault(topic.level, []).append((topic, topic.links(sections, named)))
+    return list(levels.items())
 
 
 def _kinds(private: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -146,9 +180,9 @@ def _kinds(private: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "names": members,
             "unit": unit,
-            "change": _ADJACENCY[adjacency].format(unit=unit),
-            "world": _WORLDS[adjacency].format(unit=unit),
-            "guess": _PART.get(adjacency, _WHICH).format(unit=unit),
+            "change": change_in_words(unit, adjacency),
+            "world": world_in_words(unit, adjacency),
+            "guess": guess_in_words(unit, adjacency),
         }
         for (unit, adjacency), members in names.items()
     ]
@@ -170,14 +204,14 @@ _CLAIMS = {
     "Adjacency": "adjacency",
     "Sampler": "sampler",
     "Accountant": "accountant",
-    "Steps charged": "steps",
+    "Steps": "steps",
 }
 _MEANING = {
     "Run": "name",
     "… is right, where a coin would be right half the time": "best_guess",
     f"… accuses rightly, accusing wrongly {FALSE_ALARMS:.0%} of the time": "detection",
     "Both bounded by": "bounded_by",
-    "Factor e^ε": "factor",
+    "Factor exp(ε)": "factor",
     "On a common scale (Ponomareva et al. 2023)": "tier",
 }
 _TUNED = {"Run": "name", "Its plan was chosen from": "basis"}
@@ -204,102 +238,10 @@ def _graded(assumptions: Sequence[Assumption], grade: Grade) -> tuple[list[str],
     columns: dict[str, Callable[[Assumption], str]] = {
         "What has to be true": lambda one: words.format(one.title, one.statement),
         "Otherwise": lambda one: one.otherwise,
-        "Ensured by": lambda one: _code(one.ensured),
+        "Ensured by": lambda one: code(one.ensured),
     }
     keys = [f"assumption-{assumption.key}" for assumption in graded]
     return keys, table_of(graded, columns, caption=f"Assumptions graded {grade}")
-
-
-def words_of(run: RunFacts) -> dict[str, Any]:
-    """A run's public facts as words, for the page and the model card; "–" where there is none."""
-    guarantee, meaning = run.guarantee, meaning_of_claim(run.claim)
-    facts: dict[str, Any] = {
-        "name": run.name,
-        "private": run.private,
-        "epsilon": round_up(guarantee.epsilon) if run.private else "not claimed",
-        "sampler": sampler_in_words(run),
-        "steps": f"{run.plan.steps:,}" if run.plan else MISSING,
-        "attempted": f"{run.claim.steps:,} of {run.plan.steps:,}" if run.plan else MISSING,
-        "gradients": MISSING if run.gradients is None else f"{run.gradients:,.0f}",
-        "state": _state(run),
-        "basis": _capital(run.basis or "nothing: the run has no plan"),
-        "version": run.version,
-        "digest": run.ledger_digest,
-        "conditions": [condition.in_words for condition in run.claim.conditions],
-        "spent": "" if run.claim.lineage.fixed else SPENT_SO_FAR,
-        "so_far": so_far_in_words(run.claim) or "",
-        "expected": round_up(guarantee.epsilon, 6) if run.private else "inf",
-        "ledger_command": f"userdp account --ledger {shlex.quote(run.name)}",
-        "mechanism_command": mechanism_command(run),
-        "train_command": train_command(run),
-    }
-    if meaning is None:  # nothing is claimed
-        claimed = ("delta", "unit", "adjacency", "accountant", "change")
-        bounds = ("tier", "factor", "best_guess", "detection", "bounded_by")
-        return facts | dict.fromkeys((*claimed, *bounds), MISSING)
-    return facts | {
-        "delta": delta_up(guarantee.delta),
-        "unit": str(guarantee.unit),
-        "adjacency": str(guarantee.adjacency),
-        "accountant": guarantee.accountant,
-        "change": _ADJACENCY[guarantee.adjacency].format(unit=guarantee.unit),
-        "tier": meaning.tier,
-        "factor": factor_up(meaning.factor),
-        "best_guess": percent_up(meaning.best_guess),
-        "detection": percent_up(meaning.detection),
-        "bounded_by": meaning.bounded_by,
-    }
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _state(run: RunFacts) -> str:
-    if run.finished:
-        return "complete"
-    return "not finished" if run.plan is None else "interrupted, or still running"
-
-
-def mechanism_command(run: RunFacts) -> str | None:
-    """The command that prices the mechanism from nothing but the constants on this page."""
-    plan = run.plan
-    if plan is None or run.claim.mechanism is None:
-        return None  # nothing is claimed; or of a tuning's winner, where choosing is priced too
-    sampling = encode(plan.sampling)
-    if plan.sampling.by_user:
-        sampling.pop("group_size")  # of no bearing on ε, and refused by `userdp account`
-    options = {"sampling": sampling.pop("kind"), **sampling}
-    if plan.accountant is not Accountant.CONTOUR:
-        options["accountant"] = plan.accountant
-    options |= {
-        "noise_multiplier": plan.noise.multiplier,
-        "steps": plan.steps,
-        "delta": run.guarantee.delta,
-    }
-    flags = (f"--{name.replace('_', '-')} {value}" for name, value in options.items())
-    return f"userdp account {' '.join(flags)}"
-
-
-def train_command(run: RunFacts) -> str | None:
-    """``userdp train …`` with the run's plan and the settings that learning depends on.
-
-    None of a run of `make_private`: a loop of somebody's own is repeated by no command.
-
-    It is run in the run's folder, where ``plan.json`` and ``train.toml`` lie. It draws fresh
-    cohorts and noise, so that it repeats the distribution of the weights, not the weights. STORE
-    is left for the reader to fill in.
-    """
-    if not run.train:
-        return None
-    plan, flags = run.plan, ""
-    if plan is not None:
-        flags += " --plan plan.json"
-        if size_of(plan.budget.target_delta, plan.population) is DeltaSize.TOO_LARGE:
-            flags += " --allow-large-delta"
-    if str(run.train.get("selection", "")).endswith("perplexity"):
-        flags += " --scores scores.arrow"
-    return f"userdp train STORE --out AGAIN{flags} --config train.toml"
 
 
 def _operator_part(
@@ -311,39 +253,4 @@ def _operator_part(
         return None
     view = operator_view(runs, operator, comparison)
     # Rendered by a template with autoescape on, so what comes out is markup.
-    return Markup(_environment().get_template(OPERATOR_PART).render(view=view))
-
-
-@cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("userdp.reporting", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
-    environment.filters["code"] = _code
-    return environment
-
-
-def render_text(template: str, values: Mapping[str, Any]) -> str:
-    """A template of Markdown: all that it prints is escaped, unless it is `Ready`."""
-    plain = _environment().overlay(autoescape=False, finalize=escaped)
-    plain.filters = {**plain.filters, "fenced": fenced}
-    return plain.get_template(template).render(**values)
-
-
-def _code(text: str) -> Any:
-    """Words between backticks as code; everything else escaped."""
-    from markupsafe import Markup, escape
-
-    parts = [escape(part) for part in text.split("`")]
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if number % 2 else part
-        for number, part in enumerate(parts)
-    )
+    return Markup(environment().get_template(OPERATOR_PART).render(view=view))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from userdp.claims import Claim
+from userdp.reporting.numbers import delta_text, epsilon_text
 from userdp.reporting.table import Table, table_of
-from userdp.vocabulary import delta_up, round_up
 
 
 def parts_of_claim(claim: Claim, *, name: str = "") -> Table | None:
@@ -21,8 +21,8 @@ def parts_of_claim(claim: Claim, *, name: str = "") -> Table | None:
         priced,
         {
             "Part": lambda one: one[0],
-            "ε at most": lambda one: round_up(one[1].epsilon),
-            "δ": lambda one: delta_up(one[1].delta),
+            "ε at most": lambda one: epsilon_text(one[1].epsilon),
+            "δ": lambda one: delta_text(one[1].delta),
         },
         caption=f"What the claim of {name} is made of" if name else "What the claim is made of",
     )

@@ -23,14 +23,13 @@ from userdp.ledger.run import finish_of, samplers_of
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import Plan
 from userdp.plans.origin import in_words
+from userdp.reporting.base_model import BaseModel, read_base_model
+from userdp.reporting.markdown import visible
+from userdp.reporting.numbers import number_text
 from userdp.reporting.releases import ReleasedLoss, read_releases
 from userdp.vocabulary import Guarantee
 
 _ALLOWED = (
-    "model",
-    "layers",
-    "width",
-    "heads",
     "seq_len",
     "optimizer",
     "learning_rate",
@@ -61,6 +60,7 @@ class RunFacts:
     Args:
         path: the run's folder; for reading, never shown.
         name: what the page calls it; distinct among the runs of one page.
+        run_id: random, of the ledger: by it the store's ledger knows the run.
         claim: recomputed from the ledger when this was read.
         plan: None for a run without privacy.
         finished: the ledger notes the run's end.
@@ -73,11 +73,14 @@ class RunFacts:
         train: the public options that the run began with, the model without its place.
         released: losses that were released under DP, at a price of their own.
         owners: the assumption that was made where a record may have several owners; else None.
+        user_is: which field, or what else, named the user of a record; None if it is not recorded.
+        base: the model that training began from.
         ledger_digest: SHA-256 of the ledger's bytes: tells whether a ledger is the one meant here.
     """
 
     path: Path
     name: str
+    run_id: str
     claim: Claim
     plan: Plan | None
     finished: bool
@@ -89,7 +92,9 @@ class RunFacts:
     ledger_digest: str
     train: Mapping[str, Any]
     released: tuple[ReleasedLoss, ...]
+    base: BaseModel
     owners: str | None = None
+    user_is: str | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -166,10 +171,11 @@ def read_run(path: Path) -> RunFacts:
     claimed = claim_of(folder.ledger, entries)
     require_released_weights(folder)
     facts, train = entries[0].get("facts", {}), folder.read_train()
-    owners = _owners(facts.get("store_facts"))
+    told = facts.get("store_facts")
     return RunFacts(
         path=path,
         name=path.resolve().name,
+        run_id=str(entries[0].get("run_id", "")),
         claim=claimed,
         plan=claimed.plan,
         finished=finish_of(entries) is not None,
@@ -181,14 +187,16 @@ def read_run(path: Path) -> RunFacts:
         ledger_digest=hashlib.sha256(folder.ledger.read_bytes()).hexdigest(),
         train={key: _shown(key, str(train[key])) for key in ("model", "selection") if key in train},
         released=read_releases(path),
-        owners=owners,
+        owners=_told(told, "owners"),
+        user_is=_told(told, "user_is"),
+        base=read_base_model(folder.model, facts, train.get("model")),
     )
 
 
-def _owners(facts: Any) -> str | None:
-    """How the store gave records of several people to one: ``owners`` of `RunFacts`."""
-    owners = facts.get("owners") if isinstance(facts, dict) else None
-    return owners[:_LONGEST] if isinstance(owners, str) else None
+def _told(facts: Any, name: str) -> str | None:
+    """What a store's preparation says under one name."""
+    words = facts.get(name) if isinstance(facts, dict) else None
+    return visible(words)[:_LONGEST] if isinstance(words, str) else None
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, str]:
@@ -203,4 +211,4 @@ def _settings(given: Mapping[str, Any]) -> dict[str, str]:
 def _shown(key: str, value: str | float) -> str:
     if key == "model":
         return PurePath(str(value)).name or "unknown"  # a folder's place is nobody's business
-    return f"{value:.6g}" if isinstance(value, float) else str(value)[:_LONGEST]
+    return number_text(value) if isinstance(value, float) else str(value)[:_LONGEST]

@@ -24,6 +24,7 @@ from userdp.ledger import RunFolder
 from userdp.plans import Plan
 from userdp.plans.spent import Spent
 from userdp.training.averaging import build_average
+from userdp.training.base_facts import base_facts
 from userdp.training.checkpoint_times import CheckpointTimes
 from userdp.training.checkpoints import Position, read_checkpoint, restore, save_checkpoint
 from userdp.training.config import PlainPlan, TrainConfig
@@ -127,7 +128,9 @@ def train(
         chosen = choose_device(device, processes=world.size)
         model = load_model(config, store)
         # Before adapters: their initial weights follow the configuration, which has a digest too.
-        identity = {"model": digest_of_weights(model), "configuration": config.digest}
+        weights = digest_of_weights(model)
+        identity = {"model": weights, "configuration": config.digest}
+        began_from = base_facts(model, weights=weights, loaded_from=config.model)
         # Of a resumed run too: a kill may have come before the ledger had its first line.
         base = lineage_of_model(model, config, store)
         if base_of_others:
@@ -150,6 +153,7 @@ def train(
             "facts": {
                 "seq_len": store.meta.seq_len,
                 "store_facts": store_facts(store),
+                "base_model": began_from,
             },
             "train": {"device": device, **encode(config)},
             "base": base,

@@ -152,6 +152,7 @@ def save_model(
     tokenizer: Path,
     lineage: Lineage,
     only: str | None = None,
+    template: str | None = None,
 ) -> str:
     """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all.
 
@@ -164,6 +165,7 @@ def save_model(
         tokenizer: the file to write beside them.
         lineage: what the weights descend from.
         only: the digest that the weights must have, if no others may be written.
+        template: of chats, to be written beside the tokenizer.
 
     Returns:
         The digest of the weights (`userdp.claims.weights`).
@@ -199,6 +201,8 @@ def save_model(
             temporary / "tokenizer_config.json",
             {"tokenizer_class": "PreTrainedTokenizerFast", **_special_tokens(tokenizer)},
         )
+        if template is not None:
+            files.write_file(temporary / "chat_template.jinja", template.encode())
     return digest
 
 

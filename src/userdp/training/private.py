@@ -49,6 +49,7 @@ from userdp.noise import NoiseLaw
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
+from userdp.training.base_facts import base_facts
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
@@ -247,6 +248,7 @@ def make_private(
             facts={
                 "selection": str(strategy),
                 "store_facts": store_facts(opened),
+                "base_model": base_facts(model, weights=opened_with),
                 **(facts or {}),
             },
             train=train,

@@ -305,7 +305,7 @@ class PrivateRun:
         """What the model that this run trains descends from, the run itself included."""
         return self._run.lineage
 
-    def save(self) -> Path:
+    def save(self, *, chat_template: str | None = None) -> Path:
         """Release the model as it stands: write it to the run's folder, and settle with the store.
 
         A model of `transformers` becomes RUN/model, with the store's tokenizer, in the layout that
@@ -316,6 +316,10 @@ class PrivateRun:
 
         After the run has settled, by leaving its block or by an earlier call, the same weights are
         written (again), and no others.
+
+        Args:
+            chat_template: Jinja text that is written beside the tokenizer. The ledger notes its
+                digest, without which `userdp export` leaves it behind.
 
         Returns:
             RUN/model.
@@ -347,6 +351,7 @@ class PrivateRun:
                 tokenizer=self._tokenizer,
                 lineage=self.lineage,
                 settled=self._settled,
+                template=chat_template,
             )
         )
         # The model is written before the run is finished: a run that is killed in between can be

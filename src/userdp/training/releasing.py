@@ -33,6 +33,7 @@ def release(
     tokenizer: Path,
     lineage: Lineage,
     settled: str | None = None,
+    template: str | None = None,
 ) -> str:
     """Write a run's model, whole or not at all; the model itself stays as it is.
 
@@ -43,6 +44,7 @@ def release(
         lineage: what the weights descend from, the run included.
         settled: the digest of the weights that the run has settled with, if it has: no others are
             released then.
+        template: of chats, to be written beside the tokenizer.
 
     Returns:
         The digest of the weights in RUN/model.
@@ -59,6 +61,7 @@ def release(
         tokenizer=tokenizer,
         lineage=lineage,
         only=settled,
+        template=template,
     )
     if adapted:
         save_adapter(whole_model, folder.adapter, lineage)

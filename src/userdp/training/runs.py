@@ -96,6 +96,7 @@ class OpenRun:
                 "plan": None if plan is None else plan.digest,
                 "train": _file_digest(options) if options.exists() else None,
                 "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
+                "template": _file_digest(folder.template) if folder.template.exists() else None,
             },
             looks=self.looks,
         )

@@ -21,7 +21,8 @@ def release(run: PrivateRun, processing_class: Any) -> None:
         run: of the trainer.
         processing_class: the trainer's tokenizer; its chat template is written beside the weights.
     """
-    run.save()
+    template = getattr(processing_class, "chat_template", None)
+    run.save(chat_template=template if isinstance(template, str) else None)
     for folder in (run.folder.model, run.folder.adapter):
         if folder.is_dir() and processing_class is not None:
             processing_class.save_pretrained(folder)

@@ -1,0 +1,244 @@
+"""``userdp.export``: a folder of what may leave, checked before anybody sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from userdp import files
+from userdp.api.run import Place, path_of
+from userdp.claims import Claim
+from userdp.claims.attestation import ENVELOPE, STATEMENT, Statement, digests_of, told_of
+from userdp.claims.claims import run_lineage
+from userdp.claims.copies import copy_weights, require_no_links
+from userdp.claims.exported import verify_export
+from userdp.claims.headline import why_nothing
+from userdp.claims.signing import Signer
+from userdp.claims.verify import released_digests, verify_run
+from userdp.errors import FailureError, UseError
+from userdp.ledger import RunFolder
+from userdp.ledger.folder import LEDGER
+from userdp.ledger.journal import read_entries
+from userdp.plans import Plan
+from userdp.reporting.html import render_report
+from userdp.reporting.model_card import (
+    README,
+    CardFacts,
+    base_model_on_hub,
+    render_model_card,
+)
+from userdp.reporting.run_facts import RunFacts, read_run
+from userdp.version import __version__
+
+REPORT = "report.html"
+_LINES = {"run", "open", "lost", "attempt", "finish", "release"}
+"""Kinds of a run ledger's lines: one of another kind says something that nothing here knows."""
+_FOLDER = 0o755
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """A folder that may leave.
+
+    Args:
+        path: the folder.
+        claim: of its weights; the same that `userdp verify` computes from it.
+        files: every file, by its place in the folder.
+        signed_by: the id of the key that signed its statement; None without a signature.
+        notes: what was left behind, and should be known.
+    """
+
+    path: Path
+    claim: Claim
+    files: tuple[str, ...]
+    signed_by: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp export --json`` prints."""
+        return {
+            "export": str(self.path),
+            "files": list(self.files),
+            "signed_by": self.signed_by,
+            "notes": list(self.notes),
+            "claim": self.claim.to_dict(),
+        }
+
+
+def export(
+    run: Place,
+    *,
+    out: str | Path,
+    base_model: str | None = None,
+    license: str | None = None,
+    datasets: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    sign: str | Path | None = None,
+) -> Exported:
+    """Write a folder of all that may leave of a finished private run, and of nothing else.
+
+    Guarantee: every file is written anew from an allow-list; the weights are those that the run's
+    ledger binds; no link is followed; and the folder is there whole, after `userdp verify` has
+    passed it, or not at all.
+
+    Args:
+        run: a run or its folder: of `userdp train`, of `make_private`, of a trainer, or the
+            winner of a sweep.
+        out: a new folder.
+        base_model: on the hub, for the card; by default what the ledger says, if it is from there.
+        license: of the model, as the hub spells it.
+        datasets: names on the hub of the training data, if it is public.
+        tags: for the card, beside its own.
+        sign: a private key in PEM, which only its owner may read.
+
+    Raises:
+        UseError: nothing is claimed of the run, it released no model, its folder holds something
+            else than it released, or ``out`` is there already.
+        FailureError: the disk refused.
+    """
+    folder, target = RunFolder(path_of(run)), Path(out)
+    _require_new(target)
+    given = CardFacts(
+        base_model=base_model, license=license, datasets=tuple(datasets), tags=tuple(tags)
+    )
+    signer = None if sign is None else Signer(Path(sign))
+    facts = _released(folder)
+    with files.whole_folder(target, mode=_FOLDER) as temporary:
+        notes = _write(folder, temporary, replace(facts, name=target.resolve().name), given)
+        _state(temporary, facts.claim, signer)
+        for path in (temporary, *temporary.rglob("*")):  # whatever the umask of this process
+            path.chmod(_FOLDER if path.is_dir() else files.SHAREABLE_FILE)
+        checked = verify_export(temporary)
+        if checked.problems or checked.claim is None:
+            raise FailureError(f"what was exported does not verify: {checked.problems[0]}")
+        digests, _ = digests_of(temporary)
+        _require_new(target)  # `whole_folder` would replace what somebody put there meanwhile
+    written = [*digests, STATEMENT, *([ENVELOPE] if signer else [])]
+    return Exported(
+        path=target,
+        claim=checked.claim,
+        files=tuple(sorted(written)),
+        signed_by=None if signer is None else signer.id,
+        notes=notes,
+    )
+
+
+def _require_new(target: Path) -> None:
+    if target.is_symlink() or target.exists():
+        what = "a link" if target.is_symlink() else "there already"
+        raise UseError(
+            f"{target} is {what}: an export holds just what one run released, so that it is never "
+            "written over or into something else",
+            hint="choose a new --out, or remove what is there",
+        )
+    if not target.parent.is_dir():
+        raise UseError(f"there is no folder {target.parent} to put {target.name} in")
+
+
+def _released(folder: RunFolder) -> RunFacts:
+    """The public facts of a run that may be exported; `UseError` of any other."""
+    places = (folder.path, folder.ledger, folder.plan, folder.train, folder.model, folder.adapter)
+    require_no_links(places)
+    facts = read_run(folder.path)
+    if facts.claim.trial or not facts.claim.finite:
+        raise UseError(
+            f"nothing is claimed of the run at {folder.path}: {why_nothing(facts.claim)}. An "
+            "export says what holds for the people whose text it was, and of this model nothing",
+            hint="export a private run; of a sweep its winner",
+        )
+    if not facts.finished or not folder.model.is_dir():
+        raise UseError(
+            f"the run at {folder.path} has released no model yet: there is nothing to export",
+            hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
+            "private.save()",
+        )
+    require_no_links(
+        [*folder.model.iterdir(), *(folder.adapter.iterdir() if folder.adapter.is_dir() else ())]
+    )
+    problems = verify_run(folder.path).problems
+    if problems:
+        raise UseError(
+            f"what lies in {folder.path} is not what the run released: {problems[0]}",
+            hint="put the released files back; `userdp verify RUN` names all that differs",
+        )
+    return facts
+
+
+def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -> tuple[str, ...]:
+    """All files but the statement; returns what was left behind."""
+    from userdp.training.published import publish_adapter, publish_config, publish_tokenizer
+
+    entries = read_entries(folder.ledger)
+    digests, lineage = released_digests(entries), run_lineage(folder.ledger, entries)
+    notes = []
+    copy_weights(folder.model, target, lineage=lineage, only=str(digests["weights"]))
+    config = publish_config(folder.model, target)
+    if publish_tokenizer(folder.model, target, template=digests.get("template")):
+        notes.append(
+            "The chat template stayed behind: the run's ledger does not speak of it, so that "
+            "anybody may have put it there."
+        )
+    base = given.base_model or base_model_on_hub(facts)
+    adapter = folder.adapter.is_dir() and bool(digests.get("adapter"))
+    if adapter:
+        place = target / folder.adapter.name
+        place.mkdir()
+        copy_weights(folder.adapter, place, lineage=lineage, only=str(digests["adapter"]))
+        publish_adapter(folder.adapter, place, base=base)
+    elif folder.adapter.is_dir():
+        notes.append(
+            "The adapters stayed behind: the run's ledger does not speak of them. They are merged "
+            "into the model."
+        )
+    card = replace(
+        given,
+        base_model=base,
+        config=config,
+        tokenizer=(target / "tokenizer.json").exists(),
+        adapter=adapter,
+    )
+    Plan.load(folder.plan).save(target / folder.plan.name)
+    files.write_file(target / LEDGER, _lines(folder.ledger))
+    files.write_file(target / REPORT, render_report([facts]).encode())
+    files.write_file(target / README, render_model_card(facts, card).encode())
+    if given.license is None:
+        notes.append(
+            "The card names no license (--license): nobody knows what they may do with it."
+        )
+    return tuple(notes)
+
+
+def _lines(ledger: Path) -> bytes:
+    """The whole lines of a ledger: what a crash cut short was never said."""
+    data = ledger.read_bytes()
+    odd = [entry["kind"] for entry in read_entries(ledger) if entry["kind"] not in _LINES]
+    if odd:
+        raise UseError(
+            f"{ledger} holds a line of unknown kind, {str(odd[0])[:80]!r}: what it says is known "
+            "to nothing here, and it would be handed on",
+            hint="put the ledger back as training wrote it",
+        )
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _state(target: Path, claim: Claim, signer: Signer | None) -> None:
+    """Write the statement of all that is in ``target``, and its signature."""
+    entries = read_entries(target / LEDGER)
+    digests, odd = digests_of(target)
+    assert not odd, "everything here was just written as a file"
+    base = entries[0].get("facts", {}).get("base_model", {}).get("weights")
+    statement = Statement(
+        weights={place: one for place, one in digests.items() if place.endswith(".safetensors")},
+        others={place: one for place, one in digests.items() if not place.endswith(".safetensors")},
+        tensors=str(released_digests(entries)["weights"]),
+        base=base,
+        claim=told_of(claim),
+        lineage=run_lineage(target / LEDGER, entries).plain,
+        version=__version__,
+    )
+    payload = statement.encoded()
+    files.write_file(target / STATEMENT, payload)
+    if signer is not None:
+        files.write_file(target / ENVELOPE, signer.sign(payload))

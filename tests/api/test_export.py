@@ -1,0 +1,295 @@
+"""An export holds what the run's claim covers, and nothing that anybody put beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+import yaml
+
+import userdp
+from tests.claims.conftest import finished_selection, selection
+from tests.claims.lives import PLAN, begin
+from tests.exports import MARK, holding, make_key, make_runs, modes
+from tests.training.conftest import _one_thread, prepared
+from tests.training.toy import toy_store
+from userdp.cli.app import run as command
+from userdp.errors import UseError
+from userdp.training.private import make_private
+
+__all__ = ["_one_thread", "finished_selection", "prepared", "selection"]
+
+FILES = {
+    "README.md", "config.json", "generation_config.json", "ledger.jsonl", "model.safetensors",
+    "plan.json", "report.html", "statement.json", "tokenizer.json", "tokenizer_config.json",
+    "userdp.json",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    return make_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def run(made, tmp_path) -> Path:
+    return shutil.copytree(made / "run", tmp_path / "secret-project")
+
+
+def refused(run: Path, out: Path, capsys, *options: object) -> str:
+    """The message of an export that is refused, after which nothing is there."""
+    before = sorted(out.parent.iterdir())
+    assert command(["export", str(run), "--out", str(out), *map(str, options)]) == 2
+    assert sorted(out.parent.iterdir()) == before, "nothing is half-written"
+    return capsys.readouterr().err
+
+
+def test_an_export_holds_what_may_leave_and_nothing_else(run, tmp_path):
+    old = os.umask(0o077)
+    try:
+        exported = userdp.export(run, out=tmp_path / "shared")
+    finally:
+        os.umask(old)
+    shared = tmp_path / "shared"
+    assert {path.name for path in shared.iterdir()} == FILES == set(exported.files)
+    assert exported.claim.guarantee.epsilon == PLAN.guarantee().epsilon
+    assert modes(shared) == {("folder", 0o755), ("file", 0o644)}
+    assert holding(shared, str(tmp_path)) == []
+    assert holding(shared, "secret-project") == [], "the run's folder is of this machine"
+    assert not list(tmp_path.glob(".partial*"))
+
+
+def test_the_exported_model_is_the_released_one(run, tmp_path):
+    userdp.export(run, out=tmp_path / "shared")
+    tokens = torch.arange(12).remainder(7).reshape(2, 6)
+    models = [
+        transformers.AutoModelForCausalLM.from_pretrained(place).eval()
+        for place in (run / "model", tmp_path / "shared")
+    ]
+    with torch.no_grad():
+        assert torch.equal(models[0](tokens).logits, models[1](tokens).logits)
+    first, second = (
+        transformers.AutoTokenizer.from_pretrained(place)
+        for place in (run / "model", tmp_path / "shared")
+    )
+    assert first("a b c")["input_ids"] == second("a b c")["input_ids"]
+    assert first.eos_token == second.eos_token
+
+
+def test_the_card_has_the_claim_what_the_hub_reads_and_a_snippet_that_runs(
+    run, tmp_path, monkeypatch, capsys
+):
+    shared = tmp_path / "shared"
+    told = ("--base-model", "openai-community/gpt2", "--license", "apache-2.0")
+    told += ("--dataset", "a/b", "--dataset", "c/d", "--tag", "code")
+    assert command(["export", str(run), "--out", str(shared), *told]) == 0
+    capsys.readouterr()
+    card = (shared / "README.md").read_text(encoding="utf-8")
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert head["base_model"] == "openai-community/gpt2"
+    assert (head["license"], head["datasets"]) == ("apache-2.0", ["a/b", "c/d"])
+    assert {"code", "userdp", "differential-privacy"} <= set(head["tags"])
+    assert userdp.claim(run).headline in card.replace("\\", "")
+    snippet = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert snippet is not None
+    monkeypatch.chdir(shared)
+    exec(snippet[1], {})
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--license", "do what\nyou like"), ("--base-model", "../models/gpt2"), ("--tag", "a: b"),
+     ("--dataset", "/home/me/mail")],
+)  # fmt: skip
+def test_words_that_the_hub_does_not_know_are_refused(run, tmp_path, capsys, words):
+    assert words[0] in refused(run, tmp_path / "shared", capsys, *words)
+
+
+def plant_json(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def plant_in_weights(path: Path) -> None:
+    """A word in the metadata, and one after the last tensor: the weights' digest has neither."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"]["note"] = MARK
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :] + MARK.encode())
+
+
+PLANTED = {
+    "config": lambda m: plant_json(m / "config.json", note=MARK),
+    "code": lambda m: plant_json(m / "config.json", auto_map={"AutoConfig": f"{MARK}.Config"}),
+    "name": lambda m: plant_json(m / "config.json", _name_or_path=MARK),
+    "labels": lambda m: plant_json(m / "config.json", id2label={"0": MARK}),
+    "generation": lambda m: plant_json(m / "generation_config.json", note=MARK),
+    "tokenizer": lambda m: plant_json(m / "tokenizer_config.json", note=MARK, auto_map={"a": MARK}),
+    "token": lambda m: plant_json(m / "tokenizer_config.json", bos_token=MARK),
+    "vocabulary": lambda m: plant_json(m / "tokenizer.json", note=MARK),
+    "template": lambda m: (m / "chat_template.jinja").write_text(MARK),
+    "weights": lambda m: plant_in_weights(m / "model.safetensors"),
+    "code file": lambda m: (m / "modeling.py").write_text(MARK),
+    "pickle": lambda m: (m / "pytorch_model.bin").write_text(MARK),
+    "hub cache": lambda m: shutil.copytree(m, m / ".cache" / "huggingface" / MARK),
+}
+
+
+@pytest.mark.parametrize("where", PLANTED)
+def test_what_was_put_into_the_runs_folder_by_hand_does_not_leave(run, tmp_path, where):
+    PLANTED[where](run / "model")
+    assert holding(run, MARK), "it was planted"
+    userdp.export(run, out=tmp_path / "shared")
+    assert holding(tmp_path / "shared", MARK) == []
+    assert {path.name for path in (tmp_path / "shared").iterdir()} == FILES
+
+
+@pytest.mark.parametrize("value", ["a sentence about a person", "/home/me", ["a b"], {"k": "a b"}])
+def test_a_setting_that_holds_no_setting_is_refused(run, tmp_path, capsys, value):
+    plant_json(run / "model" / "config.json", activation_function=value)
+    assert "activation_function" in refused(run, tmp_path / "shared", capsys)
+
+
+@pytest.mark.parametrize(
+    "place", ["model", "model/config.json", "model/model.safetensors", "ledger.jsonl", "plan.json"]
+)
+def test_no_link_is_followed(run, tmp_path, capsys, place):
+    shutil.move(run / place, tmp_path / "elsewhere")
+    (run / place).symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in refused(run, tmp_path / "shared", capsys)
+
+
+@pytest.mark.parametrize("what", ["folder", "empty folder", "file", "link", "dangling link"])
+def test_nothing_that_is_there_is_written_over(run, tmp_path, capsys, what):
+    out, other = tmp_path / "shared", tmp_path / "other"
+    other.mkdir()
+    if "link" in what:
+        out.symlink_to(other if what == "link" else tmp_path / "nowhere")
+    elif what == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        if what == "folder":
+            (out / "mine").write_text("mine")
+    assert str(out) in refused(run, out, capsys)
+    assert list(other.iterdir()) == []
+
+
+def test_other_weights_than_the_released_ones_are_refused(made, run, tmp_path, capsys):
+    name = "model/model.safetensors"
+    shutil.copyfile(made / "adapted" / name, run / name)
+    assert "not those that the run released" in refused(run, tmp_path / "shared", capsys)
+
+
+def test_a_run_that_claims_nothing_or_released_nothing_is_refused(tmp_path, capsys):
+    store = toy_store(tmp_path / "people")
+    begin(store, tmp_path / "stopped", stop=2)
+    assert "released no model" in refused(tmp_path / "stopped", tmp_path / "a", capsys)
+    shape = ("--layers", "1", "--width", "16", "--heads", "2", "--no-tensorboard")
+    plain = ("--privacy", "none", "--steps", "1", "--batch-size", "2", "--model", "new", *shape)
+    assert command(["train", str(store.path), "--out", str(tmp_path / "plain"), *plain]) == 0
+    capsys.readouterr()
+    said = refused(tmp_path / "plain", tmp_path / "b", capsys)
+    assert "nothing is claimed" in said
+    assert "without privacy" in said
+
+
+def test_a_line_of_the_ledger_that_nothing_here_knows_is_not_handed_on(run, tmp_path, capsys):
+    from userdp.ledger.journal import append_entries
+
+    append_entries(run / "ledger.jsonl", lambda entries: [{"kind": "note", "text": MARK}])
+    assert "unknown kind" in refused(run, tmp_path / "shared", capsys)
+
+
+def test_a_torn_line_of_the_ledger_does_not_leave(run, tmp_path):
+    with (run / "ledger.jsonl").open("a") as ledger:
+        ledger.write('{"kind": "note", "' + MARK)
+    userdp.export(run, out=tmp_path / "shared")
+    assert holding(tmp_path / "shared", MARK) == []
+
+
+def test_adapters_leave_with_their_model_and_without_a_place_on_this_machine(made, tmp_path):
+    peft = pytest.importorskip("peft", reason="the extra lora is not installed")
+    run = shutil.copytree(made / "adapted", tmp_path / "run")
+    plant_json(run / "adapter" / "adapter_config.json", base_model_name_or_path=f"/x/{MARK}",
+               auto_mapping={"base_model_class": MARK}, revision=MARK)  # fmt: skip
+    (run / "adapter" / "README.md").write_text(MARK)
+    userdp.export(run, out=tmp_path / "shared")
+    shared = tmp_path / "shared"
+    assert holding(shared, MARK) == []
+    assert {path.name for path in (shared / "adapter").iterdir()} == {
+        "adapter_config.json", "adapter_model.safetensors", "userdp.json",
+    }  # fmt: skip
+    settings = peft.PeftConfig.from_pretrained(str(shared / "adapter"))
+    assert (settings.r, settings.base_model_name_or_path) == (2, None)
+    subjects = json.loads((shared / "statement.json").read_text())["subject"]
+    assert [one["name"] for one in subjects] == [
+        "adapter/adapter_model.safetensors", "model.safetensors",
+    ]  # fmt: skip
+
+
+def test_other_adapters_than_the_released_ones_are_refused(made, tmp_path, capsys):
+    run = shutil.copytree(made / "adapted", tmp_path / "run")
+    shutil.copyfile(
+        run / "model" / "model.safetensors", run / "adapter" / "adapter_model.safetensors"
+    )
+    assert "adapter" in refused(run, tmp_path / "shared", capsys)
+
+
+def test_a_loop_of_ones_own_is_exported_with_the_template_that_it_released(tmp_path):
+    store = toy_store(tmp_path / "people")
+    shape = transformers.GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+    model = transformers.GPT2LMHeadModel(shape)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with make_private(model, optimizer, store, PLAN, out=tmp_path / "run") as private:
+        for _ in private:
+            optimizer.step()
+        private.save(chat_template="{{ messages }}")
+    exported = userdp.export(private, out=tmp_path / "shared")
+    template = tmp_path / "shared" / "chat_template.jinja"
+    assert template.read_text() == "{{ messages }}"
+    assert exported.claim.guarantee.epsilon == PLAN.guarantee().epsilon
+    (tmp_path / "run" / "model" / "chat_template.jinja").write_text(MARK)
+    with pytest.raises(UseError, match="chat template"):
+        userdp.export(private, out=tmp_path / "again")
+
+
+def test_a_key_that_others_may_read_signs_nothing(run, tmp_path, capsys):
+    pytest.importorskip("securesystemslib", reason="the extra sign is not installed")
+    private, _ = make_key(tmp_path)
+    private.chmod(0o644)
+    assert "chmod 600" in refused(run, tmp_path / "shared", capsys, "--sign", private)
+
+
+def test_the_command_says_where_it_is_and_how_to_check_it(run, tmp_path, capsys):
+    pytest.importorskip("securesystemslib", reason="the extra sign is not installed")
+    private, public = make_key(tmp_path)
+    out = tmp_path / "shared"
+    arguments = ["export", str(run), "--out", str(out), "--sign", str(private)]
+    assert command(arguments) == 0
+    said = capsys.readouterr().out
+    assert "Signed by the key" in said
+    assert f"userdp verify {out}" in said
+    assert command(["verify", str(out), "--key", str(public), "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["ok"] is True
+    assert checked["signed_by"] is not None
+    assert checked["second"]["epsilon"] > checked["claim"]["epsilon"]
+
+
+@pytest.mark.slow
+def test_of_a_selection_the_winner_leaves_and_no_trial(selection, tmp_path, capsys):
+    winner = selection.out / "winner"
+    exported = userdp.export(winner, out=tmp_path / "shared")
+    assert exported.claim.guarantee.epsilon == userdp.claim(winner).guarantee.epsilon
+    trial = next(path for path in sorted(selection.out.glob("trial-*")) if path.is_dir())
+    assert "trial" in refused(trial, tmp_path / "other", capsys)

@@ -1,0 +1,260 @@
+"""A reviewer without the data: what `userdp verify` finds in an export, and what it believes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import userdp
+from tests.claims.lives import PLAN
+from tests.exports import make_key, make_runs
+from tests.training.conftest import _one_thread
+from userdp.claims import exported as exported_module
+from userdp.claims.attestation import ENVELOPE, STATEMENT, digests_of
+from userdp.claims.exported import verify_export
+from userdp.claims.signing import Signer
+from userdp.cli.app import run as command
+from userdp.errors import UseError
+
+__all__ = ["_one_thread"]
+
+pytest.importorskip("securesystemslib", reason="the extra sign is not installed")
+PRICE = PLAN.guarantee().epsilon
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """``shared``: an export with adapters, signed by the key in ``key.pem``."""
+    folder = make_runs(tmp_path_factory.mktemp("runs"))
+    private, _ = make_key(folder)
+    make_key(folder, "other")
+    userdp.export(folder / "adapted", out=folder / "shared", sign=private)
+    return folder
+
+
+@pytest.fixture
+def shared(made, tmp_path) -> Path:
+    return shutil.copytree(made / "shared", tmp_path / "shared")
+
+
+@pytest.fixture
+def key(made) -> Path:
+    return made / "key.pub"
+
+
+def statement_of(shared: Path) -> dict:
+    return json.loads((shared / STATEMENT).read_text())
+
+
+def state(shared: Path, values: dict) -> None:
+    (shared / STATEMENT).write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+
+
+def state_anew(shared: Path, **claim: object) -> None:
+    """What anybody can do: all files as they are, in a new statement, with another claim."""
+    values, (digests, _) = statement_of(shared), digests_of(shared)
+    predicate = values["predicate"]
+    predicate["claim"].update(claim)
+    values["subject"] = [
+        {"name": name, "digest": {"sha256": digest}}
+        for name, digest in digests.items()
+        if name.endswith(".safetensors")
+    ]
+    predicate["files"] = {
+        name: {"sha256": digest}
+        for name, digest in digests.items()
+        if not name.endswith(".safetensors")
+    }
+    state(shared, values)
+
+
+def problems(shared: Path, key: Path | None = None) -> str:
+    found = verify_export(shared, key=key)
+    if found.problems:
+        assert found.signed_by is None or key is not None
+    return "; ".join(found.problems)
+
+
+def test_an_honest_export_passes_and_two_accountants_recompute_its_claim(shared, key):
+    found = verify_export(shared, key=key)
+    assert found.problems == ()
+    assert found.claim is not None
+    assert found.second is not None
+    assert found.claim.guarantee.epsilon == pytest.approx(PRICE, rel=1e-12)
+    assert found.second.accountant != found.claim.guarantee.accountant
+    assert found.second.epsilon > PRICE
+    assert found.signed_by is not None
+    without = verify_export(shared)
+    assert without.problems == ()
+    assert without.signed_by is None
+    assert "Nobody vouches" in without.notes[0]
+
+
+def test_the_statement_is_in_totos_and_its_subject_are_the_weights(shared):
+    values = statement_of(shared)
+    assert values["_type"] == "https://in-toto.io/Statement/v1"
+    assert {one["name"] for one in values["subject"]} == {
+        "model.safetensors", "adapter/adapter_model.safetensors",
+    }  # fmt: skip
+    assert values["predicate"]["claim"]["epsilon"] == pytest.approx(PRICE)
+    envelope = json.loads((shared / ENVELOPE).read_text())
+    assert envelope["payloadType"] == "application/vnd.in-toto+json"
+    assert base64.b64decode(envelope["payload"]) == (shared / STATEMENT).read_bytes()
+
+
+FILES = [
+    "README.md", "adapter/adapter_config.json", "adapter/adapter_model.safetensors",
+    "adapter/userdp.json", "config.json", "generation_config.json", "ledger.jsonl",
+    "model.safetensors", "plan.json", "report.html", "tokenizer.json", "tokenizer_config.json",
+    "userdp.json",
+]  # fmt: skip
+
+
+def test_every_file_is_in_the_statement(shared):
+    assert sorted(digests_of(shared)[0]) == FILES
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["changed", "removed"])
+def test_a_file_that_was_changed_or_removed_is_named(shared, key, name, how):
+    path = shared / name
+    if how == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-2] + b"  ")
+    assert name in problems(shared)
+    assert name in problems(shared, key)
+
+
+def test_a_file_too_many_is_named_and_one_of_the_hubs_client_is_only_told(shared):
+    (shared / ".gitattributes").write_text("*.safetensors filter=lfs")
+    (shared / ".cache" / "huggingface").mkdir(parents=True)
+    (shared / ".cache" / "huggingface" / "x.metadata").write_text("")
+    found = verify_export(shared)
+    assert found.problems == ()
+    assert ".gitattributes" in " ".join(found.notes) or ".cache" in " ".join(found.notes)
+    for name in ("pytorch_model.bin", ".gitattributes2", "adapter/modeling.py"):
+        (shared / name).write_text("x")
+        assert name in problems(shared)
+
+
+@pytest.mark.parametrize("name", ["config.json", STATEMENT, ENVELOPE, "ledger.jsonl", "new"])
+def test_a_link_is_named_and_not_followed(shared, tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    if (shared / name).exists():
+        shutil.move(shared / name, elsewhere)
+    else:
+        elsewhere.write_text("x")
+    (shared / name).symlink_to(elsewhere)
+    assert "link" in problems(shared)
+
+
+def test_an_envelope_without_its_statement_is_refused(shared, key):
+    (shared / STATEMENT).unlink()
+    assert STATEMENT in problems(shared)
+    assert command(["verify", str(shared), "--key", str(key)]) == 1
+    assert command(["verify", str(shared)]) == 1
+
+
+def test_a_signature_that_was_taken_off_is_missed_where_a_key_is_given(shared, key):
+    (shared / ENVELOPE).unlink()
+    assert "nobody signed" in problems(shared, key)
+
+
+def test_a_signature_of_another_key_is_none(made, shared):
+    assert "not signed by the key" in problems(shared, made / "other.pub")
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [{"epsilon": 0.1}, {"delta": 1e-9}, {"unit": "example"}, {"complete": False}, {"steps": 1},
+     {"conditions": [{"kind": "exact-looks", "told": "x"}]}, {"parts": []}, {"epsilon": "0.1"},
+     {"standing": "spent so far"}, {"more": 1}],
+)  # fmt: skip
+def test_a_statement_that_claims_something_else_than_the_ledger_is_refused(shared, key, claim):
+    """Its digests are right: only the claim was written anew."""
+    state_anew(shared, **claim)
+    assert next(iter(claim)) in problems(shared)
+    assert ENVELOPE in problems(shared, key)
+    found = verify_export(shared)
+    assert found.claim is not None
+    assert found.claim.guarantee.epsilon == pytest.approx(PRICE), "computed, not read"
+
+
+def test_broken_twin_a_check_that_reads_the_claim_would_pass_it(shared, monkeypatch):
+    state_anew(shared, epsilon=0.1)
+    monkeypatch.setattr(exported_module, "differences", lambda told, claim: [])
+    assert problems(shared) == ""
+
+
+@pytest.mark.parametrize("what", ["lineage", "base", "tensors"])
+def test_a_statement_of_another_origin_than_the_ledgers_is_refused(shared, what):
+    values = statement_of(shared)
+    if what == "lineage":
+        values["predicate"]["lineage"]["parts"] = []
+    elif what == "base":
+        values["predicate"]["baseModel"] = {"tensors": {"sha256": "0" * 64}}
+    else:
+        values["predicate"]["tensors"]["sha256"] = "0" * 64
+    state(shared, values)
+    assert problems(shared) != ""
+
+
+@pytest.mark.parametrize("file", [STATEMENT, ENVELOPE])
+def test_a_key_that_stands_twice_is_refused(shared, file):
+    """Of two equal keys one reader takes the first and another the last."""
+    path = shared / file
+    name = '"_type"' if file == STATEMENT else '"payloadType"'
+    path.write_text(path.read_text().replace(name, f'{name}: "x", {name}', 1))
+    assert "twice" in problems(shared)
+
+
+@pytest.mark.parametrize("name", ["../ledger.jsonl", "/etc/passwd", "a/../b", "", "./config.json"])
+def test_a_statement_that_names_a_file_elsewhere_is_refused(shared, name):
+    values = statement_of(shared)
+    values["predicate"]["files"][name] = {"sha256": "0" * 64}
+    state(shared, values)
+    assert "no statement" in problems(shared)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{" * 5000, '{"_type": NaN}', "\x00"])
+def test_what_is_no_statement_is_a_problem_and_no_crash(shared, text):
+    (shared / STATEMENT).write_text(text)
+    assert STATEMENT in problems(shared)
+    shutil.copyfile(shared / STATEMENT, shared / ENVELOPE)
+    assert problems(shared) != ""
+
+
+def test_everything_written_anew_is_found_by_the_signature_alone(made, shared, key):
+    """Another run's export in the place of the signed one, with the signed one's envelope."""
+    forged = shared.parent / "forged"
+    userdp.export(made / "run", out=forged)
+    assert problems(forged) == ""
+    shutil.copyfile(shared / ENVELOPE, forged / ENVELOPE)
+    assert "another statement" in problems(forged, key)
+    (forged / ENVELOPE).unlink()
+    (forged / ENVELOPE).write_bytes(
+        Signer(made / "other.pem").sign((forged / STATEMENT).read_bytes())
+    )
+    assert "not signed by the key" in problems(forged, key)
+
+
+def test_the_command_says_all_of_it(shared, key, capsys):
+    assert command(["verify", str(shared)]) == 0
+    said = capsys.readouterr().out
+    for words in ("Nobody vouches", "check by whom with --key", "ε ≤ 2.46", "another accountant"):
+        assert words in said
+    (shared / "extra").write_text("x")
+    assert command(["verify", str(shared), "--key", str(key)]) == 1
+    assert "extra is there" in capsys.readouterr().out
+    assert command(["verify", str(shared.parent), "--key", str(key)]) == 2
+    assert "no export" in capsys.readouterr().err
+
+
+def test_a_private_key_is_no_key_to_check_with(made, shared):
+    with pytest.raises(UseError, match="private key"):
+        verify_export(shared, key=made / "key.pem")

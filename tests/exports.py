@@ -1,0 +1,61 @@
+"""Real runs to export, made once; and keys to sign with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.claims.lives import PLAN, begin
+from tests.training.toy import toy_store
+
+MARK = "quetzalcoatl"
+"""A word that somebody put somewhere, and that must not leave."""
+
+
+def make_runs(folder: Path) -> Path:
+    """A store of its own for each of two runs: ``run``, and ``adapted`` with adapters."""
+    for name, config in (("run", {}), ("adapted", {"lora_rank": 2})):
+        begin(toy_store(folder / f"{name}-people"), folder / name, PLAN, **config)
+    return folder
+
+
+def make_key(folder: Path, name: str = "key", kind: str = "ed25519") -> tuple[Path, Path]:
+    """A private key that only its owner may read, and its public half, both in PEM."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    private = {
+        "ed25519": ed25519.Ed25519PrivateKey.generate,
+        "P-256": lambda: ec.generate_private_key(ec.SECP256R1()),
+        "P-384": lambda: ec.generate_private_key(ec.SECP384R1()),
+        "P-521": lambda: ec.generate_private_key(ec.SECP521R1()),
+        "RSA": lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048),
+    }[kind]()
+    pem = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    places = folder / f"{name}.pem", folder / f"{name}.pub"
+    places[0].write_bytes(pem)
+    places[0].chmod(0o600)
+    places[1].write_bytes(public)
+    return places
+
+
+def holding(folder: Path, word: str) -> list[str]:
+    """The files of a folder that hold a word, in their bytes or in their names."""
+    found = []
+    for path in folder.rglob("*"):
+        place = path.relative_to(folder).as_posix()
+        if word in place or (path.is_file() and word.encode() in path.read_bytes()):
+            found.append(place)
+    return found
+
+
+def modes(folder: Path) -> set[tuple[str, int]]:
+    """The kinds of what is in a folder, itself included, with their modes."""
+    places = [folder, *folder.rglob("*")]
+    return {("folder" if one.is_dir() else "file", one.stat().st_mode & 0o777) for one in places}
