@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
+import userdp
 from tests.data.corpora import corpus, write_jsonl
 from tests.data.sources.fixtures import (
     mail,
@@ -123,8 +126,57 @@ def test_greedy_bounding_is_chosen_on_the_command_line(tmp_path, capsys):
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     line = ["prepare", str(path), "--out", str(tmp_path / "s"), "--owners", "greedy", "--json"]
     assert run(line) == 2
+    assert "--records-per-user" in json.loads(capsys.readouterr().out)["error"]
     assert run([*line, "--records-per-user", "4", "--held-out-users", "0"]) == 0
     meta = json.loads(capsys.readouterr().out)
     assert meta["ownership"]["adjacency"] == "fixed-graph"
     assert meta["totals"]["records_stored"] == 4
     assert corpus(1)
+
+
+CHAT = {"user": "ana", "conversations": [{"from": "human", "value": "When?"},
+                                         {"from": "gpt", "value": "At noon."}]}  # fmt: skip
+
+
+def test_a_missing_chat_template_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch):
+    """Said even where writing then fails: so it was said before."""
+    path = write_jsonl(tmp_path / "a.jsonl", [CHAT])
+    line = ["prepare", str(path), "--out", str(tmp_path / "s"), "--held-out-users", "0"]
+    with monkeypatch.context() as patched:
+        patched.setattr("userdp.api.prepare.prepare_store", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(line)
+    assert not (tmp_path / "s").exists()
+    warning = capsys.readouterr().err.replace("\n", " ")
+    assert "the tokenizer has no chat template" in warning
+    assert "--tokenizer" in warning
+    assert run(line) == 0
+    assert "Read as conversations" in capsys.readouterr().out
+    assert UserStore.open(tmp_path / "s").meta.loss_mask
+
+
+def test_a_tokenizer_with_a_template_is_used_and_nothing_is_said(tmp_path, capsys):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    bundled = Path(userdp.__file__).parent / "assets" / "base-model" / "tokenizer.json"
+    shutil.copy(bundled, folder)
+    template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template)
+    path = write_jsonl(tmp_path / "a.jsonl", [CHAT])
+    line = ["prepare", str(path), "--out", str(tmp_path / "s"), "--held-out-users", "0"]
+    assert run([*line, "--tokenizer", str(folder)]) == 0
+    assert "template" not in capsys.readouterr().err
+    assert run([*line, "--append", "--tokenizer", str(folder)]) == 0
+    assert "template" not in capsys.readouterr().err
+    assert run([*line, "--append"]) == 0, "the store keeps no template"
+    assert "template" in capsys.readouterr().err
+
+
+def test_files_of_mixed_kinds_are_one_store(tmp_path, capsys):
+    write_jsonl(tmp_path / "a.jsonl", [{"user": "ana", "text": "one"}])
+    (tmp_path / "b.csv").write_text("user,text\nben,two\n")
+    line = ["prepare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.csv")]
+    assert run([*line, "--out", str(tmp_path / "s"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["totals"]["records_stored"] == 2
+    assert UserStore.open(tmp_path / "s").users == 2
+    assert verify(tmp_path / "s").status == 0

@@ -19,7 +19,7 @@ from userdp.data.sources.base import SourceOptions
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
+from userdp.errors import UseError, warn
 from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place
@@ -97,8 +97,15 @@ def prepare(
         Place.require_shareable(place, shared)
     words = None if tokenizer is None else Path(tokenizer)
     given = InputOptions(user=user, text=text, **fields)
-    options = source_options(given, place if append else words)
+    options = source_options(given, place if append and words is None else words)
     records = _open(data, source, options)
+    if records.loss_mask and options.chat_template is None:
+        warn(
+            "these are conversations, and the tokenizer has no chat template: they are written as "
+            "`User: …` and `Assistant: …`, each followed by a blank line. A model that knows a "
+            "template of its own reads better what is written by it: give its folder, with "
+            "tokenizer_config.json or chat_template.jinja, as --tokenizer.",
+        )
     write: Any = append_records
     if not append:
         write = partial(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import App, CycloptsError, UnknownCommandError
-from cyclopts.argument import ArgumentCollection
+from cyclopts.argument import Argument
 from cyclopts.exceptions import (
     CoercionError,
     MissingArgumentError,
@@ -84,7 +84,7 @@ def failure_of(error: Exception, app: App, tokens: Sequence[str]) -> Failure | N
         tokens: what was typed, the command first.
     """
     command = tokens[0] if tokens and tokens[0] in names() else None
-    found = ArgumentCollection() if command is None else app[command].assemble_argument_collection()
+    found = () if command is None else tuple(app[command].assemble_argument_collection())
     own = _ours(error)
     if own is not None:
         options = _options(found)
@@ -115,7 +115,7 @@ def _ours(error: BaseException) -> UserdpError | None:
     return cause if isinstance(cause, UserdpError) else None
 
 
-def _options(found: ArgumentCollection) -> dict[str, str]:
+def _options(found: Iterable[Argument]) -> dict[str, str]:
     """Name of a field to the option that fills it."""
     own = options_of(found)
     others = {field: own[name] for field, name in _OTHER_NAMES.items() if name in own}

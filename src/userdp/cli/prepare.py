@@ -45,7 +45,8 @@ def prepare(
             installed packages, or stdlib.
         out: the store's folder.
         source: jsonl, csv, parquet, hf, mbox, maildir, git, leaf, stackoverflow, c4, ccnews,
-            folder, conversations or docstrings; by default told from the paths.
+            folder, conversations or docstrings; by default told from the paths, and for tables from
+            the names of their fields. JSON Lines, CSV and Parquet may be given together.
         tokenizer: tokenizer.json or a folder that holds one; by default the bundled model's. It
             must come from public text.
         seq_len: most tokens of an example.
@@ -118,6 +119,8 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
             "tokens": lambda part: part[1]["tokens"],
         },
     )
+    if result["loss_mask"]:
+        yield "Read as conversations: the loss counts what the assistant says, and nothing else."
     hint = near_hint(totals["near_colliding_users"])
     if hint is not None:
         yield f"warning: {hint}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from cyclopts import App, Group, Parameter, Token
-from cyclopts.argument import ArgumentCollection
+from cyclopts.argument import Argument, ArgumentCollection
 
 from userdp.cli.groups import HEADINGS, OWN
 from userdp.hints import in_shell
@@ -73,7 +73,7 @@ class Command(App):
         return found
 
 
-def options_of(found: ArgumentCollection) -> dict[str, str]:
+def options_of(found: Iterable[Argument]) -> dict[str, str]:
     """Name of a field to the option that fills it."""
     return {one.field_info.name: one.name for one in found if one.name.startswith("--")}
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from userdp.data.sources.base import InputOptions, Source, SourceModule, SourceOptions
 from userdp.data.sources.paths import matching
+from userdp.data.sources.recognised import TABLES, open_tables, parts_of
 from userdp.errors import UseError
 from userdp.hints import one_of
 
@@ -42,9 +43,8 @@ def open_source(
     """
     if kind is not None and kind not in KINDS:
         raise UseError(f"no source is named {kind!r}", hint=one_of(kind, KINDS))
-    chosen = kind or _infer(paths)
     options = options or SourceOptions()
-    source = _module(chosen).build(paths, options)
+    source = _recognised(paths, options) if kind is None else _module(kind).build(paths, options)
     if options.max_users is not None and not source.public:
         raise UseError(
             "max_users is for public sources alone: which users are kept would depend on who "
@@ -58,17 +58,35 @@ def _module(kind: str) -> SourceModule:
     return cast(SourceModule, import_module(KINDS[kind]))
 
 
-def _infer(paths: list[str]) -> str:
+def _recognised(paths: list[str], options: SourceOptions) -> Source:
+    """The source of paths whose kind nobody said."""
     if not paths:
         raise UseError("no input: neither a PATH nor a --source is given", hint="name a file")
-    files = [Path(path) for name in paths for path in _expand(name)]
-    for kind in KINDS:
-        if all(_module(kind).matches(path) for path in files):
-            return kind
+    names = [path for name in paths for path in _expand(name)]
+    matching_all = (
+        kind for kind in KINDS if all(_module(kind).matches(Path(name)) for name in names)
+    )
+    kind = next(matching_all, None)
+    if kind is not None and kind not in TABLES:
+        return _module(kind).build(paths, options)
+    if parts := parts_of(names):
+        return open_tables(parts, options)
+    told = {name: _kind_of(Path(name)) for name in names}
+    if len(set(told.values())) > 1 and None not in told.values():
+        each = "; ".join(f"{name}: {kind}" for name, kind in told.items())
+        raise UseError(
+            f"files of these kinds are not read together ({each}): only tables are, which are "
+            f"{', '.join(TABLES)}",
+            hint="prepare one kind, then add each other with --append",
+        )
     raise UseError(
         f"the kind of {', '.join(paths)} cannot be told from its name",
         hint=f"give --source, one of: {', '.join(KINDS)}",
     )
+
+
+def _kind_of(path: Path) -> str | None:
+    return next((kind for kind in KINDS if _module(kind).matches(path)), None)
 
 
 def _expand(name: str) -> list[str]:

@@ -1,20 +1,25 @@
-"""Conversations: JSON Lines or Parquet with ``messages``, or with prompt and completion.
+"""Conversations: tables with ``messages``, with a prompt and a completion, or as ShareGPT has them.
 
-Expected input, either of::
+Expected input, any of::
 
     {"user": "ana", "messages": [{"role": "user", "content": "Why is the sky blue?"},
                                  {"role": "assistant", "content": "Rayleigh scattering."}]}
+    {"user": "ana", "conversations": [{"from": "human", "value": "Why is the sky blue?"},
+                                      {"from": "gpt", "value": "Rayleigh scattering."}]}
     {"user": "ana", "prompt": "Why is the sky blue?", "completion": "Rayleigh scattering."}
 
-The user is the person whose data it is, of the field ``--user``. A conversation is one
-record, written with the tokenizer's chat template (``tokenizer_config.json`` or
-``chat_template.jinja`` beside ``tokenizer.json``), else with the default of `userdp.data.chat`. The
-store gets a loss mask: the loss counts the assistant's tokens only.
+They are recognised by the names of these fields where no field is the text (`is_conversation`), so
+that ``--source conversations`` need not be said.
+
+The user is the person whose data it is, of the field ``--user``. A conversation is one record,
+written with the tokenizer's chat template (``tokenizer_config.json`` or ``chat_template.jinja``
+beside ``tokenizer.json``), else with the default of `userdp.data.chat`. The store gets a loss mask:
+the loss counts the assistant's tokens only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,21 +27,43 @@ from typing import Any
 from userdp.data.chat import ChatTemplate, Message
 from userdp.data.columns import BlockBuilder
 from userdp.data.records import Drop
-from userdp.data.sources.base import SourceOptions
+from userdp.data.sources.base import InputOptions, SourceOptions
 from userdp.data.sources.parquet import build_table
 from userdp.data.sources.rows import Parser, Row, owners_of
 from userdp.data.sources.table import FileTable
 
+_SHAREGPT = "conversations"
+"""ShareGPT's field of the messages, each of which says whom it is ``from`` and its ``value``."""
+
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant"}
+"""ShareGPT's names of who speaks, and those that chat templates know."""
+
 
 def build(paths: list[str], options: SourceOptions) -> FileTable:
     """The source for files, folders and patterns ``paths``."""
+    return as_conversations(build_table(paths, options), options)
+
+
+def as_conversations(table: FileTable, options: SourceOptions) -> FileTable:
+    """A table of files, read as conversations."""
     return replace(
-        build_table(paths, options),
+        table,
         kind="conversations",
         parser=conversation_parser(options),
         loss_mask=True,
         several_owners=False,
     )
+
+
+def is_conversation(fields: Collection[str], options: InputOptions) -> bool | None:
+    """Whether a row of these fields is a conversation: it has turns and no text.
+
+    None where it has neither, so that nothing can be told of it.
+    """
+    if options.text in fields:
+        return False
+    turns = {options.messages, _SHAREGPT, options.completion}
+    return True if not turns.isdisjoint(fields) else None
 
 
 def conversation_parser(options: SourceOptions) -> Parser:
@@ -59,15 +86,16 @@ class _ConversationParser:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """User, messages, prompt and completion."""
+        """User, messages, prompt and completion; and ShareGPT's messages."""
         named = self.options
-        return (named.user, named.messages, named.prompt, named.completion)
+        usual = (named.user, named.messages, named.prompt, named.completion)
+        return tuple(dict.fromkeys((*usual, _SHAREGPT)))
 
     @property
     def required(self) -> tuple[tuple[str, ...], ...]:
         """A user, and messages or a completion."""
-        user, messages, _, completion = self.fields
-        return ((user,), (messages, completion))
+        named = self.options
+        return ((named.user,), (named.messages, _SHAREGPT, named.completion))
 
     def parse(self, row: Row, order: int, block: BlockBuilder) -> Drop | None:
         """The conversation of a row; see `Parser.parse`."""
@@ -88,8 +116,9 @@ class _ConversationParser:
         return None
 
     def _messages(self, row: Row) -> list[Message] | Drop:
-        _, *names = self.fields
-        held, prompt, completion = (row.get(name) for name in names)
+        held = row.get(self.options.messages)
+        held = row.get(_SHAREGPT) if held is None else held
+        prompt, completion = row.get(self.options.prompt), row.get(self.options.completion)
         if held is None:
             both = (_string(prompt), _string(completion))
             if both[0] is None or both[1] is None:
@@ -112,7 +141,10 @@ def _turns(value: Any) -> Iterator[Message | None]:
         if not isinstance(message, dict):
             yield None
             continue
-        role = _string(message.get("role", message.get("from")))
+        role = _string(message.get("role"))
+        if role is None:
+            speaker = _string(message.get("from"))
+            role = None if speaker is None else _ROLES.get(speaker.lower(), speaker)
         content = _string(message.get("content", message.get("value")))
         yield None if role is None or content is None else (role.lower(), content)
 

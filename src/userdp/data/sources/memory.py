@@ -18,7 +18,7 @@ from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.arrow import batch_rows, wanted_columns
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.conversations import conversation_parser
+from userdp.data.sources.conversations import conversation_parser, is_conversation
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
@@ -55,8 +55,7 @@ def build(table: Any, options: SourceOptions, *, kind: str | None = None) -> Mem
             hint="give a data set, a data frame, rows that are dicts, or the paths of files",
         )
     columns = {str(name) for name in _column_names(table)}
-    chats = columns & {options.messages, options.completion} and options.text not in columns
-    if kind == "conversations" or chats:
+    if kind == "conversations" or is_conversation(columns, options):
         parser = conversation_parser(options)
         return MemoryTable(kind="conversations", parser=parser, loss_mask=True, table=table)
     return MemoryTable(

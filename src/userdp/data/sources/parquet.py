@@ -11,7 +11,7 @@ Text columns may be strings, binary or dictionary-encoded; other types are refus
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,13 @@ def matches(path: Path) -> bool:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ParquetFiles(FileTable):
     """Parquet files; only the columns that matter are read."""
+
+    def first_fields(self) -> Iterator[Collection[str]]:
+        """The columns; see `FileTable.first_fields`."""
+        try:
+            yield pq.read_schema(self.paths[0]).names
+        except (pa.ArrowException, OSError):
+            return  # `rows` says what is wrong with it
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The rows of all files; see `TableSource.rows`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from userdp.data.columns import BlockBuilder, Columns
-from userdp.data.progress import Progress
+from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import FileSource, PrivateSource
 from userdp.data.sources.provenance import GENERATED, provenance
@@ -17,6 +17,7 @@ from userdp.data.sources.rows import Parser, PlainParser, Row
 from userdp.errors import UseError
 
 _FIELDS_SHOWN = 20
+_ROWS_LOOKED_AT = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +46,7 @@ class TableSource(PrivateSource):
     def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
         """The records of all rows; see `BlockSource.blocks`."""
         seen, parse = _SeenFields(self.parser.required), self.parser.parse
+        before = tally.records_read
         for rows in self.rows(progress):
             seen.look(rows)
             builder = BlockBuilder()
@@ -59,7 +61,7 @@ class TableSource(PrivateSource):
                     tally.drop(drop)
             tally.read(len(rows))
             yield builder.block()
-        seen.require(tally)
+        seen.require(tally.records_read - before)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,15 @@ class FileTable(TableSource, FileSource):
         """The fields, the number of files and bytes, and what is said of where the text is from."""
         told = provenance(self.paths)
         return {"fields": list(self.parser.fields), **FileSource.facts(self), **told}
+
+    def each(self) -> Iterator[FileTable]:
+        """Each file by itself."""
+        return (replace(self, paths=(path,)) for path in self.paths)
+
+    def first_fields(self) -> Iterator[Collection[str]]:
+        """The names of the fields of the first rows."""
+        block = next(self.rows(NoProgress()), [])
+        return (row.keys() for row in block[:_ROWS_LOOKED_AT] if not isinstance(row, Drop))
 
     def signature(self) -> str | None:
         """See `SignedSource.signature`."""
@@ -101,11 +112,11 @@ class _SeenFields:
                 if self._rows <= _FIELDS_SHOWN:
                     self._names.update(dict.fromkeys(row))
 
-    def require(self, tally: Tally) -> None:
-        """`UseError` if no row came, or none had what is required."""
-        if tally.records_read and not self._rows:
+    def require(self, lines: int) -> None:
+        """`UseError` if no row came of so many lines, or none had what is required."""
+        if lines and not self._rows:
             raise UseError(
-                f"none of {tally.records_read} lines is a JSON object",
+                f"none of {lines} lines is a JSON object",
                 hint="expected one object per line; a JSON array must be split into lines",
             )
         if self._rows and self._missing:
