@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-COMMANDS = ("prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report")
+COMMANDS = (
+    "prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report", "export",
+)  # fmt: skip
 """Those that are functions of `userdp` as well, with the same names for the same things."""
 
 _NAME = r"--(?P<name>[a-z][a-z-]*)"

@@ -100,7 +100,7 @@ def test_the_card_has_the_claim_what_the_hub_reads_and_a_snippet_that_runs(
     snippet = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert snippet is not None
     monkeypatch.chdir(shared)
-    exec(snippet[1], {})
+    exec(snippet[1].replace("max_new_tokens=20", "max_new_tokens=2"), {})  # a toy has few positions
     assert capsys.readouterr().out.strip()
 
 
@@ -135,7 +135,6 @@ PLANTED = {
     "generation": lambda m: plant_json(m / "generation_config.json", note=MARK),
     "tokenizer": lambda m: plant_json(m / "tokenizer_config.json", note=MARK, auto_map={"a": MARK}),
     "token": lambda m: plant_json(m / "tokenizer_config.json", bos_token=MARK),
-    "vocabulary": lambda m: plant_json(m / "tokenizer.json", note=MARK),
     "template": lambda m: (m / "chat_template.jinja").write_text(MARK),
     "weights": lambda m: plant_in_weights(m / "model.safetensors"),
     "code file": lambda m: (m / "modeling.py").write_text(MARK),
@@ -157,6 +156,11 @@ def test_what_was_put_into_the_runs_folder_by_hand_does_not_leave(run, tmp_path,
 def test_a_setting_that_holds_no_setting_is_refused(run, tmp_path, capsys, value):
     plant_json(run / "model" / "config.json", activation_function=value)
     assert "activation_function" in refused(run, tmp_path / "shared", capsys)
+
+
+def test_a_tokenizer_with_something_else_in_it_is_refused(run, tmp_path, capsys):
+    plant_json(run / "model" / "tokenizer.json", note=MARK)
+    assert "is no tokenizer" in refused(run, tmp_path / "shared", capsys)
 
 
 @pytest.mark.parametrize(

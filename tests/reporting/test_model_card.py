@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import yaml
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_invariant_9 import depends_on_operator, leaks
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, Query
-from userdp.cli.app import run as userdp
 from userdp.reporting.assumptions import assumptions_of
 from userdp.reporting.markdown import markdown
-from userdp.reporting.model_card import render_model_card
+from userdp.reporting.model_card import base_model_on_hub, render_model_card
 from userdp.reporting.run_facts import read_run
 
 RELEASE = {
@@ -69,7 +67,8 @@ def test_it_says_what_the_page_says(make_run: MakeRun) -> None:
         assert f"## {heading}" in text
     assert "| Examples of a user | 1 | 2 | 4 |" in text
     assert "userdp account --sampling examples" in text
-    assert "userdp train STORE --out AGAIN --plan plan.json" in text
+    assert "userdp verify els" in text
+    assert "train.toml" not in text, "it stays behind"
     assert "None was released" in text
 
 
@@ -108,24 +107,16 @@ def test_a_run_without_a_claim_says_so(make_run: MakeRun) -> None:
     assert "ε, at most" not in text
 
 
-def test_the_command_writes_it_alone_or_beside_the_page(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, other, path = make_run("a"), make_run("b"), tmp_path / "MODEL_CARD.md"
-    (run / "operator.jsonl").unlink()
-    (run / "operator.jsonl").mkdir()  # opening it would fail
-    assert userdp(["report", str(run), "--model-card", str(path), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["model_card"] == str(path)
-    assert result["report"] is None
-    assert path.read_text(encoding="utf-8") == card(run)
-    path.write_text("old", encoding="utf-8")
-    for arguments in (
-        [str(run), str(other), "--model-card", str(path)],
-        [str(run)],
-        [str(run), "--model-card", str(tmp_path)],
-        [str(run), "--model-card", str(path), "--out", str(path)],
+def test_a_base_model_is_named_only_if_the_run_loaded_it_from_the_hub(make_run: MakeRun) -> None:
+    for number, (origin, name, wanted) in enumerate(
+        [
+            ("hub", "openai-community/gpt2", "openai-community/gpt2"),
+            ("memory", "openai-community/gpt2", "openai-community/gpt2"),
+            ("memory", "gpt2", None),  # a folder's last name, or one that somebody gave it
+            ("folder", "gpt2", None),
+            ("new", "", None),
+        ]
     ):
-        assert userdp(["report", *arguments]) == 2
-        assert capsys.readouterr().err.count("error:") == 1
-    assert path.read_text(encoding="utf-8") == "old"
+        facts = {"base_model": {"origin": origin, "name": name}}
+        run = read_run(make_run(str(number), facts=facts))
+        assert base_model_on_hub(run) == wanted

@@ -73,8 +73,8 @@ def export(
     out: str | Path,
     base_model: str | None = None,
     license: str | None = None,
-    datasets: Sequence[str] = (),
-    tags: Sequence[str] = (),
+    dataset: Sequence[str] = (),
+    tag: Sequence[str] = (),
     sign: str | Path | None = None,
 ) -> Exported:
     """Write a folder of all that may leave of a finished private run, and of nothing else.
@@ -89,8 +89,8 @@ def export(
         out: a new folder.
         base_model: on the hub, for the card; by default what the ledger says, if it is from there.
         license: of the model, as the hub spells it.
-        datasets: names on the hub of the training data, if it is public.
-        tags: for the card, beside its own.
+        dataset: names on the hub of the training data, if it is public.
+        tag: for the card, beside its own.
         sign: a private key in PEM, which only its owner may read.
 
     Raises:
@@ -101,7 +101,7 @@ def export(
     folder, target = RunFolder(path_of(run)), Path(out)
     _require_new(target)
     given = CardFacts(
-        base_model=base_model, license=license, datasets=tuple(datasets), tags=tuple(tags)
+        base_model=base_model, license=license, datasets=tuple(dataset), tags=tuple(tag)
     )
     signer = None if sign is None else Signer(Path(sign))
     facts = _released(folder)
@@ -204,9 +204,7 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
     files.write_file(target / REPORT, render_report([facts]).encode())
     files.write_file(target / README, render_model_card(facts, card).encode())
     if given.license is None:
-        notes.append(
-            "The card names no license (--license): nobody knows what they may do with it."
-        )
+        notes.append("The card names no license, without which nobody may use the model.")
     return tuple(notes)
 
 

@@ -43,7 +43,7 @@ def export(
     from userdp.api.export import export as api
 
     exported = api(
-        run, out=out, base_model=base_model, license=license, datasets=dataset, tags=tag, sign=sign
+        run, out=out, base_model=base_model, license=license, dataset=dataset, tag=tag, sign=sign
     )
     return Answer(values=exported.to_dict(), parts=_parts(exported))
 
