@@ -32,7 +32,7 @@ def test_it_stands_beside_the_runs_claim(make_run: MakeRun, store: Path, tmp_pat
     assert told.store_total is not None
     assert told.store_total["epsilon"] == total
     for path in (page, sheet):
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8").replace("\u00a0", " ")
         assert f"ε ≤ {epsilon_text(total)}, δ = 2·10⁻⁵" in text
         assert "spent so far" in text
 
@@ -54,9 +54,9 @@ def test_another_stores_total_is_refused_and_nothing_is_written(
 
 def test_a_summary_is_of_one_run_and_no_two_files_are_one(make_run: MakeRun, tmp_path) -> None:
     runs, sheet = [make_run("a"), make_run("b")], tmp_path / "summary.html"
-    with pytest.raises(UseError, match="--summary is about one model, and 2 runs are named"):
+    with pytest.raises(UseError, match="summary is about one model, and 2 runs are named"):
         report(runs, summary=sheet)
-    with pytest.raises(UseError, match="--out and --summary name the same file"):
+    with pytest.raises(UseError, match="out and summary name the same file"):
         report(runs[0], out=sheet, summary=sheet)
     with pytest.raises(UseError, match="a place for what it writes"):
         report(runs[0])
