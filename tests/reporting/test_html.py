@@ -270,7 +270,7 @@ def test_the_head_says_who_releases_what_and_a_second_accountant_speaks(make_run
     assert "Letters." in hero
     second = second_opinion(claim(run))
     assert second is not None
-    assert f"says ε\u00a0≤\u00a0{round_up(second.epsilon)} at the same δ" in page
+    assert f"says ε ≤ {round_up(second.epsilon)} at the same δ" in page
     assert "What is said of the organisation and the data is the operator’s word" in page
 
 

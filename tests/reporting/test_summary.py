@@ -69,7 +69,7 @@ def test_it_says_the_claim_who_speaks_and_of_what(make_run: MakeRun) -> None:
         "a local folder called “gpt2”",
         "12 layers of width 768",
         "feed" * 16,
-        "says ε\u00a0≤",
+        "says ε ≤",
         "one id, one person",
         "Signature",
     ):
