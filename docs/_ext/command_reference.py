@@ -52,13 +52,14 @@ def _generate(sphinx: Sphinx) -> None:
             old.unlink()
     for name, text in pages.items():
         _write(folder / f"{name}.md", text)
-    rows = [f"| [`userdp {name}`]({name}.md) | {app[name].help} |" for name in pages]
+    lines = {name: app[name].help.partition("\n")[0] for name in pages}
+    rows = [f"| [`userdp {name}`]({name}.md) | {line} |" for name, line in lines.items()]
     listed = "\n".join(pages)
     _write(
         folder / "index.md",
-        "# Commands\n\nEvery command takes `--json` (one JSON object on stdout; progress goes to "
-        "stderr) and\n`--config FILE` (a TOML file with a section per command, which flags "
-        "override). Exit status: 0 done,\n1 failed, 2 bad use.\n\n| command | |\n|---|---|\n"
+        "# Commands\n\nEvery command takes `--json` (one JSON object on stdout, errors too; progress "
+        "goes to stderr) and\n`--config FILE` (a TOML file with a section for each command, which "
+        "options override). Exit status: 0 done,\n1 failed, 2 bad use.\n\n| command | |\n|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n",
     )

@@ -63,7 +63,7 @@ def in_shell(text: str, options: Mapping[str, str]) -> str:
     """A message for who typed a command: what it calls by a field's name becomes the option.
 
     A name of several words is the option wherever it stands by itself; a name of one word, which
-    may be a word of the sentence, only as the subject of what it must be.
+    may be a word of the sentence, only where it begins the message, or has its value in brackets.
 
     Args:
         text: the message.
@@ -75,8 +75,11 @@ def in_shell(text: str, options: Mapping[str, str]) -> str:
     '--width (5) must be a multiple of the width of a head'
     """
     for name, option in options.items():
-        after = r"(?![\w(/\"'=.-])" if "_" in name else r"(?= must\b| \([^)]*\))"
-        text = re.sub(rf"(?<![-\w./\"'`=])(?<!the ){name}{after}", option, text)
+        if "_" in name:
+            place = rf"(?<![-\w./\"'`=])(?<!the ){name}(?![\w(/\"'=.-])"
+        else:
+            place = rf"^{name}(?= must\b)|(?:^|(?<=\bof )|(?<=\bmost )){name}(?= \([\d.]+\))"
+        text = re.sub(place, option, text)
     return text
 
 

@@ -39,9 +39,9 @@ def test_a_synthetic_data_set_has_the_runs_claim_and_charges_nothing(run, capsys
     assert not said["operator_only"]
     assert stat.S_IMODE(out.stat().st_mode) & 0o044
     assert claim(run / "ledger.jsonl").guarantee == before
-    status, _, error = generate(capsys, run, "--out", out, *options)
+    status, said, _ = generate(capsys, run, "--out", out, *options)
     assert status == 2
-    assert "--overwrite" in error
+    assert "--overwrite" in said["hint"]
     assert userdp(["prepare", str(out), "--user", "text", "--out", str(tmp_path / "s")]) == 0
 
 
@@ -104,7 +104,7 @@ def test_a_seed_repeats_and_its_absence_does_not(run):
     fast_then_slow(
         [
             (["--temperature", "0"], "temperature"),
-            (["--top-p", "nan"], "top_p"),
+            (["--top-p", "nan"], "--top-p must be"),
             (["--records", "0"], "count"),
             (["--prompt", " ".join(f"w{n}" for n in range(20))], "context"),
             (["--out", "nowhere/a.jsonl"], "no folder"),

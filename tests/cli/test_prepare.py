@@ -99,14 +99,14 @@ def test_bad_input_is_bad_use(tmp_path, capsys, name):
 
 
 BAD_OPTIONS = {
-    "seq_len of 1": (["--seq-len", "1"], "seq_len must be"),
+    "seq_len of 1": (["--seq-len", "1"], "--seq-len must be"),
     "seq_len no number": (["--seq-len", "nan"], "seq-len"),
-    "fraction NaN": (["--held-out-users", "nan"], "held_out_users must be"),
-    "fraction negative": (["--held-out-examples", "-0.5"], "held_out_examples must be"),
+    "fraction NaN": (["--held-out-users", "nan"], "--held-out-users must be"),
+    "fraction negative": (["--held-out-examples", "-0.5"], "--held-out-examples must be"),
     "no such source": (["--source", "xml"], "no source is named"),
     "no such tokenizer": (["--tokenizer", "nowhere"], "no tokenizer at"),
     "no such field": (["--user", "author"], "--user"),
-    "memory limit": (["--memory-limit", "lots"], "memory_limit must be"),
+    "memory limit": (["--memory-limit", "lots"], "--memory-limit must be"),
     "max users": (["--max-users", "3"], "public sources"),
     "out is no store": (["--out", "."], "not a user store"),
 }

@@ -44,7 +44,7 @@ GRID = ["--learning-rate", "0.001", "0.01"]
         ([*SELECTION, *GRID, "--mean-trials", "8", "--score-epsilon", "5"], "whatever the noise"),
         ([*NON_PRIVATE, "--model", "bundled"], "different tokenizers"),
         ([*NON_PRIVATE, "--jobs", "0"], "jobs"),
-        ([*NON_PRIVATE, "--learning-rate", "nan"], "learning_rate"),
+        ([*NON_PRIVATE, "--learning-rate", "nan"], "--learning-rate must be"),
         (["--resume"], "would be ignored"),
     ],
 )
