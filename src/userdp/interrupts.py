@@ -26,7 +26,7 @@ _SAME = 1.0
 """Signals within so many seconds are one: a terminal sends Ctrl-C to a process and to its parent,
 which may pass it on (torchrun and timeout do)."""
 
-_SAID = b"\ninterrupted: finishing the step that is paid for; once more to stop at once\n"
+_SAID = b"\ninterrupted: stopping where nothing is lost by it; once more to stop at once\n"
 
 
 class Held:
