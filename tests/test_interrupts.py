@@ -1,5 +1,6 @@
 """The first signal asks, the second ends; none is lost, and none is heard twice."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -120,6 +121,16 @@ def test_sigterm_ends_a_command_as_ctrl_c_does():
             cleaned = True
     assert cleaned
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interrupt_that_a_library_swallows_is_heard_later():
+    with pytest.raises(Interrupted, match="before step 1"), terminable():  # noqa: PT012
+        with contextlib.suppress(BaseException):  # as some libraries do where they are imported
+            send()
+        with held() as signals:
+            signals.check("before step 1", resume=True)
+    with held() as signals:
+        assert not signals.heard
 
 
 def test_a_script_that_goes_on_after_errors_does_not_go_on_after_an_interrupt():

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.plans import uls_plan
+from userdp.errors import UseError
+from userdp.plans import Plan
 from userdp.plans.spent import Spent
 
 PLAN = uls_plan(steps=67)
@@ -41,6 +43,14 @@ def test_it_rises_and_asks_the_accountant_a_few_times():
 
 def test_the_words_say_that_the_whole_is_reserved():
     assert Spent(PLAN).words(PLAN.steps).endswith("reserved")
+
+
+def test_a_price_that_there_is_not_ends_no_run(monkeypatch):
+    def refuse(self, *arguments):
+        raise UseError("no price")
+
+    monkeypatch.setattr(Plan, "guarantee", refuse)
+    assert Spent(PLAN).words(3) == ""
 
 
 def test_more_steps_than_planned_have_no_price():

@@ -26,7 +26,7 @@ _SAME = 1.0
 """Signals within so many seconds are one: a terminal sends Ctrl-C to a process and to its parent,
 which may pass it on (torchrun and timeout do)."""
 
-_SAID = b"\ninterrupted: finishing the step that is paid for; once more to stop at once\n"
+_SAID = b"\ninterrupted: stopping where nothing is lost by it; once more to stop at once\n"
 
 
 class Held:
@@ -79,6 +79,8 @@ class Held:
             signal.raise_signal(signal.Signals(number))
 
     def _take(self) -> None:
+        if _came is not None:
+            self._first, self._number = time.monotonic(), _came
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wishes
                 self._before[number] = signal.signal(number, self._hear)
@@ -97,6 +99,8 @@ class Held:
 
 _Handler = Callable[[int, FrameType | None], object]
 _holding: Held | None = None
+_came: int | None = None
+"""The number of a signal that came in a `terminable` block, outside of `held` ones."""
 
 
 def are_held() -> bool:
@@ -147,17 +151,27 @@ def told(
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that it cleans up after itself."""
+    """Let SIGTERM end the block as Ctrl-C does, so that it cleans up after itself.
+
+    Some libraries catch every exception while they are imported, and so an interrupt too. One that
+    came in the block is remembered: the next `held` block in it has heard it already.
+    """
+    global _came
 
     def end(number: int, frame: FrameType | None) -> None:
+        global _came
+        _came = number
         raise KeyboardInterrupt
 
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, end)
+    taken = {}
+    if threading.current_thread() is threading.main_thread():
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        for number, handler in usual.items():
+            if signal.getsignal(number) is handler:
+                taken[number] = signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _came = None
+        for number, handler in taken.items():
+            signal.signal(number, handler)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import userdp as userdp_api
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, lines, toy_store
 from userdp.claims import claim
@@ -99,6 +100,30 @@ def test_one_split_without_the_base_model(place, capsys):
     (found,) = json.loads(capsys.readouterr().out)["splits"]
     assert (found["split"], found["users"]) == ("train", 5)
     assert "base" not in found
+
+
+class Heard:
+    """All that an operation tells of its progress."""
+
+    def __init__(self):
+        self.calls = []
+
+    def stage(self, name, total, **words):
+        self.calls.append((name, total))
+
+    def at(self, done):
+        self.calls.append(done)
+
+
+def test_progress_of_a_release_tells_nobodys_number(place):
+    """The twin is the exact evaluation, whose progress counts: for its operator."""
+    pytest.importorskip("opendp", reason="the extra queries is not installed")
+    released, exact = Heard(), Heard()
+    run, store = place / "run", place / "store"
+    userdp_api.evaluate(run, store=store, epsilon=0.5, base=False, progress=released)
+    assert released.calls == [("evaluate", None)]
+    userdp_api.evaluate(run, store=store, base=False, progress=exact)
+    assert any(isinstance(call, int) for call in exact.calls)
 
 
 def test_a_release_is_charged_noted_and_shareable(place, capsys):

@@ -85,6 +85,14 @@ def test_a_second_price_is_not_charged_by_the_line_that_goes_on():
     assert told.endswith("userdp train store --out run --resume")
 
 
+def test_commands_that_train_on_the_way_begin_again():
+    stop = Interrupted("after step 1 of 2", resume=True)
+    told = last_words(stop, ["demo", "--out", "demo"])
+    assert told is not None
+    assert told.endswith("; run it again: userdp demo --out demo --overwrite")
+    assert last_words(stop, ["demo", "--out", "demo", "--overwrite"]) == told
+
+
 def test_under_torchrun_the_line_starts_as_many_processes_and_one_of_them_says_it(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")

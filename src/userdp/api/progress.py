@@ -150,8 +150,8 @@ class Lines:
         self._last, self._told = self._clock(), self._done
         seconds, first = self._last - self._begin, self._first or 0
         words = [self._where(seconds)]
-        if self._note is not None:
-            words.append(self._note(self._done))
+        if self._note is not None and (note := self._note(self._done)):
+            words.append(note)
         if self._total is not None and first < self._done < self._total:
             left = seconds / (self._done - first) * (self._total - self._done)
             words.append(f"{duration(left)} left")

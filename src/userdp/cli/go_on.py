@@ -8,8 +8,14 @@ from collections.abc import Sequence
 
 from userdp.errors import Interrupted
 
+_RESUMED = ("train", "sweep", "federate")
+"""Commands that go on with ``--resume``; others, such as the demo, may have such a one in them."""
+
 _ONCE = ("--resume", "--charge-again")
 """Flags that are not repeated: the first is added anew; the second would charge the plan again."""
+
+_AGAIN = {"demo": ("--overwrite",)}
+"""Flags that a command needs to begin again in the folder that it has begun."""
 
 
 def last_words(error: KeyboardInterrupt, arguments: Sequence[str]) -> str | None:
@@ -23,16 +29,17 @@ def last_words(error: KeyboardInterrupt, arguments: Sequence[str]) -> str | None
     """
     if os.environ.get("RANK", "0") != "0":
         return None
-    if not isinstance(error, Interrupted):
-        return f"interrupted; run it again: {command_line(arguments)}"
-    if error.resume:
-        return f"{error.message}; go on with: {command_line(arguments, '--resume')}"
-    return f"{error.message}; run it again: {command_line(arguments)}"
+    command = arguments[0] if arguments else ""
+    message = error.message if isinstance(error, Interrupted) else "interrupted"
+    if isinstance(error, Interrupted) and error.resume and command in _RESUMED:
+        return f"{message}; go on with: {_line(arguments, '--resume', without=_ONCE)}"
+    flags = _AGAIN.get(command, ())
+    return f"{message}; run it again: {_line(arguments, *flags, without=flags)}"
 
 
-def command_line(arguments: Sequence[str], *flags: str) -> str:
+def _line(arguments: Sequence[str], *flags: str, without: Sequence[str]) -> str:
     """The command that the user typed, with ``flags`` at its end."""
-    kept = [word for word in arguments if not flags or word not in _ONCE]
+    kept = [word for word in arguments if word not in without]
     return shlex.join([*_program(), *kept, *flags])
 
 

@@ -6,8 +6,10 @@ until it has finished. It tells whoever watches a run how much of that is used u
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
+from userdp.errors import UserdpError
 from userdp.plans.plan import Plan
 from userdp.vocabulary import require_count, round_up
 
@@ -18,8 +20,9 @@ _PARTS = 20
 class Spent:
     """The ε of the first steps of a plan.
 
-    Guarantee: `epsilon` is never below what the plan's accountant says of so many steps: between
-    two places that it prices it tells the price of the later one.
+    Guarantee: `epsilon` is an upper bound, never below what the plan's accountant says of so many
+    steps or of the whole plan, whichever is less: between two places that it prices it tells the
+    price of the later one.
 
     Args:
         plan: whose sampling is covered by an accountant.
@@ -43,9 +46,18 @@ class Spent:
             return self.reserved
         if later not in self._prices:
             self._prices[later] = self._plan.guarantee(later).epsilon
-        # Rounded up by the accountant's own margin, a shorter run may cost a last digit more.
+        # The accountant's own margin may put fewer steps a last digit above all of them.
         return min(self._prices[later], self.reserved)
 
     def words(self, attempted: int) -> str:
-        """The same in words that nobody takes for a claim."""
-        return f"epsilon {round_up(self.epsilon(attempted))} of {round_up(self.reserved)} reserved"
+        """The same in words that nobody takes for a claim; none where there is no price.
+
+        What is only shown must not end the run that it is shown of.
+        """
+        try:
+            spent, reserved = self.epsilon(attempted), self.reserved
+        except UserdpError:
+            return ""
+        if not math.isfinite(reserved):
+            return ""
+        return f"epsilon {round_up(spent)} of {round_up(reserved)} reserved"
