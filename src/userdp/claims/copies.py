@@ -84,7 +84,7 @@ def _refuse_other_names(found: list[Path]) -> None:
     for path in found:
         if not _FILE.fullmatch(path.name):
             raise UseError(
-                f"{path} is called as no file of released weights is: nobody knows who put it there",
+                f"{path} is called as no file of released weights is: nobody knows whose it is",
                 hint="remove it; released are model.safetensors, and adapter_model.safetensors",
             )
 
