@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from html.parser import HTMLParser
 from importlib import resources
@@ -14,8 +15,10 @@ import pytest
 from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp.claims import claim
+from userdp.claims.second import second_opinion
 from userdp.errors import UseError
 from userdp.plans import Plan
+from userdp.reporting.about import About
 from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
@@ -67,7 +70,7 @@ def test_the_claim_is_recomputed_from_the_ledger_and_rounded_up(make_run: MakeRu
     # Independent of the claim: the same mechanism, priced from the plan's constants, with Gaussian
     # noise; that of the run is within 1e-45 of it, which the claim adds to δ.
     epsilon = users_plan().mechanism.epsilon(1e-5).upper
-    shown = re.search(r"\(ε ≤ ([\d.]+), δ = 1e-05\)", page)
+    shown = re.search(r"\(ε ≤ ([\d.]+), δ = 10⁻⁵\)", page)
     assert shown is not None
     assert 0 <= Decimal(shown.group(1)) - Decimal(epsilon) < Decimal("1e-4")
     assert epsilon <= claim(run).guarantee.epsilon <= epsilon * (1 + 1e-13)
@@ -179,7 +182,7 @@ def test_different_adjacencies_are_not_compared_without_saying_so(make_run: Make
 def test_runs_on_one_store_are_added_up(make_run: MakeRun) -> None:
     runs = read_runs([make_run("a"), make_run("b", examples_plan())])
     page = render_report(runs)
-    total = re.search(r'class="number">([\d.]+)</strong> at δ = <span class="number">2e-05', page)
+    total = re.search(r'class="number">([\d.]+)</strong> at δ = <span class="number">2·10⁻⁵', page)
     assert total is not None
     exact = sum(Decimal(run.guarantee.epsilon) for run in runs)
     assert 0 <= Decimal(total.group(1)) - exact < Decimal("1e-4")
@@ -189,7 +192,7 @@ def test_runs_on_one_store_are_added_up(make_run: MakeRun) -> None:
 
 def test_different_deltas_are_pointed_out(make_run: MakeRun) -> None:
     page = render_report(read_runs([make_run("a"), make_run("b", users_plan(delta=1e-6))]))
-    assert "δ differs between these runs (1e-06, 1e-05)" in page
+    assert "δ differs between these runs (10⁻⁶, 10⁻⁵)" in page
 
 
 @pytest.mark.slow
@@ -248,3 +251,39 @@ def test_colours_meet_wcag_aa(theme: int) -> None:
     marks = [*(f"series-{number}" for number in range(1, 7)), "focus", "operator-rule"]
     for mark in marks:
         assert contrast(colours[mark], colours["paper"]) >= 3, mark
+
+
+def test_the_head_says_who_releases_what_and_a_second_accountant_speaks(make_run: MakeRun) -> None:
+    about = About(
+        organisation="<b>Institute</b>",
+        contact="privacy@example.org",
+        data_description="Letters.",
+        date=date(2026, 1, 2),
+    )
+    facts = {"store_facts": {"user_is": "the field 'author'"}}
+    run = make_run(facts=facts)
+    page = " ".join(render_report(read_runs([run]), about=about).split())
+    hero = page[: page.index('id="meaning"')]
+    assert "&lt;b&gt;Institute" in hero
+    assert "Report of 2026-01-02" in hero
+    assert "named by the field &#39;author&#39;" in hero
+    assert "Letters." in hero
+    second = second_opinion(claim(run))
+    assert second is not None
+    assert f"says ε ≤ {round_up(second.epsilon)} at the same δ" in page
+    assert "What is said of the organisation and the data is the operator’s word" in page
+
+
+def test_numbers_on_the_page_have_one_format(make_run: MakeRun) -> None:
+    runs = [make_run("a", config={"train": {"learning_rate": 2e-5}}), make_run("b")]
+    page = re.sub(r"<(pre|style|svg).*?</\1>", "", render_report(read_runs(runs)), flags=re.DOTALL)
+    assert "2·10⁻⁵" in page
+    assert not re.search(r"\d(\.\d+)?e[-+]?\d", re.sub(r"<[^>]*>", " ", page))
+
+
+def test_what_is_the_same_in_all_runs_is_told_once(make_run: MakeRun) -> None:
+    page = render_report(read_runs([make_run("a"), make_run("b", users_plan(steps=4))]))
+    same = " ".join(page[page.index("The same in all runs") :].split())
+    assert "noise multiplier σ <strong>0.75</strong>" in same
+    assert page.count("noise multiplier σ") == 1
+    assert re.search(r'<th scope="row">steps T</th>', page)

@@ -12,7 +12,7 @@ from tests.plans import changed_plan
 from tests.reporting.conftest import MakeRun, examples_plan
 from tests.reporting.test_html import Outline
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, Query
-from userdp.reporting import html
+from userdp.reporting import rendering
 from userdp.reporting.html import render_report
 from userdp.reporting.markdown import fenced, markdown, prose, visible
 from userdp.reporting.model_card import render_model_card
@@ -102,7 +102,7 @@ def test_a_card_has_the_same_shape_whatever_is_written_in_files(make_run: MakeRu
 
 @pytest.mark.pitfall(number=28)
 def test_broken_twin_an_unescaped_template_is_caught(make_run: MakeRun, monkeypatch) -> None:
-    monkeypatch.setattr(html, "escaped", lambda value: value)
+    monkeypatch.setattr(rendering, "escaped", lambda value: value)
     expected = shape(body(render_model_card(hostile_run(make_run, 99, "plain"))))
     found = [
         shape(body(render_model_card(hostile_run(make_run, number, text))))

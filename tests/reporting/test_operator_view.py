@@ -247,5 +247,7 @@ def test_released_losses_are_public_and_a_damaged_one_is_refused(make_run: MakeR
 def test_what_the_plan_was_chosen_from_is_said(make_run: MakeRun) -> None:
     basis = "non-private statistics: population"
     chosen = read_runs([make_run("a", config={"plan_basis": basis})])
-    assert "Non-private statistics: population" in render_report(chosen)
-    assert "Declared constants" in render_report(read_runs([make_run("b")]))
+    assert "chosen from:\n<strong>non-private statistics: population" in render_report(chosen)
+    both = render_report((*chosen, *read_runs([make_run("b")])))
+    assert "Non-private statistics: population" in both
+    assert "Declared constants" in both

@@ -57,13 +57,15 @@ def told_once(constants: Table) -> tuple[Table, list[tuple[str, str]]]:
     """The constants that differ between several runs, and those that are the same in all.
 
     Returns:
-        The table without the latter; and names and values of the latter. Of one run all differ.
+        The table of the former, without what they mean; and names and values of the latter. Of one
+        run there is the whole table.
     """
     if len(constants.columns) < 4:
         return constants, []
     same = [row for row in constants.rows if len(set(row[1:-1])) == 1]
-    differ = [row for row in constants.rows if len(set(row[1:-1])) > 1]
-    return replace(constants, rows=differ), [(row[0], row[1]) for row in same]
+    differ = [row[:-1] for row in constants.rows if len(set(row[1:-1])) > 1]
+    table = replace(constants, rows=differ, columns=constants.columns[:-1])
+    return table, [(row[0], row[1]) for row in same]
 
 
 def _population(runs: Sequence[RunFacts]) -> tuple[str, str, Callable[[Plan], Any]]:

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,7 @@ def save_plots(plots: Sequence[Plot], path: Path, *, operator_only: bool) -> Non
     save(figure, path, operator_only=operator_only)
 
 
+@lru_cache(maxsize=32)
 def draw(plot: Plot) -> str:
     """``plot`` as an ``<svg>`` element to put into a page. Called twice, it gives the same text.
 

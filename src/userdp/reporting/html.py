@@ -98,6 +98,7 @@ def _public(
     private = [row for row in rows if row["private"]]
     claims = [run.guarantee for run in runs if run.private]
     constants, same = told_once(constants_of(runs))
+    bounded_by = {row["bounded_by"] for row in private}
     facts = {
         "rows": rows,
         "private": private,
@@ -133,10 +134,18 @@ def _public(
             DELTAS,
             caption="δ beside the population",
         ),
+        "bases_of_plans": {row["basis"] for row in rows},
         "tuned": table_of(rows, _TUNED, caption="What each plan was chosen from"),
+        "accountants": table_of(private, _ACCOUNTANTS, caption="ε by two accountants"),
         "released": released_losses([(run.name, loss) for run in runs for loss in run.released]),
         "ran": table_of(rows, _RAN, caption="Steps of each run"),
-        "meaning": table_of(private, _MEANING, caption=_caption(private, comparison)),
+        "meaning": table_of(
+            private,
+            # What is the same in all rows is told below the table.
+            _MEANING if len(bounded_by) > 1 else {k: v for k, v in _MEANING.items() if v != _BOUND},
+            caption=_caption(private, comparison),
+        ),
+        "bounded_by": bounded_by.pop() if len(bounded_by) == 1 else "",
         "figure": _figure(runs),
         "version": __version__,
     }
@@ -206,13 +215,21 @@ _CLAIMS = {
     "Accountant": "accountant",
     "Steps": "steps",
 }
+_BOUND = "bounded_by"
 _MEANING = {
     "Run": "name",
     "… is right, where a coin would be right half the time": "best_guess",
     f"… accuses rightly, accusing wrongly {FALSE_ALARMS:.0%} of the time": "detection",
-    "Both bounded by": "bounded_by",
+    "Both bounded by": _BOUND,
     "Factor exp(ε)": "factor",
     "On a common scale (Ponomareva et al. 2023)": "tier",
+}
+_ACCOUNTANTS = {
+    "Run": "name",
+    "Accountant": "accountant",
+    "ε at most": "epsilon",
+    "By the second": "second",
+    "Why they differ, or why there is none": "second_why",
 }
 _TUNED = {"Run": "name", "Its plan was chosen from": "basis"}
 _RAN = {
@@ -234,10 +251,11 @@ def _graded(assumptions: Sequence[Assumption], grade: Grade) -> tuple[list[str],
     from markupsafe import Markup
 
     graded = [assumption for assumption in assumptions if assumption.grade is grade]
-    words = Markup("<strong>{}.</strong> <span>{}</span>")
+    words = Markup('<strong>{}.</strong> {} <span class="quiet">Otherwise: {}</span>')
     columns: dict[str, Callable[[Assumption], str]] = {
-        "What has to be true": lambda one: words.format(one.title, one.statement),
-        "Otherwise": lambda one: one.otherwise,
+        "What has to be true, and what follows otherwise": lambda one: words.format(
+            one.title, one.statement, one.otherwise
+        ),
         "Ensured by": lambda one: code(one.ensured),
     }
     keys = [f"assumption-{assumption.key}" for assumption in graded]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from userdp.reporting.markdown import escaped, fenced, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+_BOUND = re.compile(r"[εδ] [≤=<>] (?=\d)|(?<=\d) [≤<] (?=[εδ])")
 
 
 @cache
@@ -23,12 +26,17 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        finalize=lambda value: _unbroken(visible(value)) if type(value) is str else value,
     )
     environment.filters["lower_first"] = lambda text: text[:1].lower() + text[1:]
     environment.filters["capital"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["code"] = code
     return environment
+
+
+def _unbroken(text: str) -> str:
+    """``text`` whose bounds stay on one line: the blanks around their signs are no-break spaces."""
+    return _BOUND.sub(lambda found: found.group().replace(" ", "\u00a0"), text)
 
 
 def render_text(template: str, values: Mapping[str, Any]) -> str:

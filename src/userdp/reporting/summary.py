@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from userdp.claims.headline import why_nothing
+from userdp.claims.lineage import ConditionKind
 from userdp.reporting.about import About
 from userdp.reporting.assumptions import Grade, assumptions_of
 from userdp.reporting.curves import draw
@@ -44,7 +45,8 @@ def _facts(run: RunFacts, about: About, store: StoreTotal | None) -> dict[str, A
     from markupsafe import Markup
 
     plot = detection_plot([run])
-    assumptions = assumptions_of([run])
+    # The claim's conditions stand in full beneath it.
+    assumptions = [one for one in assumptions_of([run]) if one.key not in list(ConditionKind)]
     return {
         "row": words_of(run),
         "why": "" if run.private else why_nothing(run.claim),

@@ -9,7 +9,7 @@ from userdp.accounting import Accountant
 from userdp.claims.headline import SPENT_SO_FAR, so_far_in_words
 from userdp.codec import encode
 from userdp.plans.small_delta import DeltaSize, size_of
-from userdp.reporting.accountants import accountants_in_words
+from userdp.reporting.accountants import accountants_of
 from userdp.reporting.constants import sampler_in_words
 from userdp.reporting.meaning import factor_up, meaning_of_claim, percent_up
 from userdp.reporting.numbers import delta_text, epsilon_text, in_powers
@@ -71,7 +71,6 @@ def words_of(run: RunFacts) -> dict[str, Any]:
         "conditions": [condition.in_words for condition in run.claim.conditions],
         "spent": "" if run.claim.lineage.fixed else SPENT_SO_FAR,
         "so_far": in_powers(so_far_in_words(run.claim) or ""),
-        "accountants": accountants_in_words(run.claim) if run.private else "",
         "user_is": run.user_is or "",
         "base": run.base,
         "expected": round_up(guarantee.epsilon, 6) if run.private else "inf",
@@ -80,10 +79,14 @@ def words_of(run: RunFacts) -> dict[str, Any]:
         "train_command": train_command(run),
     }
     if meaning is None:  # nothing is claimed
-        claimed = ("delta", "unit", "adjacency", "accountant", "change")
-        bounds = ("tier", "factor", "best_guess", "detection", "bounded_by")
+        claimed = ("delta", "unit", "adjacency", "accountant", "change", "accountants")
+        bounds = ("second", "second_why", "tier", "factor", "best_guess", "detection", "bounded_by")
         return facts | dict.fromkeys((*claimed, *bounds), MISSING)
+    accountants = accountants_of(run.claim)
     return facts | {
+        "accountants": accountants.sentence,
+        "second": accountants.second,
+        "second_why": accountants.why,
         "delta": delta_text(guarantee.delta),
         "unit": str(guarantee.unit),
         "adjacency": str(guarantee.adjacency),
