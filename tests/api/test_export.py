@@ -207,6 +207,13 @@ def test_a_run_that_claims_nothing_or_released_nothing_is_refused(tmp_path, caps
     assert "without privacy" in said
 
 
+def test_a_second_file_of_the_same_weights_is_refused(run, tmp_path, capsys):
+    """The weights' digest is the same with it: a tensor that is there twice counts once."""
+    model = run / "model"
+    shutil.copyfile(model / "model.safetensors", model / f"{MARK}.safetensors")
+    assert MARK in refused(run, tmp_path / "shared", capsys)
+
+
 def test_a_line_of_the_ledger_that_nothing_here_knows_is_not_handed_on(run, tmp_path, capsys):
     from userdp.ledger.journal import append_entries
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.reporting.conftest import MakeRun, run_maker
+from tests.reporting.conftest import MakeRun, run_maker, users_plan
 from userdp.cli.app import run as userdp
+from userdp.ledger import StoreLedger
 
 
 @pytest.fixture
@@ -64,3 +65,36 @@ def test_bad_input_is_one_error_and_leaves_the_old_page(
     assert userdp(["report", str(run), "--out", str(tmp_path)]) == 2
     assert userdp(["report", str(run), "--out", str(tmp_path / "no" / "r.html")]) == 2
     assert not list(tmp_path.glob(".report*"))
+
+
+def test_the_house_that_reports_stands_in_a_configuration_once_for_all(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, config = make_run(), tmp_path / "house.toml"
+    config.write_text(
+        '[report]\norganisation = "Example Institute"\ncontact = "privacy@example.org"\n',
+        encoding="utf-8",
+    )
+    sheet = tmp_path / "summary.html"
+    asked = ["report", str(run), "--summary", str(sheet), "--data-description", "Letters."]
+    assert userdp([*asked, "--config", str(config)]) == 0
+    assert f"Summary: {sheet}. It holds public facts only." in capsys.readouterr().out
+    text = sheet.read_text(encoding="utf-8")
+    for words in ("Example Institute", "privacy@example.org", "Letters."):
+        assert words in text
+    assert stat.S_IMODE(sheet.stat().st_mode) & 0o044
+
+
+def test_json_has_the_second_accountants_figure_and_the_stores_total(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, place = make_run(), tmp_path / "store"
+    place.mkdir()
+    StoreLedger(place).reserve("c0ffee-run", users_plan())
+    out = str(tmp_path / "summary.html")
+    assert userdp(["report", str(run), "--summary", out, "--store", str(place), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (one,) = told["runs"]
+    assert one["second_opinion"]["accountant"] == "rdp"
+    assert one["second_opinion"]["epsilon"] > one["epsilon"] == told["store_total"]["epsilon"]
+    assert told["summary"] == out

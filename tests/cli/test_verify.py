@@ -196,7 +196,7 @@ def test_people_read_the_headline_and_every_problem(place, capsys) -> None:
 def test_broken_twin_a_verifier_of_the_weights_alone_misses_other_descriptions(
     place, monkeypatch
 ) -> None:
-    monkeypatch.setattr(verifying, "_of_descriptions", lambda model, lineage: [])
+    monkeypatch.setattr(verifying, "descriptions_differ", lambda model, lineage: [])
     with pytest.raises(AssertionError):
         test_each_change_of_a_run_is_named(place, describe_less, "what the ledger says")
 
@@ -204,7 +204,7 @@ def test_broken_twin_a_verifier_of_the_weights_alone_misses_other_descriptions(
 def test_broken_twin_a_verifier_that_trusts_the_first_line_misses_the_weights(
     place, monkeypatch
 ) -> None:
-    monkeypatch.setattr(verifying, "_digests", lambda entries: {"plan": PLAN.digest})
+    monkeypatch.setattr(verifying, "released_digests", lambda entries: {"plan": PLAN.digest})
     swap_weights(place / "run")
     folder = RunFolder(place / "run")
     verifying.require_released_weights(folder)  # the twin lets them pass

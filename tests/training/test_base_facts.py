@@ -53,7 +53,7 @@ def test_a_folder_is_told_without_its_place_and_no_folder_is_the_hubs_model(tmp_
     assert (hub["origin"], hub["name"]) == ("hub", "openai-community/gpt2")
 
 
-@pytest.mark.parametrize("noted", ["", "/secret/place/gpt2", "org/gpt2"])
+@pytest.mark.parametrize("noted", ["", "/secret/place/gpt2", "secret/place/gpt2", "org/gpt2"])
 def test_what_a_model_in_memory_says_of_itself_is_not_taken_for_its_origin(noted):
     told = base_facts(a_model(noted), weights=None)
     assert told["origin"] == "memory"

@@ -19,6 +19,7 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe, digest_of, read_header
 from userdp.errors import UseError
 
+_FILE = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 _BLOCK = 1 << 22
 
@@ -58,6 +59,7 @@ def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> 
     """
     found = sorted(source.glob("*.safetensors"))
     require_no_links([source, *found])
+    _refuse_other_names(found)
     names: dict[str, str] = {}
     size = 0
     for path in found:
@@ -75,6 +77,16 @@ def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> 
         index = {"metadata": {"total_size": size}, "weight_map": names}
         files.write_json(target / f"{_stem(found)}.safetensors.index.json", index)
     return sorted(target.glob("*.safetensors"))
+
+
+def _refuse_other_names(found: list[Path]) -> None:
+    """A second file of the same tensors changes no digest, and could be called anything."""
+    for path in found:
+        if not _FILE.fullmatch(path.name):
+            raise UseError(
+                f"{path} is called as no file of released weights is: nobody knows whose it is",
+                hint="remove it; released are model.safetensors, and adapter_model.safetensors",
+            )
 
 
 def _stem(found: list[Path]) -> str:

@@ -56,7 +56,7 @@ class Topic:
         """
         links = [(name, sections[name]) for name in self.sections if name in sections]
         return links + [
-            (f"assumption-{key}", key.replace("-", " "))
+            (f"assumption-{key}", f"assumption “{key.replace('-', ' ')}”")
             for key in self.assumptions
             if key in assumptions
         ]

@@ -79,9 +79,8 @@ def words_of(run: RunFacts) -> dict[str, Any]:
         "train_command": train_command(run),
     }
     if meaning is None:  # nothing is claimed
-        claimed = ("delta", "unit", "adjacency", "accountant", "change")
-        claimed += ("accountants", "second", "second_why")
-        bounds = ("tier", "factor", "best_guess", "detection", "bounded_by")
+        claimed = ("delta", "unit", "adjacency", "accountant", "change", "accountants")
+        bounds = ("second", "second_why", "tier", "factor", "best_guess", "detection", "bounded_by")
         return facts | dict.fromkeys((*claimed, *bounds), MISSING)
     accountants = accountants_of(run.claim)
     return facts | {

@@ -44,7 +44,9 @@ def base_facts(
     origin, name = "memory", loaded_from or noted
     if loaded_from is not None:
         origin = loaded_from if loaded_from in (BUNDLED, NEW) else _place(loaded_from)
-    local = origin == "folder" or Path(name).is_absolute() or Path(name).is_dir()
+    # Names on the hub have one slash at most; anything else may be a place on this machine.
+    place = Path(name).is_absolute() or Path(name).is_dir() or name.count("/") > 1
+    local = origin == "folder" or place
     facts: dict[str, Any] = {
         "origin": origin,
         "name": None if origin in (BUNDLED, NEW) else PurePath(name).name if local else name,
