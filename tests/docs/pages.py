@@ -23,9 +23,7 @@ GENERATED = ("reference/api", "reference/commands")
 """Made from the program when the site is built; the program's own tests are theirs."""
 
 SMALLER = {
-    "../shared/data/commits.jsonl.gz": "chat.jsonl",
-    "--population 2000": "--population 200",
-    "--steps 100": "--steps 3",
+    "commits.jsonl.gz": "chat.jsonl",
     "20_000": "200",
     "20000": "200",
     "256": "4",
