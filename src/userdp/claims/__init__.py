@@ -1,7 +1,8 @@
 """The claim: what a model, a run or a store may say of the people whose text it is.
 
 `claims` computes it from ledgers, `lineage` says what it is made of, `weights` follows a model
-through copies. Every ε that is printed anywhere is a `Claim`'s.
+through copies; `attestation`, `signing` and `exported` write down, sign and check what is handed
+on. Every ε that is printed anywhere is a `Claim`'s.
 """
 
 from userdp.claims.claims import Claim, claim
