@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.reporting.conftest import run_maker
+from tests.reporting.conftest import examples_plan, run_maker, users_plan
 from tests.speed import fast_then_slow
+from userdp.reporting.about import About
 from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import read_runs
@@ -69,6 +70,7 @@ addEventListener("load", () => {
     reached: reached.length, unmarked, unreachable,
     claim: bottom("#claim"), facts: bottom(".facts") ?? bottom(".claims"), rests: bottom(".rests"),
     paper: light(paper(document.body)),
+    height: document.documentElement.scrollHeight,
     fetched: performance.getEntriesByType("resource").length,
   });
 });
@@ -133,6 +135,15 @@ def test_it_can_be_read_and_reached(
         assert 0 < found["claim"] < found["facts"] < found["rests"] <= 900
     else:  # on a telephone the table of runs comes last
         assert 0 < found["claim"] < found["rests"] <= 844
+
+
+@pytest.mark.slow
+def test_four_runs_are_compared_in_5000_pixels(tmp_path: Path) -> None:
+    make = run_maker(tmp_path)
+    plans = [users_plan(), examples_plan(), users_plan(steps=5), examples_plan(steps=5)]
+    runs = [make(f"run-{number}", plan) for number, plan in enumerate(plans)]
+    page = render_report(read_runs(runs), about=About(organisation="Example Institute"))
+    assert probed(page, tmp_path, width=1400)["height"] <= 5000
 
 
 @pytest.mark.slow

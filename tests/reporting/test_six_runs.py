@@ -76,7 +76,9 @@ def test_every_epsilon_is_that_of_the_ledgers_lines(six_runs: Runs, page: str) -
         assert claims[run.name][:4] == [up(epsilon), f"{delta:g}", "user", "add-or-remove"]
         assert f"userdp account --ledger {run.name}\n" in page
         total += Decimal(epsilon)
-    assert f'class="number">{up(total)}</strong> at δ = <span class="number">0.006' in page
+    assert (
+        f'class="number">{up(total)}</strong> at δ&nbsp;=&nbsp;<span class="number">0.006' in page
+    )
 
 
 def test_the_epsilon_of_users_with_fewer_examples_is_that_of_a_smaller_cap(
