@@ -58,8 +58,8 @@ def _generate(sphinx: Sphinx) -> None:
     _write(
         folder / "index.md",
         "# Commands\n\nEvery command takes `--json` (one JSON object on stdout, errors too; "
-        "progress goes to stderr) and\n`--config FILE` (a TOML file with a section for each command, "
-        "which options override). Exit status: 0 done,\n1 failed, 2 bad use.\n\n"
+        "progress goes to stderr) and\n`--config FILE` (a TOML file with a section for each "
+        "command, which options override). Exit status: 0 done,\n1 failed, 2 bad use.\n\n"
         "| command | |\n|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n",
