@@ -11,7 +11,7 @@ from userdp.api.progress import shown
 from userdp.api.source_options import default_split, source_options
 from userdp.data.checkpoints import kept_for
 from userdp.data.grouping import GroupingEngine
-from userdp.data.meta import is_store, read_meta
+from userdp.data.meta import read_meta
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.progress import Progress
@@ -130,8 +130,11 @@ def prepare(
 
 
 def _identity(place: Path) -> str | None:
-    """The id of the store at ``place``, if there is one."""
-    return read_meta(place).store_id if is_store(place) else None
+    """The id of the store at ``place``; None of nothing, and of a store of another version."""
+    try:
+        return read_meta(place).store_id
+    except UseError:
+        return None
 
 
 def _left(place: Path, was: str | None) -> str:
