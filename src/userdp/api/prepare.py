@@ -11,6 +11,7 @@ from userdp.api.progress import shown
 from userdp.api.source_options import default_split, source_options
 from userdp.data.checkpoints import kept_for
 from userdp.data.grouping import GroupingEngine
+from userdp.data.meta import read_meta
 from userdp.data.ownership import Owners
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.progress import Progress
@@ -118,7 +119,8 @@ def prepare(
             records_per_user=records_per_user,
             overwrite=overwrite,
         )
-    with told(lambda: _left(place), resume=False), shown(progress) as bar:
+    was = _identity(place)
+    with told(lambda: _left(place, was), resume=False), shown(progress) as bar:
         write(
             records,
             place,
@@ -134,8 +136,18 @@ def prepare(
     return UserStore.open(place, fixed_graph=True)
 
 
-def _left(place: Path) -> str:
+def _identity(place: Path) -> str | None:
+    """The id of the store at ``place``; None of nothing, and of a store of another version."""
+    try:
+        return read_meta(place).store_id
+    except UseError:
+        return None
+
+
+def _left(place: Path, was: str | None) -> str:
     """What an interrupt has left, in words that follow "interrupted"."""
+    if _identity(place) != was:  # between the rename and the end of the call
+        return f"when the store at {place} had been written: it is whole"
     unchanged = f"the store at {place} is as it was" if place.exists() else "no store was written"
     kept = kept_for(place.absolute())
     if kept is None:

@@ -117,10 +117,13 @@ def train(
             and written to a checkpoint, unless a second signal did not leave it the time.
     """
     begin, folder = time.monotonic(), RunFolder(out)
+    run: PrivateRun | PlainRun | None = None
 
     def place() -> str:
         if not folder.begun:
             return "before anything was charged"
+        if run is None:
+            return "before the next step"
         return "at once: updates since the last checkpoint are lost, and their steps stay charged"
 
     with interrupts.told(place, resume=lambda: folder.begun):
@@ -159,7 +162,6 @@ def train(
             "base": base,
         }
         with interrupts.held() as signals:
-            run: PrivateRun | PlainRun
             if isinstance(plan, PlainPlan):
                 _require_plain(config, processes=world.size, scores=scores)
                 run = PlainRun(model, optimizer, store, plan, seed=config.seed, **opening)
