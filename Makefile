@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format selftest gpu docs linkcheck fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence release-check clean
+.PHONY: help install demo test test-slow lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-distributed: $(STAMP)  ## several processes beside one, and two passes bes
 
 # Anchors and files are checked by the build itself: a link that leads nowhere is a warning, and
 # warnings are errors. Links to other sites need the network, and have a target of their own.
+pictures: $(STAMP)  ## make the pictures in docs/images anew; wants Chromium, poppler-utils and pngquant
+	$(BIN)/python scripts/pictures.py --work build/pictures
+
 docs: $(STAMP)  ## the documentation site, in build/docs; warnings and dead links are errors
 	$(BIN)/python -m sphinx -b html -E -W --keep-going -n -q -d build/doctrees docs build/docs
 
