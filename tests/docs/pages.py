@@ -23,7 +23,7 @@ GENERATED = ("reference/api", "reference/commands")
 """Made from the program when the site is built; the program's own tests are theirs."""
 
 SMALLER = {
-    "--epsilon 4 --population 20000\n": "--epsilon 4 --population 200 --steps 3\n",
+    "--epsilon 4 --population 20000": "--epsilon 4 --population 200 --steps 3",
     "20_000": "200",
     "20000": "200",
     "256": "4",
