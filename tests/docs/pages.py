@@ -24,9 +24,8 @@ GENERATED = ("reference/api", "reference/commands")
 
 SMALLER = {
     "commits.jsonl.gz": "chat.jsonl",
-    "--epsilon 4 --population 2000 --lora-rank 8\n": "--epsilon 4 --population 2000 "
-    "--lora-rank 8 --steps 3\n",
-    "--epsilon 4 --population 20000\n": "--epsilon 4 --population 200 --steps 3\n",
+    "--epsilon 4 --population 2000 ": "--epsilon 4 --population 2000 --steps 3 ",
+    "--epsilon 4 --population 20000": "--epsilon 4 --population 200 --steps 3",
     "20_000": "200",
     "20000": "200",
     "256": "4",
