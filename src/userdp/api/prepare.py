@@ -21,7 +21,7 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError, warn
-from userdp.interrupts import told
+from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place
 
@@ -129,11 +129,14 @@ def prepare(
             memory_limit=memory_limit,
             progress=bar,
         )
-    if shared is not None:
-        StoreLedger.share(place, shared)
-    if StoreLedger(place).history().lines:  # the counts are shown to whoever may charge it next
-        StoreLedger(place).look("prepare")
-    return UserStore.open(place, fixed_graph=True)
+    with held() as signals:  # the store stands: what remains is short, and belongs to it
+        if shared is not None:
+            StoreLedger.share(place, shared)
+        if StoreLedger(place).history().lines:  # the counts are shown to who may charge it next
+            StoreLedger(place).look("prepare")
+        made = UserStore.open(place, fixed_graph=True)
+        signals.finished()
+    return made
 
 
 def _identity(place: Path) -> str | None:
