@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from userdp.data.columns import Columns
-from userdp.data.progress import Progress
+from userdp.data.progress import Note, Progress
 from userdp.data.records import Record, Tally
 from userdp.data.sources.table import FileTable
 
@@ -84,8 +84,10 @@ class _After:
     def __init__(self, progress: Progress, before: int) -> None:
         self._progress, self._before = progress, before
 
-    def stage(self, name: str, total: int | None) -> None:
-        self._progress.stage(name, total)
+    def stage(
+        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
+    ) -> None:
+        self._progress.stage(name, total, unit=unit, note=note)
 
     def at(self, done: int) -> None:
         self._progress.at(self._before + done)
