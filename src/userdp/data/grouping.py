@@ -112,8 +112,8 @@ class Grouping(AbstractContextManager["Grouping"]):
             if shows.fetchone() != (False,):  # a notebook without widgets refuses to hear of it
                 self._database.execute("SET enable_progress_bar = false")
             self._database.execute("SET arrow_large_buffer_size = true")
-        except duckdb.Error as error:
-            raise _failure(error) from error
+        except (duckdb.Error, RuntimeError) as error:
+            raise _told(error) from error
 
     def add(self, blocks: Iterable[Columns]) -> int:
         """Take in all records of ``blocks``; return how many they were."""
@@ -146,14 +146,8 @@ class Grouping(AbstractContextManager["Grouping"]):
                     for batch in reader:
                         sink.write_batch(batch)
                 self._database.unregister("records")
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            if _is_interrupt(error):
-                raise KeyboardInterrupt from error
-            raise _failure(error) from error
-        except RuntimeError as error:
-            if _is_interrupt(error):
-                raise KeyboardInterrupt from error
-            raise
+        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
+            raise _told(error) from error
         self._database.close()  # what it holds in memory is not needed any more
         partial.rename(self._sorted)
         self._rows.unlink()
@@ -271,6 +265,15 @@ def _is_interrupt(error: Exception) -> bool:
     if isinstance(error, duckdb.InterruptException):
         return True
     return any(words in str(error) for words in ("Query interrupted", "KeyboardInterrupt"))
+
+
+def _told(error: Exception) -> BaseException:
+    """What an error of the database, or of the files it reads, is called here."""
+    if _is_interrupt(error):
+        return KeyboardInterrupt()
+    if isinstance(error, duckdb.Error | pa.ArrowException | OSError):
+        return _failure(error)
+    return error
 
 
 def _failure(error: duckdb.Error | pa.ArrowException | OSError) -> FailureError:
