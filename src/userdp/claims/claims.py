@@ -14,19 +14,21 @@ from userdp.claims.lineage import (
     Choice,
     Condition,
     ConditionKind,
+    Filtered,
     Lineage,
+    OfSeries,
     Part,
-    Query,
     Steps,
     Unclaimed,
     lineage_from,
     of_parts,
 )
-from userdp.codec import digest
+from userdp.claims.payers import parts_of
+from userdp.codec import decode, digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.history import Charge, History, history_of
+from userdp.ledger.history import History, history_of
 from userdp.ledger.journal import read_entries
 from userdp.ledger.place import PLACE
 from userdp.ledger.store import StoreLedger
@@ -253,13 +255,11 @@ def inherited_at(history: History, at: int) -> Lineage:
     it. All that showed an exact number before is a condition.
     """
     earlier = [charge for charge in history.charges.values() if charge.at < at]
-    looks = {what for place, what in history.looks if place < at}
-    looks |= {"train" for charge in earlier if charge.query_epsilon is None}
     conditions = [_COPIED] if history.copied else []
-    if looks:
-        conditions.append(Condition(kind=ConditionKind.LOOKS, told=", ".join(sorted(looks))))
+    conditions += looked_at(history.looked_before(at)).conditions
     # What has no price is a look: a condition. What it was used for is the operator's to say.
-    parts = [part for part in parts_of(earlier) if math.isfinite(part.guarantee().epsilon)]
+    parts = parts_of(history, earlier)
+    parts = [part for part in parts if math.isfinite(part.guarantee().epsilon)]
     own_people = of_parts(parts, *conditions, within=history.within)
     for charge in earlier:
         if charge.base:  # what an earlier run here released, it learned from other people too
@@ -273,29 +273,6 @@ def _priced(base: Lineage) -> Lineage:
     priced = (part for part in base.parts if math.isfinite(part.guarantee().epsilon))
     apart = (one for one in base.apart if math.isfinite(one.part.guarantee().epsilon))
     return replace(of_parts(priced, *base.conditions), apart=tuple(apart))
-
-
-def parts_of(charges: Iterable[Charge]) -> list[Part]:
-    """What lines of a store's ledger paid for; further charges of a run's plan are part of it."""
-    parts: dict[str, Part] = {}
-    for charge in charges:
-        first = parts.get(charge.again or "")
-        if isinstance(first, Steps):
-            parts[first.id] = replace(first, further=(*first.further, charge.run_id))
-        else:
-            parts[charge.run_id] = _part_of(charge)
-    return list(parts.values())
-
-
-def _part_of(charge: Charge) -> Part:
-    if charge.query_epsilon is not None:
-        name = charge.query_name or "a statistic"
-        return Query(id=charge.run_id, name=name, pure_epsilon=charge.query_epsilon)
-    if charge.selection is not None:
-        return Choice(id=charge.run_id, tuning=charge.selection)
-    if charge.plan is None:
-        return Unclaimed(id=charge.run_id, why="training without privacy")
-    return Steps(id=charge.run_id, plan=charge.plan)
 
 
 def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> Part:
@@ -317,13 +294,28 @@ def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> P
             f"the finishing line of {path} is of another plan than its first line: the ledger was "
             "edited, and no epsilon can be claimed from it",
         )
+    if header.get("trial"):
+        return Unclaimed(id=run_id, why="a trial of a private selection")
+    if header.get("payer"):
+        return _payer(path, header["payer"], plan)
     tuning = run_ledger.tuning_of(path, entries)
     if tuning is not None:
         return Choice(id=run_id, tuning=tuning)
-    if header.get("trial"):
-        return Unclaimed(id=run_id, why="a trial of a private selection")
     further = tuple(one for one in run_ledger.charges_in(entries) if one != run_id)
     return Steps(id=run_id, plan=plan, further=further)
+
+
+def _payer(path: Path, values: Any, plan: Plan) -> Part:
+    """What pays for a run together with others, from the first line of its ledger."""
+    part = decode(Part, values, what=f"what pays for the run in {path}")
+    if isinstance(part, OfSeries) and part.series.holds(plan):
+        return part
+    if isinstance(part, Filtered) and plan.sampling.adjacency is part.adjacency:
+        return part
+    raise UseError(
+        f"the first line of {path} says that {part.in_words} pays for the run, which is of another "
+        "price: the ledger was edited, and no epsilon can be claimed from it"
+    )
 
 
 def _of_plan(plan: Plan | None) -> tuple[Condition, ...]:
@@ -339,7 +331,7 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
     plan = run_ledger.plan_of(path, entries)
     steps = run_ledger.count_attempts(entries)
     guarantee = compose(lineage, delta=delta)
-    own = next(part for part in lineage.parts if part.id == entries[0]["run_id"])
+    own = next((part for part in lineage.parts if part.id == entries[0]["run_id"]), None)
     unfinished = plan is not None and steps < plan.steps and isinstance(own, Steps)
     return Claim(
         guarantee=guarantee,
@@ -356,9 +348,11 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
 def _store_claim(history: History, delta: float | None) -> Claim:
     charges = list(history.charges.values())
     single = charges[0] if len(charges) == 1 else None
+    parts = parts_of(history, charges)
     lineage = of_parts(
-        parts_of(charges),
+        parts,
         *([_COPIED] if history.copied else ()),
+        *_followed_by_looks(history, parts),
         within=history.within,
     )
     return Claim(
@@ -369,6 +363,17 @@ def _store_claim(history: History, delta: float | None) -> Claim:
         complete=all(charge.settled for charge in charges),
         plan=single.plan if single else None,
     )
+
+
+def _followed_by_looks(history: History, parts: Iterable[Part]) -> tuple[Condition, ...]:
+    """The condition of what several charges share: no exact number chose the later ones.
+
+    A filter and a series let each charge follow what earlier ones *released*, and nothing else.
+    """
+    if not any(isinstance(part, Filtered | OfSeries) for part in parts):
+        return ()
+    last = max(charge.at for charge in history.charges.values())
+    return looked_at(history.looked_before(last)).conditions
 
 
 def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:
