@@ -22,6 +22,7 @@ from userdp.version import __version__
 
 if TYPE_CHECKING:
     from userdp.api.audit import audit
+    from userdp.api.budget import budget
     from userdp.api.evaluate import evaluate
     from userdp.api.generate import generate
     from userdp.api.plan import plan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from userdp.api.probe import probe
     from userdp.api.report import report
     from userdp.api.run import Run, claim
+    from userdp.api.settle import settle
     from userdp.api.train import declare, train
     from userdp.clip import Clip
     from userdp.data.store import UserStore
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "api.audit": ("audit",),
+    "api.budget": ("budget",),
     "api.evaluate": ("evaluate",),
     "api.generate": ("generate",),
     "api.plan": ("plan",),
@@ -52,6 +55,7 @@ _PUBLIC = {
     "api.probe": ("probe",),
     "api.report": ("report",),
     "api.run": ("Run", "claim"),
+    "api.settle": ("settle",),
     "api.train": ("declare", "train"),
     "clip": ("Clip",),
     "data.store": ("UserStore",),
@@ -81,6 +85,7 @@ __all__ = [
     "UserdpWarning",
     "__version__",
     "audit",
+    "budget",
     "claim",
     "declare",
     "evaluate",
@@ -90,6 +95,7 @@ __all__ = [
     "prepare",
     "probe",
     "report",
+    "settle",
     "train",
 ]
 

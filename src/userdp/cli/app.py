@@ -76,6 +76,11 @@ _COMMANDS = {
         "Check every gradient engine on this machine, device and model.",
         "--model bundled",
     ),
+    "budget": (
+        "Show what a store's people were charged, or fix a total for its life.",
+        "store --epsilon 8 --delta 1e-6",
+    ),
+    "settle": ("End a run before its plan, and charge what that costs.", "run"),
     "report": (
         "Write one HTML page: the claim, its assumptions, the curves; and a model card.",
         "run --out report.html",

@@ -106,6 +106,14 @@ def _parts(proposal: Proposal, out: Path, charged: float) -> Iterator[Table | st
         f"{plan.denominator / plan.population:.4g} of {plan.population:,} declared "
         f"{'users' if plan.sampling.by_user else 'examples'}, noise {plan.noise_std:.4g} on the sum"
     )
+    if proposal.series is not None:
+        own = round_up(plan.guarantee().epsilon)
+        yield (
+            f"Declared in the store's ledger: {proposal.series.in_words}, epsilon "
+            f"{round_up(proposal.series.guarantee().epsilon)} for all of them together (one alone: "
+            f"{own}). Retrain by the calendar, never by counts; clip norm, learning rate and model "
+            "may change, sampling, noise, steps and population may not"
+        )
     yield f"chosen from {proposal.basis}"
     for note in proposal.notes:
         yield f"note: {note}"

@@ -55,11 +55,13 @@ class BudgetLines(StoreJournal):
     def declare_series(self, series: Series) -> str:
         """Fix a series of runs, which those of its price are part of from now on; its id.
 
+        One that is declared again before anything of it was taken is the same one.
+
         Raises:
             UseError: the store has a budget with a filter, which pays for every run; or a total
                 that the series would exceed.
         """
-        series_id = new_id()
+        series_id, kept = new_id(), list[str]()
 
         def compose(history: History) -> list[dict[str, Any]]:
             if history.budget is not None:
@@ -68,13 +70,17 @@ class BudgetLines(StoreJournal):
                     "beside it would be a second way to pay",
                     hint="plan without --repeat: the filter counts each run, in any number",
                 )
+            for known in history.series.values():
+                if known.series == series and not known.runs and not known.answers:
+                    kept.append(known.id)  # declared before, and nothing of it taken
+                    return []
             entry = {"kind": "series", "run_id": series_id, "series": encode(series), "when": now()}
             take(history, entry, history.lines)
             refuse_beyond(self.path, history)
             return [entry]
 
         self.append(compose)
-        return series_id
+        return kept[0] if kept else series_id
 
     def halt(self, run_id: str, *, attempts: int) -> str | None:
         """Settle a run before its end: its steps are over, and nobody may go on with it.

@@ -29,7 +29,8 @@ def why_whole(history: History, run_id: str) -> str | None:
         return f"exact numbers were shown ({looks}), which may have chosen the moment"
     if history.copied:
         return "the ledger was copied or moved, so that another copy may hold a look"
-    if any(charge.again == run_id for charge in history.charges.values()):
+    own = history.charges[run_id]
+    if own.again or any(charge.again == run_id for charge in history.charges.values()):
         return "the run was charged more than once, so that copies of its folder may have gone on"
     return None
 

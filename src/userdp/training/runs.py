@@ -61,6 +61,12 @@ class OpenRun:
         return own + looked_at(self.looks)
 
     @property
+    def logged(self) -> bool:
+        """Whether the run keeps exact numbers, as was said when it was charged."""
+        charge = self.store.history().charges.get(self.run_id)
+        return charge is None or charge.logged
+
+    @property
     def looks(self) -> tuple[str, ...]:
         """What showed exact numbers since the run was charged, where they may have steered it."""
         history = self.store.history()
