@@ -162,7 +162,8 @@ class History:
     @property
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
-        return frozenset({*self.charges, *self.taken.values(), *self.sweeps})
+        shared = {*self.series} | ({self.budget.id} if self.budget is not None else set())
+        return frozenset({*self.charges, *self.taken.values(), *self.sweeps, *shared})
 
     @property
     def within(self) -> str:
