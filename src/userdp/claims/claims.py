@@ -23,12 +23,12 @@ from userdp.claims.lineage import (
     lineage_from,
     of_parts,
 )
-from userdp.claims.payers import parts_of
-from userdp.codec import decode, digest
+from userdp.claims.payers import parts_of, read_payer
+from userdp.codec import digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.history import History, history_of
+from userdp.ledger.history import Charge, History, history_of
 from userdp.ledger.journal import read_entries
 from userdp.ledger.place import PLACE
 from userdp.ledger.store import StoreLedger
@@ -308,25 +308,12 @@ def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> P
     if header.get("trial"):
         return Unclaimed(id=run_id, why="a trial of a private selection")
     if header.get("payer"):
-        return _payer(path, header["payer"], plan)
+        return read_payer(path, header["payer"], plan)
     tuning = run_ledger.tuning_of(path, entries)
     if tuning is not None:
         return Choice(id=run_id, tuning=tuning)
     further = tuple(one for one in run_ledger.charges_in(entries) if one != run_id)
     return Steps(id=run_id, plan=plan, further=further)
-
-
-def _payer(path: Path, values: Any, plan: Plan) -> Part:
-    """What pays for a run together with others, from the first line of its ledger."""
-    part = decode(Part, values, what=f"what pays for the run in {path}")
-    if isinstance(part, OfSeries) and part.series.holds(plan):
-        return part
-    if isinstance(part, Filtered) and plan.sampling.adjacency is part.adjacency:
-        return part
-    raise UseError(
-        f"the first line of {path} says that {part.in_words} pays for the run, which is of another "
-        "price: the ledger was edited, and no epsilon can be claimed from it"
-    )
 
 
 def _of_plan(plan: Plan | None) -> tuple[Condition, ...]:

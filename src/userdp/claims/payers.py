@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from userdp.claims.lineage import (
     Choice,
@@ -19,8 +21,11 @@ from userdp.claims.lineage import (
     Steps,
     Unclaimed,
 )
+from userdp.codec import decode
+from userdp.errors import UseError
 from userdp.ledger.budget import adjacency_of
 from userdp.ledger.history import Charge, History
+from userdp.plans import Plan
 
 
 def parts_of(history: History, charges: Iterable[Charge]) -> list[Part]:
@@ -57,6 +62,23 @@ def payer_of(history: History, run_id: str) -> Part | None:
         if slot in slots:
             return _shared(history, history.charges[selection_id])
     return None
+
+
+def read_payer(path: Path, values: Any, plan: Plan) -> Part:
+    """What pays for a run together with others, from the first line of its ledger.
+
+    Raises:
+        UseError: it does not pay for runs of this plan.
+    """
+    part = decode(Part, values, what=f"what pays for the run in {path}")
+    if isinstance(part, OfSeries) and part.series.holds(plan):
+        return part
+    if isinstance(part, Filtered) and plan.sampling.adjacency is part.adjacency:
+        return part
+    raise UseError(
+        f"the first line of {path} says that {part.in_words} pays for the run, which is of another "
+        "price: the ledger was edited, and no epsilon can be claimed from it"
+    )
 
 
 def _shared(history: History, charge: Charge) -> Part | None:
