@@ -1,0 +1,65 @@
+"""Whatever is done with a store that has a budget, its models claim that budget, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.claims.lives import PLAN, Teller, begin, train_from
+from tests.plans import uls_plan
+from tests.sweeping.launch import InProcess
+from tests.training.toy import CONFIG
+from userdp.accounting.filters import RenyiFilter
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.ledger import StoreLedger
+from userdp.ledger.budget import cost_of
+from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.sweep import run_sweep
+
+FILTER = RenyiFilter.opened(epsilon=20.0, delta=1e-5)
+
+
+@pytest.fixture
+def filtered(store):
+    StoreLedger(store.path).open_budget(FILTER)
+    return store
+
+
+def test_a_model_on_top_of_a_model_of_the_same_store_claims_the_budget_once(filtered, tmp_path):
+    tell = Teller()
+    first = begin(filtered, tmp_path / "first")
+    status, second = train_from(tell, filtered.path, tmp_path / "second", first / "model")
+    assert status == 0
+    assert tell.epsilon(second) == tell.epsilon(filtered.path) == (20.0, 1e-5)
+    assert tell("verify", second)[0] == 0
+
+
+def test_a_model_of_another_store_is_paid_beside_the_budget(prepared, filtered, tmp_path):
+    """The filter counts what its own ledger is charged with, and knows no other."""
+    import shutil
+
+    from userdp.data.store import UserStore
+
+    tell = Teller()
+    other = UserStore.open(shutil.copytree(prepared, tmp_path / "other"))
+    base = begin(other, tmp_path / "base")
+    status, run = train_from(tell, filtered.path, tmp_path / "run", base / "model")
+    assert status == 0
+    assert tell.epsilon(run)[0] == pytest.approx(20.0 + PLAN.guarantee().epsilon)
+    assert tell.epsilon(filtered.path)[0] == pytest.approx(20.0 + PLAN.guarantee().epsilon)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [TuningMode.PRIVATE_SELECTION, TuningMode.COMPOSITION])
+def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
+    tell = Teller()
+    candidates = grid([uls_plan(steps=2)], CONFIG, axes={"learning_rate": [0.003, 0.03]})
+    options = {"epsilon": 6.0}
+    if mode is TuningMode.PRIVATE_SELECTION:
+        options["repetitions"] = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
+    asked = build_request(filtered, mode, candidates, **options)
+    run_sweep(filtered, tmp_path / "sweep", asked, launch=InProcess(), poll=0, tensorboard=False)
+    history = StoreLedger(filtered.path).history()
+    spent = FILTER.spent(cost_of(charge, FILTER) for charge in history.charges.values())
+    assert 0 < spent < FILTER.capacity
+    assert tell.epsilon(tmp_path / "sweep/winner") == (20.0, 1e-5)
+    assert tell("verify", tmp_path / "sweep/winner")[0] == 0
