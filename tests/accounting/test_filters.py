@@ -60,6 +60,31 @@ def test_the_worst_adversary_stays_within_delta(remove):
     assert high - low < 0.5 * low, "and the grid is fine enough to say so"
 
 
+def test_the_worst_adversary_with_leaking_answers_stays_within_delta_too():
+    """A fifth of δ is reserved for answers of which only (ε_i, δ_i) is known; he takes it all."""
+    opened = RenyiFilter.opened(epsilon=EPSILON, delta=DELTA, reserved=0.2)
+    leaks, parts = 4, 6
+    unit = opened.capacity / parts * (1 - 1e-9)
+    pure = bisect(lambda e: opened.of_query(e).rho <= unit, 20.0, 1e-6)
+    leak = opened.reserved_delta / leaks * (1 - 1e-12)
+    assert opened.admits([opened.of_guarantee(pure, leak)] * leaks)
+    assert not opened.admits([opened.of_guarantee(pure, leak)] * (leaks + 1))
+    loud = bisect(lambda sigma: opened.of_steps(step(0.02, sigma)).rho <= unit, 0.2, 60.0)
+    leaking = adversary.leaking(pure, leak)
+    sampled = adversary.sampled(0.02, loud, remove=True)
+
+    def moves(state):
+        left, unleaked = state
+        if left:
+            yield sampled, (left - 1, unleaked)
+            if unleaked:
+                yield leaking, (left - 1, unleaked - 1)
+
+    low, high = adversary.worst((parts, leaks), moves, lambda state: EPSILON)
+    assert high <= DELTA
+    assert low > 0.2 * DELTA, "the whole reserve is taken, and more"
+
+
 def test_the_adversary_of_one_gaussian_reaches_its_exact_delta():
     """The oracle itself, against a closed form."""
     sigma = 1.5

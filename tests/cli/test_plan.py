@@ -347,3 +347,19 @@ def test_answers_of_a_series_are_within_its_epsilon(store, norms, tmp_path):
     [declared] = StoreLedger(store).history().series.values()
     assert declared.series.queries == (0.2, 0.2)
     assert 3.9 < declared.series.guarantee().epsilon <= 4
+
+
+def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, norms, tmp_path, capsys):
+    from userdp.accounting.filters import RenyiFilter
+
+    StoreLedger(store).open_budget(RenyiFilter.opened(epsilon=8.0, delta=1e-5))
+    StoreLedger(store).query("q", name="users", pure_epsilon=0.5)
+    options = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100, "--delta", 1e-5)
+    common = ("plan", store, "--norms", norms, *options, "--most-noise", 1000)
+    assert userdp([*map(str, (*common, "--out", tmp_path / "plan.json"))]) == 0
+    said = capsys.readouterr().out
+    assert "note: the store has a budget of epsilon 8, of which " in said
+    assert "is added to that" not in said
+    assert userdp([*map(str, (*common, "--repeat", 3, "--out", tmp_path / "series.json"))]) == 2
+    assert "a second way to pay" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "series.json").exists()

@@ -105,7 +105,7 @@ def overview(history: History) -> Overview:
             delta=opened.delta,
             order=opened.order,
             opened=history.budget.when,
-            spent=opened.spent(costs) / opened.capacity,
+            spent=share_of(history),
             buys=None if plan is None else _bought_of_filter(opened, costs, plan),
             **common,
         )
@@ -134,6 +134,22 @@ def overview(history: History) -> Overview:
         buys=None,
         **common,
     )
+
+
+def share_of(history: History, plan: Plan | None = None) -> float:
+    """The part of a store's budget that is spent; or that a run of this plan would take."""
+    assert history.budget is not None
+    opened = history.budget.filter
+    if plan is not None:
+        return _cost(plan, opened).rho / opened.capacity
+    return (
+        opened.spent(cost_of(charge, opened) for charge in history.charges.values())
+        / opened.capacity
+    )
+
+
+def _cost(plan: Plan, opened: RenyiFilter) -> Cost:
+    return cost_of(Charge(run_id="", at=0, plan=plan), opened)
 
 
 def _buyable(charge: Charge) -> bool:
@@ -176,19 +192,16 @@ def _what(charge: Charge) -> str:
 
 
 def _bought_of_filter(opened: RenyiFilter, costs: list[Cost], plan: Plan) -> Buys | None:
-    def cost(one: Plan) -> Cost:
-        return cost_of(Charge(run_id="", at=0, plan=one), opened)
-
     def fits(one: Cost, times: int = 1) -> bool:
         whole = Cost(rho=one.rho * times, delta=one.delta * times, steps=one.steps * times)
         return opened.admits([*costs, whole])
 
-    like = cost(plan)
+    like = _cost(plan, opened)
     runs = int(min(opened.left(costs) / like.rho, _MOST_RUNS))
     while runs and not fits(like, runs):  # the reserve of δ may be what ends first
         runs -= 1
     noise = least(
-        lambda multiplier: not fits(cost(_with_noise(plan, multiplier))),
+        lambda multiplier: not fits(_cost(_with_noise(plan, multiplier), opened)),
         start=plan.noise.multiplier,
         most=_MOST_NOISE,
         smallest=1e-2,
