@@ -5,8 +5,9 @@ its steps is a release of its own, and the filter holds wherever the releases en
 (`userdp.accounting.filters`). But *only* what was charged to the filter may have chosen it. So the
 steps that did not run are given back where the ledger shows no exact number of these people's text:
 no look, no run that kept a log of exact losses (`userdp train --no-exact-log` keeps none), no other
-copy of the ledger, no further charge of the run. Whoever read the text itself, or timed the steps,
-and stopped the run by that, knows what no ledger shows; docs/budgets.md says so.
+copy of the ledger, and no further charge of the run. Correlated noise is priced for all steps of a
+run together, and gives none back. Whoever read the text itself, or timed the steps, and stopped the
+run by that, knows what no ledger shows; docs/budgets.md says so.
 
 In any other ledger a run that stops costs its whole plan.
 """
@@ -32,6 +33,8 @@ def why_whole(history: History, run_id: str) -> str | None:
     own = history.charges[run_id]
     if own.again or any(charge.again == run_id for charge in history.charges.values()):
         return "the run was charged more than once, so that copies of its folder may have gone on"
+    if own.plan is not None and own.plan.noise.memory:
+        return "its noise is correlated from step to step, and is priced for all of them together"
     return None
 
 
