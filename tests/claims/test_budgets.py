@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.claims.lives import PLAN, Teller, begin, train_from
+from tests.data.corpora import ListSource, interleaved
 from tests.plans import uls_plan
 from tests.sweeping.launch import InProcess
-from tests.training.toy import CONFIG
+from tests.training.toy import CONFIG, cycles
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.data.prepare import append_records
+from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import cost_of
+from userdp.plans import Series
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.sweep import run_sweep
 
@@ -35,10 +41,6 @@ def test_a_model_on_top_of_a_model_of_the_same_store_claims_the_budget_once(filt
 
 def test_a_model_of_another_store_is_paid_beside_the_budget(prepared, filtered, tmp_path):
     """The filter counts what its own ledger is charged with, and knows no other."""
-    import shutil
-
-    from userdp.data.store import UserStore
-
     tell = Teller()
     other = UserStore.open(shutil.copytree(prepared, tmp_path / "other"))
     base = begin(other, tmp_path / "base")
@@ -63,3 +65,33 @@ def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
     assert 0 < spent < FILTER.capacity
     assert tell.epsilon(tmp_path / "sweep/winner") == (20.0, 1e-5)
     assert tell("verify", tmp_path / "sweep/winner")[0] == 0
+
+
+def months(store, tmp_path, count=3):
+    """Runs of one plan, one a month; before each people join the store, and write more."""
+    tell, runs = Teller(), []
+    for month in range(count):
+        if month:
+            more = ListSource(interleaved(cycles(2 + month, seed=month)))
+            append_records(more, store.path)
+        run = tmp_path / f"month-{month}"
+        begin(UserStore.open(store.path), run, no_exact_log=True)
+        runs.append(tell.epsilon(run)[0])
+    return [*runs, tell.epsilon(store.path)[0]]
+
+
+def test_months_with_growth_in_a_series_claim_the_series(store, tmp_path):
+    series = Series(plan=PLAN, runs=3)
+    StoreLedger(store.path).declare_series(series)
+    assert months(store, tmp_path) == [series.guarantee().epsilon] * 4
+
+
+@pytest.mark.slow
+def test_months_with_growth_under_a_budget_claim_the_budget(filtered, tmp_path):
+    assert months(filtered, tmp_path) == [20.0] * 4
+
+
+@pytest.mark.slow
+def test_months_with_growth_by_adding_up_claim_one_run_more_each(store, tmp_path):
+    one = PLAN.guarantee().epsilon
+    assert months(store, tmp_path) == pytest.approx([one, 2 * one, 3 * one, 3 * one])
