@@ -22,6 +22,7 @@ from userdp.version import __version__
 
 if TYPE_CHECKING:
     from userdp.api.audit import audit
+    from userdp.api.budget import budget
     from userdp.api.evaluate import evaluate
     from userdp.api.export import export
     from userdp.api.generate import generate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from userdp.api.probe import probe
     from userdp.api.report import report
     from userdp.api.run import Run, claim
+    from userdp.api.settle import settle
     from userdp.api.train import declare, train
     from userdp.clip import Clip
     from userdp.data.store import UserStore
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "api.audit": ("audit",),
+    "api.budget": ("budget",),
     "api.evaluate": ("evaluate",),
     "api.export": ("export",),
     "api.generate": ("generate",),
@@ -54,6 +57,7 @@ _PUBLIC = {
     "api.probe": ("probe",),
     "api.report": ("report",),
     "api.run": ("Run", "claim"),
+    "api.settle": ("settle",),
     "api.train": ("declare", "train"),
     "clip": ("Clip",),
     "data.store": ("UserStore",),
@@ -84,6 +88,7 @@ __all__ = [
     "UserdpWarning",
     "__version__",
     "audit",
+    "budget",
     "claim",
     "declare",
     "evaluate",
@@ -94,6 +99,7 @@ __all__ = [
     "prepare",
     "probe",
     "report",
+    "settle",
     "train",
 ]
 

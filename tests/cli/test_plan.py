@@ -319,3 +319,47 @@ def test_a_model_is_probed_where_no_norms_are_given(store, tmp_path, capsys):
     assert values["basis"].startswith("statistics of held-out users")
     norms = [values["candidates"]["uls_optimum"]["user_norm"], values["norms"]["example_norm"]]
     assert min(abs(values["plan"]["clip"]["l2_norm"] / norm - 1) for norm in norms) < 1e-6
+
+
+def test_repeat_declares_a_series_and_makes_epsilon_that_of_all_runs(store, norms, tmp_path):
+    path = tmp_path / "plan.json"
+    options = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100, "--delta", 1e-5)
+    common = ("plan", store, "--norms", norms, *options, "--most-noise", 1000)
+    assert userdp([*map(str, (*common, "--repeat", 3, "--out", path))]) == 0
+    [declared] = StoreLedger(store).history().series.values()
+    plan = load_plan(path)
+    assert declared.series.holds(plan)
+    assert 3.99 < declared.series.guarantee().epsilon <= 4
+    assert plan.guarantee().epsilon < 3
+    assert userdp([*map(str, (*common, "--repeat", 3, "--out", tmp_path / "again.json"))]) == 0
+    assert len(StoreLedger(store).history().series) == 1, "declared again, it is the same series"
+    refused = (*common, "--repeat-answers", 0.1, "--out", tmp_path / "other.json")
+    assert userdp([*map(str, refused)]) == 2
+    assert not (tmp_path / "other.json").exists()
+
+
+def test_answers_of_a_series_are_within_its_epsilon(store, norms, tmp_path):
+    path = tmp_path / "plan.json"
+    options = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100, "--delta", 1e-5)
+    answers = ("--repeat", 3, "--repeat-answers", 0.2, "--repeat-answers", 0.2)
+    common = ("plan", store, "--norms", norms, *options, "--most-noise", 1000, *answers)
+    assert userdp([*map(str, (*common, "--out", path))]) == 0
+    [declared] = StoreLedger(store).history().series.values()
+    assert declared.series.queries == (0.2, 0.2)
+    assert 3.9 < declared.series.guarantee().epsilon <= 4
+
+
+def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, norms, tmp_path, capsys):
+    from userdp.accounting.filters import RenyiFilter
+
+    StoreLedger(store).open_budget(RenyiFilter.opened(epsilon=8.0, delta=1e-5))
+    StoreLedger(store).query("q", name="users", pure_epsilon=0.5)
+    options = ("--budget", 16, "--steps", 6, "--epsilon", 4, "--population", 100, "--delta", 1e-5)
+    common = ("plan", store, "--norms", norms, *options, "--most-noise", 1000)
+    assert userdp([*map(str, (*common, "--out", tmp_path / "plan.json"))]) == 0
+    said = capsys.readouterr().out
+    assert "note: the store has a budget of epsilon 8, of which " in said
+    assert "is added to that" not in said
+    assert userdp([*map(str, (*common, "--repeat", 3, "--out", tmp_path / "series.json"))]) == 2
+    assert "a second way to pay" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "series.json").exists()

@@ -27,6 +27,7 @@ TRAIN = [
 ]
 BEFORE = {
     "docs/audit.md": TRAIN,
+    "docs/budgets.md": PREPARE,
     "docs/claim.md": [*TRAIN, "rm -r run store", *PREPARE],
     "docs/engines.md": [*TRAIN, "rm -r run"],
     "docs/extending/loss.md": [*TRAIN, "cp $DOCS/examples/extending/own_loss.py ."],

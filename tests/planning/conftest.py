@@ -43,12 +43,12 @@ def request(**changes) -> Request:
 
 def share_noise_tables(patch: pytest.MonkeyPatch) -> None:
     """While ``patch`` lasts, one table of σ per budget for all plans."""
-    tables: dict[tuple[float, float], NoiseTable] = {}
+    tables: dict[tuple[float, float, int], NoiseTable] = {}
 
-    def shared(*, target_epsilon: float, target_delta: float) -> NoiseTable:
-        key = target_epsilon, target_delta
+    def shared(*, target_epsilon: float, target_delta: float, runs: int = 1) -> NoiseTable:
+        key = target_epsilon, target_delta, runs
         return tables.setdefault(
-            key, NoiseTable(target_epsilon=target_epsilon, target_delta=target_delta)
+            key, NoiseTable(target_epsilon=target_epsilon, target_delta=target_delta, runs=runs)
         )
 
     patch.setattr("userdp.planning.planner.NoiseTable", shared)

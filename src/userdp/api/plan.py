@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +12,7 @@ from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
 from userdp.errors import UseError, warn
 from userdp.files import require_new
+from userdp.ledger import StoreLedger
 from userdp.planning.norms import GradientNorms
 from userdp.planning.options import MOST_NOISE, Declared, Goals
 from userdp.planning.planner import propose
@@ -42,6 +44,8 @@ def plan(
     choose_steps: bool = False,
     extrapolate: bool = False,
     most_noise: float = MOST_NOISE,
+    repeat: int = 1,
+    repeat_answers: Sequence[float] = (),
     allow_large_delta: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -71,6 +75,9 @@ def plan(
         choose_steps: T may change at the same B times T.
         extrapolate: allow group sizes beyond the largest measured, with its norm.
         most_noise: refuse plans with more noise than this on a coordinate of the mean gradient.
+        repeat: declare a series of so many runs like this one in the store's ledger; ``epsilon`` is
+            that of all of them together.
+        repeat_answers: ε of each DP answer that the series is to hold besides, over all runs.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
         overwrite: replace the file at ``out``.
         progress: is told how far the probe is.
@@ -99,6 +106,8 @@ def plan(
         choose_steps=choose_steps,
         extrapolate=extrapolate,
         most_noise=most_noise,
+        repeat=repeat,
+        repeat_answers=tuple(repeat_answers),
     )
     if out is not None:
         require_new(Path(out), overwrite=overwrite, name="plan.json")
@@ -117,6 +126,8 @@ def plan(
     )
     proposal = propose(request)
     proposal = replace(proposal, notes=notes + proposal.notes)
+    if proposal.series is not None:
+        StoreLedger(path).declare_series(proposal.series)
     if out is not None:
         proposal.save(Path(out))
     if proposal.basis.startswith(("non-private", "statistics of held-out")):

@@ -14,14 +14,16 @@ from userdp.claims.lineage import (
     Choice,
     Condition,
     ConditionKind,
+    Filtered,
     Lineage,
+    OfSeries,
     Part,
-    Query,
     Steps,
     Unclaimed,
     lineage_from,
     of_parts,
 )
+from userdp.claims.payers import parts_of, read_payer
 from userdp.codec import digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
@@ -267,13 +269,11 @@ def inherited_at(history: History, at: int) -> Lineage:
     it. All that showed an exact number before is a condition.
     """
     earlier = [charge for charge in history.charges.values() if charge.at < at]
-    looks = {what for place, what in history.looks if place < at}
-    looks |= {"train" for charge in earlier if charge.query_epsilon is None}
     conditions = [_COPIED] if history.copied else []
-    if looks:
-        conditions.append(Condition(kind=ConditionKind.LOOKS, told=", ".join(sorted(looks))))
+    conditions += looked_at(history.looked_before(at)).conditions
     # What has no price is a look: a condition. What it was used for is the operator's to say.
-    parts = [part for part in parts_of(earlier) if math.isfinite(part.guarantee().epsilon)]
+    parts = parts_of(history, earlier)
+    parts = [part for part in parts if math.isfinite(part.guarantee().epsilon)]
     own_people = of_parts(parts, *conditions, within=history.within)
     for base in _bases_of(history, earlier):  # what a run here released also shows its base
         own_people += _priced(base)
@@ -300,29 +300,6 @@ def _priced(base: Lineage) -> Lineage:
     return replace(of_parts(priced, *base.conditions), apart=tuple(apart))
 
 
-def parts_of(charges: Iterable[Charge]) -> list[Part]:
-    """What lines of a store's ledger paid for; further charges of a run's plan are part of it."""
-    parts: dict[str, Part] = {}
-    for charge in charges:
-        first = parts.get(charge.again or "")
-        if isinstance(first, Steps):
-            parts[first.id] = replace(first, further=(*first.further, charge.run_id))
-        else:
-            parts[charge.run_id] = _part_of(charge)
-    return list(parts.values())
-
-
-def _part_of(charge: Charge) -> Part:
-    if charge.query_epsilon is not None:
-        name = charge.query_name or "a statistic"
-        return Query(id=charge.run_id, name=name, pure_epsilon=charge.query_epsilon)
-    if charge.selection is not None:
-        return Choice(id=charge.run_id, tuning=charge.selection)
-    if charge.plan is None:
-        return Unclaimed(id=charge.run_id, why="training without privacy")
-    return Steps(id=charge.run_id, plan=charge.plan)
-
-
 def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> Part:
     header = entries[0]
     run_id = str(header["run_id"])
@@ -342,11 +319,13 @@ def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> P
             f"the finishing line of {path} is of another plan than its first line: the ledger was "
             "edited, and no epsilon can be claimed from it",
         )
+    if header.get("trial"):
+        return Unclaimed(id=run_id, why="a trial of a private selection")
+    if header.get("payer"):
+        return read_payer(path, header["payer"], plan)
     tuning = run_ledger.tuning_of(path, entries)
     if tuning is not None:
         return Choice(id=run_id, tuning=tuning)
-    if header.get("trial"):
-        return Unclaimed(id=run_id, why="a trial of a private selection")
     further = tuple(one for one in run_ledger.charges_in(entries) if one != run_id)
     return Steps(id=run_id, plan=plan, further=further)
 
@@ -364,7 +343,7 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
     plan = run_ledger.plan_of(path, entries)
     steps = run_ledger.count_attempts(entries)
     guarantee = compose(lineage, delta=delta)
-    own = next(part for part in lineage.parts if part.id == entries[0]["run_id"])
+    own = next((part for part in lineage.parts if part.id == entries[0]["run_id"]), None)
     unfinished = plan is not None and steps < plan.steps and isinstance(own, Steps)
     return Claim(
         guarantee=guarantee,
@@ -386,7 +365,9 @@ def _store_claim(history: History, delta: float | None) -> Claim:
     """
     charges = list(history.charges.values())
     single = charges[0] if len(charges) == 1 else None
-    lineage = of_parts(parts_of(charges), *([_COPIED] if history.copied else ()))
+    parts = parts_of(history, charges)
+    copied = [_COPIED] if history.copied else []
+    lineage = of_parts(parts, *copied, *_followed_by_looks(history, parts))
     # Of a sweep each trial and each score was charged here: its winner's price is in them already.
     sweeps = history.sweeps.keys() - history.charges.keys()
     for base in _bases_of(history, charges):
@@ -404,6 +385,17 @@ def _store_claim(history: History, delta: float | None) -> Claim:
         complete=all(charge.settled for charge in charges),
         plan=single.plan if single else None,
     )
+
+
+def _followed_by_looks(history: History, parts: Iterable[Part]) -> tuple[Condition, ...]:
+    """The condition of what several charges share: no exact number chose the later ones.
+
+    A filter and a series let each charge follow what earlier ones *released*, and nothing else.
+    """
+    if not any(isinstance(part, Filtered | OfSeries) for part in parts):
+        return ()
+    last = max(charge.at for charge in history.charges.values())
+    return looked_at(history.looked_before(last)).conditions
 
 
 def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from userdp.accounting.filters import ACCOUNTANT as FILTER
+from userdp.accounting.filters import RenyiFilter
 from userdp.codec import decode, encode
-from userdp.plans import Plan, Tuning
+from userdp.plans import Plan, Series, Tuning
 from userdp.sampling import poisson
-from userdp.vocabulary import NONE, Adjacency, Guarantee, PrivacyUnit
+from userdp.vocabulary import MIXED, NONE, Adjacency, Guarantee, PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +159,62 @@ class Bound(Part):
 
     def guarantee(self, *, delta: float | None = None) -> Guarantee:
         return self.bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfSeries(Part):
+    """All runs and answers of a declared series, whether or not they took place.
+
+    Args:
+        series: what was declared before the first of them.
+    """
+
+    kind: ClassVar[str] = "series"
+
+    series: Series
+
+    @property
+    def in_words(self) -> str:
+        return self.series.in_words
+
+    @property
+    def has_delta(self) -> bool:
+        return True
+
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+        return self.series.guarantee(delta=delta)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filtered(Part):
+    """All that a filter admits, however much of it was spent: its δ is fixed, as its ε is.
+
+    Args:
+        filter: total and order, fixed before the first use.
+        adjacency: of what it was charged with.
+    """
+
+    kind: ClassVar[str] = "filter"
+
+    filter: RenyiFilter
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
+
+    @property
+    def in_words(self) -> str:
+        return (
+            "a budget that was fixed before its first use, all of it (Rényi filter of order "
+            f"{self.filter.order:g})"
+        )
+
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+        return Guarantee(
+            epsilon=self.filter.epsilon,
+            delta=self.filter.delta,
+            unit=PrivacyUnit.USER,
+            adjacency=self.adjacency,
+            sampling=MIXED,
+            accountant=FILTER,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

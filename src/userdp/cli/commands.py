@@ -111,6 +111,13 @@ COMMANDS: dict[str, dict[str, Told]] = {
             "ganesh-figure-1 --out figures",
         ),
     },
+    "A store's life": {
+        "budget": Told(
+            "Show what a store's people were charged, or fix a total for its life.",
+            "store --epsilon 8 --delta 1e-6",
+        ),
+        "settle": Told("End a run before its plan, and charge what that costs.", "run"),
+    },
 }
 """Heading to commands, both in the order in which ``userdp --help`` shows them."""
 

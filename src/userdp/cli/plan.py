@@ -76,7 +76,7 @@ def plan(
             "store": str(store),
             "store_epsilon_so_far": charged,
         },
-        parts=_parts(proposal, out, charged),
+        parts=_parts(proposal, out, _beside(store, proposal, charged)),
     )
 
 
@@ -88,7 +88,28 @@ def _charged(store: Path) -> float:
     return claim(store).guarantee.epsilon if StoreLedger(store).charges() else 0.0
 
 
-def _parts(proposal: Proposal, out: Path, charged: float) -> Iterator[Table | str]:
+def _beside(store: Path, proposal: Proposal, charged: float) -> str | None:
+    """What the plan costs beside what the people of the store were charged before."""
+    from userdp.ledger import StoreLedger
+    from userdp.ledger.overview import share_of
+
+    history = StoreLedger(store).history()
+    if history.budget is not None:
+        spent, more = share_of(history), share_of(history, proposal.plan)
+        fits = "" if spent + more <= 1 else ": it would be refused"
+        return (
+            f"the store has a budget of epsilon {history.budget.filter.epsilon:g}, of which "
+            f"{100 * spent:.1f} % is spent; a run of this plan takes {100 * more:.1f} %{fits}"
+        )
+    if not charged:
+        return None
+    return (
+        f"the store's ledger stands at epsilon {round_up(charged)} before this run, DP answers "
+        "included; what the run costs is added to that"
+    )
+
+
+def _parts(proposal: Proposal, out: Path, beside: str | None) -> Iterator[Table | str]:
     budget, plan = proposal.budget, proposal.plan
     yield proposal.reason
     yield ""
@@ -109,15 +130,20 @@ def _parts(proposal: Proposal, out: Path, charged: float) -> Iterator[Table | st
         f"{plan.denominator / plan.population:.4g} of {plan.population:,} declared "
         f"{'users' if plan.sampling.by_user else 'examples'}, noise {plan.noise_std:.4g} on the sum"
     )
+    if proposal.series is not None:
+        own = round_up(plan.guarantee().epsilon)
+        yield (
+            f"Declared in the store's ledger: {proposal.series.in_words}, epsilon "
+            f"{round_up(proposal.series.guarantee().epsilon)} for all of them together (one alone: "
+            f"{own}). Retrain by the calendar, never by counts; clip norm, learning rate and model "
+            "may change, sampling, noise, steps and population may not"
+        )
     yield f"chosen from {proposal.basis}"
     for note in proposal.notes:
         yield f"note: {note}"
     yield f"Written to {out}; run it: userdp train STORE --out RUN --plan {out}"
-    if charged:
-        yield (
-            f"note: the store's ledger stands at epsilon {round_up(charged)} before this run, DP "
-            "answers included; what the run costs is added to that"
-        )
+    if beside is not None:
+        yield f"note: {beside}"
 
 
 def _table(proposal: Proposal) -> Table:

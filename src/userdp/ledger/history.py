@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode
 from userdp.errors import UseError
-from userdp.plans import Plan, PrivateSelection
+from userdp.ledger import series, settling
+from userdp.plans import Plan, PrivateSelection, Series
 from userdp.plans.tuning import tuning_from
-from userdp.vocabulary import (
-    NONE,
-    Adjacency,
-    Guarantee,
-    PrivacyUnit,
-    delta_up,
-)
 
 SCHEMA = "userdp.store-ledger/4"
 
@@ -42,6 +36,12 @@ class Charge:
         base: what the model descends from that the run began from, or that the query is about, as
             plain values.
         constants: the digest of a run's plan and options.
+        series: the id of the declared series that pays for it; None where it pays for itself.
+        stopped: the attempts of a run that was settled before its end, where only these count
+            against a filter (`userdp.ledger.settling`); None where the whole plan does.
+        logged: a run that kept exact numbers for its operator.
+        when: the date and time that it was charged at, in UTC; None in ledgers of before that was
+            noted.
     """
 
     run_id: str
@@ -56,6 +56,46 @@ class Charge:
     again: str | None = None
     base: Mapping[str, Any] | None = None
     constants: str = ""
+    series: str | None = None
+    stopped: int | None = None
+    logged: bool = True
+    when: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """A series of runs that was declared, and what of it was taken.
+
+    Args:
+        id: random.
+        at: the line that declared it.
+        series: what was declared.
+        runs: of it that were charged.
+        answers: ε of those that were asked.
+        when: it was declared.
+    """
+
+    id: str
+    at: int
+    series: Series
+    runs: int = 0
+    answers: tuple[float, ...] = ()
+    when: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A budget with a filter, as it was opened.
+
+    Args:
+        id: random.
+        filter: total, order and reserve.
+        when: it was opened.
+    """
+
+    id: str
+    filter: RenyiFilter
+    when: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +132,9 @@ class History:
         released: weights.
         id: random, of the ledger; empty while it has no line.
         total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
+        budget: a total with a filter, if that was opened before the first of them.
+        series: that were declared, by id.
+        halted: runs that were settled before their end.
         copied: the ledger was found in another place than it was begun in.
         lines: how many there are.
     """
@@ -110,18 +153,34 @@ class History:
     released: list[Released] = field(default_factory=list)
     id: str = ""
     total: tuple[float, float] | None = None
+    budget: Opened | None = None
+    series: dict[str, Declared] = field(default_factory=dict)
+    halted: set[str] = field(default_factory=set)
     copied: bool = False
     lines: int = 0
 
     @property
     def ids(self) -> frozenset[str]:
         """Of all that was charged here, under whichever id a model's lineage knows it."""
-        return frozenset({*self.charges, *self.taken.values(), *self.sweeps})
+        shared = {*self.series} | ({self.budget.id} if self.budget is not None else set())
+        return frozenset({*self.charges, *self.taken.values(), *self.sweeps, *shared})
 
     @property
     def within(self) -> str:
         """The ledger's id if a total was fixed in it, that all its charges stay within."""
-        return "" if self.total is None else self.id
+        return "" if self.total is None and self.budget is None else self.id
+
+    @property
+    def looked(self) -> frozenset[str]:
+        """What showed exact numbers: commands, and ``train`` for runs that kept a log of them."""
+        return self.looked_before(self.lines)
+
+    def looked_before(self, at: int) -> frozenset[str]:
+        """`looked`, of the lines before ``at`` only."""
+        looks = {what for place, what in self.looks if place < at}
+        earlier = (charge for charge in self.charges.values() if charge.at < at)
+        trained = any(one.query_epsilon is None and one.logged for one in earlier)
+        return frozenset(looks | ({"train"} if trained else set()))
 
     def fixed_at(self, constants: str, begun: int) -> int:
         """The line at which the constants of a run that was charged at ``begun`` were fixed.
@@ -166,42 +225,6 @@ def take(history: History, entry: dict[str, Any], at: int) -> None:
     _READ[entry["kind"]](history, entry, at)
 
 
-def refuse_beyond_total(path: Path, history: History) -> None:
-    """`UseError` if all charges together exceed the total that was fixed before the first."""
-    if history.total is None:
-        return
-    epsilon, delta = history.total
-    prices = [_price(charge) for charge in history.charges.values()]
-    spent = math.fsum(price.epsilon for price in prices) if prices else 0.0
-    share = math.fsum(price.delta for price in prices)
-    # What counts people in different ways does not add up to anything.
-    if len({price.adjacency for price in prices}) > 1 or not (spent <= epsilon and share <= delta):
-        raise UseError(
-            f"{path} would be charged beyond the total that was fixed for it before the first "
-            f"charge: epsilon {epsilon:g} at delta {delta_up(delta)}",
-            hint="plan for what is left of it; a total that is raised after a look bounds nothing",
-        )
-
-
-def _price(charge: Charge) -> Guarantee:
-    if charge.query_epsilon is not None:
-        return _per_user(charge.query_epsilon, accountant="pure")
-    if charge.selection is not None:
-        return charge.selection.guarantee()
-    return charge.plan.guarantee() if charge.plan else _per_user(math.inf, accountant="none")
-
-
-def _per_user(epsilon: float, *, accountant: str) -> Guarantee:
-    return Guarantee(
-        epsilon=epsilon,
-        delta=0.0,
-        unit=PrivacyUnit.USER,
-        adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling=NONE,
-        accountant=accountant,
-    )
-
-
 def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
     run_id = entry["run_id"]
     plan = decode(Plan, entry["plan"], what=f"the plan of {run_id}") if entry["plan"] else None
@@ -213,6 +236,9 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
         again=entry["again"],
         base=entry["base"],
         constants=entry["constants"],
+        series=series.take_run(history, plan),
+        logged=entry.get("logged", True),
+        when=entry.get("when"),
     )
     if entry["again"] is None:
         history.begun.setdefault(entry["constants"], at)
@@ -245,7 +271,11 @@ def _selection(history: History, entry: dict[str, Any], at: int) -> None:
     if not isinstance(selection, PrivateSelection):
         raise UseError(f"selection {entry['run_id']} is none that is private")
     history.charges[entry["run_id"]] = Charge(
-        run_id=entry["run_id"], at=at, settled=True, selection=selection
+        run_id=entry["run_id"],
+        at=at,
+        settled=True,
+        selection=selection,
+        when=entry.get("when"),
     )
 
 
@@ -271,6 +301,8 @@ def _query(history: History, entry: dict[str, Any], at: int) -> None:
         query_epsilon=query.pure_epsilon,
         query_name=entry["name"],
         base=entry["base"],
+        series=series.take_answer(history, query.pure_epsilon),
+        when=entry.get("when"),
     )
 
 
@@ -296,6 +328,23 @@ def _total(history: History, entry: dict[str, Any], at: int) -> None:
     history.total = (entry["epsilon"], entry["delta"])
 
 
+def _budget(history: History, entry: dict[str, Any], at: int) -> None:
+    what = "the filter of the budget"
+    opened = decode(RenyiFilter, entry["filter"], what=what)
+    history.budget = Opened(id=entry["run_id"], filter=opened, when=entry.get("when"))
+
+
+def _series(history: History, entry: dict[str, Any], at: int) -> None:
+    declared = decode(Series, entry["series"], what="a declared series")
+    history.series[entry["run_id"]] = Declared(
+        id=entry["run_id"], at=at, series=declared, when=entry.get("when")
+    )
+
+
+def _halt(history: History, entry: dict[str, Any], at: int) -> None:
+    settling.read(history, entry["run_id"], attempts=entry["attempts"])
+
+
 def _place(history: History, entry: dict[str, Any], at: int) -> None:
     history.copied = True
 
@@ -315,5 +364,8 @@ _READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
     "declare": _declare,
     "sweep": _sweep,
     "total": _total,
+    "budget": _budget,
+    "series": _series,
+    "halt": _halt,
     "place": _place,
 }

@@ -65,6 +65,7 @@ class RunLedger:
         lineage: Mapping[str, Any],
         facts: Mapping[str, Any] | None = None,
         trial: bool = False,
+        payer: Mapping[str, Any] | None = None,
     ) -> RunLedger:
         """Begin a ledger.
 
@@ -75,6 +76,7 @@ class RunLedger:
             lineage: what the run descends from, itself left out, as plain values.
             facts: public constants such as versions.
             trial: a private selection pays for this run, of which only the winner claims anything.
+            payer: the filter or the series that pays for it, as plain values; None for itself.
         """
         header = {
             "kind": "run",
@@ -86,6 +88,8 @@ class RunLedger:
         }
         if trial:
             header["trial"] = True
+        if payer is not None:
+            header["payer"] = dict(payer)
         _begin(path, [header])
         return cls(path)
 

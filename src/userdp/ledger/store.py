@@ -13,7 +13,6 @@ share (`userdp.ledger.place`). It is the operator's.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,36 +20,21 @@ from typing import Any
 from userdp import files
 from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import encode
-from userdp.errors import FailureError, UseError
-from userdp.ledger.history import (
-    SCHEMA,
-    Charge,
-    History,
-    Released,
-    history_of,
-    refuse_beyond_total,
-    take,
-)
-from userdp.ledger.journal import append_entries, read_entries
-from userdp.ledger.opening import attempts_in
+from userdp.errors import UseError
+from userdp.ledger.budget_lines import BudgetLines
+from userdp.ledger.history import History, Released
+from userdp.ledger.journal import append_entries
 from userdp.ledger.place import Place
+from userdp.ledger.store_journal import now
 from userdp.plans import Plan, PrivateSelection
-from userdp.vocabulary import (
-    require_delta,
-    require_positive,
-)
 
 
-class StoreLedger:
+class StoreLedger(BudgetLines):
     """The privacy ledger of one user store, or of several that share it.
 
     Raises:
         UseError: the store had a ledger, and it is gone.
     """
-
-    def __init__(self, store: Path) -> None:
-        self.place = Place(store)
-        self.path = self.place.ledger
 
     @classmethod
     def share(cls, store: Path, path: Path) -> StoreLedger:
@@ -67,7 +51,7 @@ class StoreLedger:
 
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             ledger.place.take(str(entries[0].get("id")) if entries else None)
-            return [] if entries else [ledger._first_line()]
+            return [] if entries else [ledger.first_line()]
 
         append_entries(ledger.path, lines, mode=files.OPERATOR_FILE)
         ledger.place.settle()
@@ -81,6 +65,7 @@ class StoreLedger:
         again: str | None = None,
         base: Mapping[str, Any] | None = None,
         constants: str = "",
+        logged: bool = True,
     ) -> None:
         """Charge a run's whole plan, on the disk before this returns.
 
@@ -90,13 +75,16 @@ class StoreLedger:
             again: the run of which this is a further charge.
             base: what the model that it begins from descends from, as plain values.
             constants: the digest of its plan and options, see `declare`.
+            logged: whether it keeps exact numbers for its operator.
 
         Raises:
-            UseError: the run has a reservation already.
+            UseError: the run has a reservation already, it is beyond a total or a filter, or it is
+                a further charge of a run of a series that has no run left.
         """
         entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan), "again": again}
         entry |= {"base": None if base is None else dict(base), "constants": constants}
-        self._charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
+        entry |= {"when": now()} | ({} if logged else {"logged": False})
+        self.charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:
         """Record an opening of a run: from here on only who holds ``nonce`` may go on with it.
@@ -119,7 +107,7 @@ class StoreLedger:
             _require_last(self.path, history, run_id, known)
             return [{"kind": "open", "run_id": run_id, "attempts": attempts, "nonce": nonce}]
 
-        self._amend(compose)
+        self.amend(compose)
 
     def require_last(self, run_id: str, known: Sequence[str]) -> None:
         """`UseError` if `open` would refuse a folder that holds these nonces."""
@@ -132,7 +120,8 @@ class StoreLedger:
             UseError: the id is taken.
         """
         entry = {"kind": "selection", "run_id": selection_id, "selection": encode(selection)}
-        self._charge(entry, taken=f"selection {selection_id} is already reserved in {self.path}")
+        entry["when"] = now()
+        self.charge(entry, taken=f"selection {selection_id} is already reserved in {self.path}")
 
     def slots(self, selection_id: str, draw: Callable[[], Mapping[str, str]]) -> dict[str, str]:
         """The slots of a private selection, drawn once: a second call gives what the first drew.
@@ -152,7 +141,7 @@ class StoreLedger:
             drawn.update(draw())
             return [{"kind": "slots", "run_id": selection_id, "slots": dict(drawn)}]
 
-        self._amend(compose)
+        self.amend(compose)
         return drawn
 
     def take_slot(
@@ -192,7 +181,7 @@ class StoreLedger:
                 return []
             return [{"kind": "trial", "run_id": run_id, "slot": slot, "base": dict(base)}]
 
-        self._amend(compose)
+        self.amend(compose)
 
     def score(self, run_id: str, draw: Callable[[], float | None]) -> float | None:
         """The score of a private selection's trial, drawn once: a second call gives the first.
@@ -215,7 +204,7 @@ class StoreLedger:
             kept.append(draw())
             return [{"kind": "score", "run_id": run_id, "value": kept[0]}]
 
-        self._amend(compose)
+        self.amend(compose)
         return kept[0]
 
     def query(
@@ -239,8 +228,8 @@ class StoreLedger:
         """
         PureQuery(pure_epsilon=pure_epsilon)
         entry = {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
-        entry |= {"base": None if base is None else dict(base)}
-        self._charge(entry, taken=f"query {query_id} is already charged in {self.path}")
+        entry |= {"base": None if base is None else dict(base), "when": now()}
+        self.charge(entry, taken=f"query {query_id} is already charged in {self.path}")
 
     def answer(self, query_id: str, *, value: int) -> None:
         """Keep the answer of a charged query: it is a DP release, so it may stand here.
@@ -257,7 +246,7 @@ class StoreLedger:
                 raise UseError(f"query {query_id} has its answer in {self.path} already")
             return [{"kind": "answer", "run_id": query_id, "value": int(value)}]
 
-        self._amend(compose)
+        self.amend(compose)
 
     def settle(
         self,
@@ -291,7 +280,7 @@ class StoreLedger:
             released = {"weights": weights, "lineage": dict(lineage or {})} if weights else {}
             return [{"kind": "settle", "run_id": run_id, "steps": steps, **released}]
 
-        self._amend(compose)
+        self.amend(compose)
 
     def release(self, run_id: str, *, weights: str, lineage: Mapping[str, Any]) -> None:
         """Note that weights were released anew, with another lineage: those of a tuning's winner.
@@ -303,14 +292,14 @@ class StoreLedger:
         """
         entry = {"kind": "release", "run_id": run_id, "weights": weights, "lineage": dict(lineage)}
         known = Released(run_id=run_id, weights=weights, lineage=dict(lineage))
-        self._amend(lambda history: [] if known in history.released else [entry])
+        self.amend(lambda history: [] if known in history.released else [entry])
 
     def look(self, what: str) -> None:
         """Record that ``what`` shows an exact number of people's text; call it before it does.
 
         A constant that is recorded later may have been chosen by that number, and no ε covers it.
         """
-        self._append(lambda history: [{"kind": "look", "what": what}])
+        self.append(lambda history: [{"kind": "look", "what": what}])
 
     def declare(self, constants: str) -> None:
         """Record constants of a run to come, by their digest: nothing later can have chosen them.
@@ -319,7 +308,7 @@ class StoreLedger:
         What is recorded already stays as old as it is.
         """
         line = {"kind": "declare", "constants": constants}
-        self._append(lambda history: [] if constants in history.declared else [line])
+        self.append(lambda history: [] if constants in history.declared else [line])
 
     def begin_sweep(self, sweep_id: str, constants: Sequence[str]) -> None:
         """Record that a sweep begins: its whole grid is fixed now.
@@ -343,102 +332,15 @@ class StoreLedger:
                 )
             return []
 
-        self._append(compose)
-
-    def declare_total(self, epsilon: float, delta: float) -> None:
-        """Fix the total within which all charges here will stay; those beyond it are refused.
-
-        Prices that are chosen one after another add up to a guarantee only within a total that was
-        fixed before the first (a filter: Rogers et al. 2016).
-
-        Raises:
-            UseError: something was charged or looked at before.
-        """
-        require_positive("the total epsilon", epsilon)
-        require_delta(delta)
-
-        def compose(history: History) -> list[dict[str, Any]]:
-            if history.charges or history.looks:
-                raise UseError(
-                    f"something was charged or looked at in {self.path} before: a total that is "
-                    "fixed after a look bounds nothing",
-                    hint="fix it before anything else is done with the store",
-                )
-            return [{"kind": "total", "epsilon": epsilon, "delta": delta}]
-
-        self._append(compose)
-
-    def history(self) -> History:
-        """The ledger, read; empty if nothing was ever written in it."""
-        entries = read_entries(self.path) if self.path.exists() else []
-        if not entries:
-            self.place.require_new()
-        history = history_of(self.path, entries)
-        history.copied = history.copied or self.place.elsewhere()
-        self._require_counted(history)
-        return history
-
-    def _require_counted(self, history: History) -> None:
-        """`UseError` if the ledger does not know a charge that steps were taken of."""
-        known = {*history.charges, *history.taken.values()}
-        lost = [name for name, taken in attempts_in(self.place.runs).items() if taken]
-        if not known.issuperset(lost):
-            raise UseError(
-                f"steps were taken beside {self.path} that it knows nothing of: it was put back to "
-                "an earlier state, and does not hold what these people were charged since",
-                hint="prepare the store again; what was trained before is then not in its claims",
-            )
-
-    def charges(self) -> list[Charge]:
-        """One charge per run, oldest first; none without a file, or with one just begun."""
-        return list(self.history().charges.values())
-
-    def _charge(self, entry: dict[str, Any], *, taken: str) -> None:
-        """Append the first line of a run, query or selection; `UseError` if its id is taken."""
-
-        def compose(history: History) -> list[dict[str, Any]]:
-            if entry["run_id"] in history.charges:
-                raise UseError(taken)
-            take(history, entry, history.lines)
-            refuse_beyond_total(self.path, history)
-            return [entry]
-
-        self._append(compose)
-
-    def _append(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
-        """Append what ``compose`` makes of the ledger so far; begins it where there is none."""
-
-        wrote = False
-
-        def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            nonlocal wrote
-            history = history_of(self.path, entries)
-            self._require_counted(history)
-            added = compose(history)
-            if not added:
-                return []
-            wrote = True
-            moved = self.place.take(str(entries[0].get("id")) if entries else None)
-            if not entries:
-                return [self._first_line(), *added]
-            return ([{"kind": "place"}] if moved else []) + added
-
-        append_entries(self.path, lines, mode=files.OPERATOR_FILE)
-        if wrote:  # else a copy would be taken for the ledger that was begun here, unnoticed
-            self.place.settle()
-
-    def _first_line(self) -> dict[str, Any]:
-        return {"kind": "store", "schema": SCHEMA, "id": self.place.id}
-
-    def _amend(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
-        """As `_append`, but never begins a ledger."""
-        if not self.history().lines:
-            compose(History())
-            raise FailureError(f"nothing was ever charged in {self.path}")
-        self._append(compose)
+        self.append(compose)
 
 
 def _require_last(path: Path, history: History, run_id: str, known: Sequence[str]) -> None:
+    if run_id in history.halted:
+        raise UseError(
+            f"run {run_id} was settled before its end, as {path} says: its steps are over",
+            hint="train again in another --out, with a plan and a budget of its own",
+        )
     if run_id in history.settled:
         raise UseError(
             f"run {run_id} was finished, as {path} says: its steps are spent, and this folder is a "
@@ -454,8 +356,3 @@ def _require_last(path: Path, history: History, run_id: str, known: Sequence[str
             hint="go on in the folder that was opened last; or pay for the whole plan once more: "
             "--resume --charge-again",
         )
-
-
-def new_id() -> str:
-    """A random id of a run, a slot or an opening: 64 bits."""
-    return secrets.token_hex(8)

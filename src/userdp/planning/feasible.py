@@ -116,7 +116,7 @@ def _loudest(problem: Problem, group_size: int, target: float) -> Mixture:
     return binomial_steps(
         sampling_probability=min(cohort / problem.population, 1.0),
         noise_multiplier=target * cohort / norm,
-        steps=problem.steps,
+        steps=problem.steps * problem.table.runs,
     )
 
 
@@ -136,7 +136,9 @@ def _least_epsilon(problem: Problem, sizes: list[int], target: float) -> float |
     delta = problem.table.target_delta
     epsilon = min(
         implemented_epsilon(
-            _loudest(problem, size, target).epsilon, delta, steps=problem.steps
+            _loudest(problem, size, target).epsilon,
+            delta,
+            steps=problem.steps * problem.table.runs,
         ).upper
         for size in sizes
     )

@@ -30,12 +30,14 @@ class NoiseTable:
     Args:
         target_epsilon: of training only, > 0.
         target_delta: in (0, 1).
+        runs: of a declared series that the budget is for, all of the setting that is asked about.
 
     Attributes:
         calibrations: how many were computed.
     """
 
-    def __init__(self, *, target_epsilon: float, target_delta: float) -> None:
+    def __init__(self, *, target_epsilon: float, target_delta: float, runs: int = 1) -> None:
+        self.runs = runs
         self.target_epsilon = require_positive("target_epsilon", target_epsilon)
         self.target_delta = require_delta(target_delta)
         self.calibrations = 0
@@ -51,7 +53,7 @@ class NoiseTable:
 
     def ideal_delta(self, steps: int) -> float:
         """The δ that steps with Gaussian noise must reach for the budget's to hold as they run."""
-        return ideal_delta_for(self.target_epsilon, self.target_delta, steps=steps)
+        return ideal_delta_for(self.target_epsilon, self.target_delta, steps=steps * self.runs)
 
     def _get(self, group_size: int, steps: int, sampling_probability: float) -> float:
         key = group_size, steps, sampling_probability
@@ -61,7 +63,7 @@ class NoiseTable:
                 sampling_probability=sampling_probability,
                 group_size=group_size,
                 noise_multiplier=start,
-                steps=steps,
+                steps=steps * self.runs,
             )
             try:
                 calibrated = calibrate(

@@ -31,6 +31,10 @@ class Goals:
         extrapolate: allow group sizes beyond the largest measured, with its norm.
         most_noise: refuse plans with more noise than this on a coordinate of the mean gradient,
             in units of the norm of an example's gradient.
+        repeat: declare a series of so many runs like this one in the store's ledger, and make
+            epsilon that of all of them together: retraining by the calendar. Clip norm, learning
+            rate and model may follow earlier runs; sampling, noise, steps and population may not.
+        repeat_answers: epsilon of each DP answer that the series is to hold besides, over all runs.
     """
 
     budget: float
@@ -40,8 +44,16 @@ class Goals:
     choose_steps: bool = False
     extrapolate: bool = False
     most_noise: float = MOST_NOISE
+    repeat: int = 1
+    repeat_answers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        require_count("repeat", self.repeat, at_most=10_000)
+        if self.repeat_answers and self.repeat == 1:
+            raise UseError(
+                "repeat_answers are part of a series, and one run is none",
+                hint="give --repeat too; a single answer is asked by userdp stats --epsilon E",
+            )
         require_count("steps", self.steps, at_most=10**9)
         require_positive("most_noise", self.most_noise)
         if self.l2_clip_norm is not None:

@@ -19,7 +19,7 @@ from userdp.planning.norms import GradientNorms
 from userdp.planning.options import Goals
 from userdp.planning.proposal import Candidates, Constant, Origin, Proposal, origins_of
 from userdp.planning.uls import Problem, UlsCell, estimate_and_double, optimum
-from userdp.plans import Budget, Plan
+from userdp.plans import Budget, Plan, Series
 from userdp.sampling import poisson
 from userdp.vocabulary import PrivacyUnit, require_count
 
@@ -66,6 +66,7 @@ def propose(request: Request) -> Proposal:
     table = NoiseTable(
         target_epsilon=request.privacy.training_epsilon,
         target_delta=request.privacy.training_delta,
+        runs=request.repeat,
     )
     examples = request.population_examples
     problem = Problem(
@@ -100,7 +101,9 @@ def propose(request: Request) -> Proposal:
         els_median_rule=els,
     )
     plan, constants = _plan(request, problem, chosen.cell)
-    guarantee = plan.guarantee()
+    series = _series(request, plan)
+    plan = plan if series is None else series.plan
+    guarantee = plan.guarantee() if series is None else series.guarantee()
     assert guarantee.epsilon <= request.privacy.training_epsilon
     notes += _notes(problem, best.cell, chosen)
     return Proposal(
@@ -124,7 +127,16 @@ def propose(request: Request) -> Proposal:
         candidates=candidates,
         notes=tuple(notes),
         calibrations=table.calibrations,
+        series=series,
     )
+
+
+def _series(request: Request, plan: Plan) -> Series | None:
+    """The series that is asked for; its answers cost a little more noise than the table's."""
+    if request.repeat == 1:
+        return None
+    series = Series(plan=plan, runs=request.repeat, queries=request.repeat_answers)
+    return series.calibrated() if series.queries else series
 
 
 def _whole(constant: Constant) -> int:

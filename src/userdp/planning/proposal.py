@@ -16,7 +16,7 @@ from userdp.planning.els import ElsCell
 from userdp.planning.norms import GradientNorms
 from userdp.planning.shown import HEADINGS, candidate_rows
 from userdp.planning.uls import UlsCell
-from userdp.plans import LedgerLine, NonPrivateLook, Plan
+from userdp.plans import LedgerLine, NonPrivateLook, Plan, Series
 from userdp.plans.origin import in_words, uncovered
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Proposal:
         candidates: every configuration computed.
         notes: what else the operator should know.
         calibrations: how many σ were computed.
+        series: of which the plan is one run, if one was asked for: the budget is for all of it.
     """
 
     schema: ClassVar[str] = "userdp.proposal/2"
@@ -113,6 +114,7 @@ class Proposal:
     candidates: Candidates
     notes: tuple[str, ...] = ()
     calibrations: int = 0
+    series: Series | None = None
 
     @property
     def users(self) -> int | None:

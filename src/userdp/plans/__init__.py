@@ -6,6 +6,7 @@ The sampler and the accounted mechanism (`Plan.mechanism`) are both built from t
 
 from userdp.plans.origin import LedgerLine, MadeFor, NonPrivateLook, Origin
 from userdp.plans.plan import Budget, Plan
+from userdp.plans.series import Series
 from userdp.plans.step import StepRecord
 from userdp.plans.tuning import FixedGrid, PrivateSelection, Tuning
 
@@ -18,6 +19,7 @@ __all__ = [
     "Origin",
     "Plan",
     "PrivateSelection",
+    "Series",
     "StepRecord",
     "Tuning",
 ]

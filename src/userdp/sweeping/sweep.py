@@ -18,8 +18,9 @@ from typing import Any
 
 from userdp import files
 from userdp.claims import claim
-from userdp.claims.claims import compose, inherited_at, parts_of
+from userdp.claims.claims import compose, inherited_at
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
+from userdp.claims.payers import parts_of
 from userdp.codec import encode
 from userdp.data.blocks import require_intact
 from userdp.data.progress import NoProgress, Progress
@@ -28,7 +29,7 @@ from userdp.errors import FailureError, UseError
 from userdp.interrupts import told
 from userdp.ledger import StoreLedger
 from userdp.ledger.journal import exclusive
-from userdp.ledger.store import new_id
+from userdp.ledger.store_journal import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
@@ -247,7 +248,7 @@ class _Sweep:
         unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
         if self.request.mode is TuningMode.NON_PRIVATE:  # the others are in its condition
             unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
-        lineage += of_parts(parts_of(unpaid))
+        lineage += of_parts(parts_of(history, unpaid))
         lineage = lineage.among(history.id, history.ids)
         if self.request.mode is TuningMode.NON_PRIVATE:
             looked = Condition(kind=ConditionKind.LOOKS, told="sweep")

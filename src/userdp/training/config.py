@@ -93,6 +93,9 @@ class TrainConfig:
             long there are fewer, so that they take a twentieth of the time at most.
         evaluate_every: steps between evaluations on held-out users (operator-only); 0 for never.
         evaluate_users: most held-out users that such an evaluation reads.
+        no_exact_log: keep no exact number of people's text, for anybody: no losses, norms and
+            counts in the log and on TensorBoard. Only then may a budget's filter give back the
+            steps of a run that is stopped early, see userdp settle.
     """
 
     model: str = "bundled"
@@ -122,6 +125,7 @@ class TrainConfig:
     checkpoint_seconds: float = 60.0
     evaluate_every: int = 0
     evaluate_users: int = 200
+    no_exact_log: bool = False
 
     def __post_init__(self) -> None:
         require_count("layers", self.layers, at_most=1000)
@@ -159,6 +163,12 @@ class TrainConfig:
         require_positive("checkpoint_seconds", self.checkpoint_seconds)
         require_count("evaluate_every", self.evaluate_every, at_least=0)
         require_count("evaluate_users", self.evaluate_users)
+        if self.no_exact_log and self.evaluate_every:
+            raise UseError(
+                "evaluations on held-out users are exact numbers of people's text, and "
+                "no_exact_log keeps none",
+                hint="leave --evaluate-every out; userdp evaluate --epsilon E asks under DP",
+            )
 
     @property
     def digest(self) -> str:

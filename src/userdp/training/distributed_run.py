@@ -239,6 +239,7 @@ class SharedRun:
     Attributes:
         attempts: steps charged so far.
         last_clip_norm: of the last of them, see `userdp.ledger.RunLedger`.
+        logged: see `OpenRun.logged`.
         closed: whether the folder was let go.
 
     Raises:
@@ -251,12 +252,13 @@ class SharedRun:
         self._opened: OpenRun | None = None
         self.closed = False
 
-        def open_here() -> tuple[int, int, float | None]:
+        def open_here() -> tuple[int, int, float | None, bool]:
             self._opened = begin()
             ledger = self._opened.ledger
-            return ledger.attempts, ledger.remaining, ledger.last_clip_norm
+            logged = self._opened.logged
+            return ledger.attempts, ledger.remaining, ledger.last_clip_norm, logged
 
-        self.attempts, remaining, self.last_clip_norm = world.on_rank_zero(open_here)
+        self.attempts, remaining, self.last_clip_norm, self.logged = world.on_rank_zero(open_here)
         self._steps = self.attempts + remaining
 
     @property

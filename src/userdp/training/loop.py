@@ -176,6 +176,7 @@ def train(
                     scores=scores,
                     charge_again=charge_again,
                     slot=slot,
+                    exact_log=not config.no_exact_log,
                     allow_large_delta=allow_large_delta,
                     unsafe_seed=unsafe_seed,
                     unsafe_noise_seed=unsafe_noise_seed,
@@ -343,7 +344,9 @@ class _Notes:
             self._folder.log({"kind": kind, **values})
 
     def step(self, step: Step, *, rate: float) -> None:
-        """The step's exact numbers."""
+        """The step's exact numbers; nothing of a run that keeps none."""
+        if not step.operator:
+            return
         self.write("step", {"step": step.number, **step.operator, "learning_rate": rate})
         names = ("loss", "units", "clipped_fraction", "seconds")
         numbers = {f"train/{name}": step.operator.get(name) for name in names}

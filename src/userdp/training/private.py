@@ -94,6 +94,7 @@ def make_private(
     base: Lineage | None = None,
     charge_again: bool = False,
     slot: str | None = None,
+    exact_log: bool = True,
     allow_large_delta: bool = False,
     unsafe_seed: int | None = None,
     unsafe_noise_seed: int | None = None,
@@ -135,6 +136,9 @@ def make_private(
             or one that was put back): charge the whole plan once more.
         slot: of a private selection in the store's ledger, which pays for this run; the run then
             claims nothing by itself (`userdp.sweeping.sweep`).
+        exact_log: whether `Step.operator` holds exact numbers; where it does not, and nothing else
+            shows such, a filter may give back the steps of a run that is stopped early. A resumed
+            run does as it did when it was charged.
         allow_large_delta: begin a plan whose δ is not below 1 over its declared population, and do
             not warn of one above n^-1.1 (`userdp.plans.small_delta`); for toys, and for callers who
             know a smaller number of users. To resume needs no leave.
@@ -259,6 +263,7 @@ def make_private(
             charge_again=charge_again,
             slot=slot,
             scores=scores,
+            exact_log=exact_log,
         )
 
     run = SharedRun(world, RunFolder(Path(out)), begin)

@@ -211,7 +211,7 @@ class PrivateRun:
             seconds=time.monotonic() - begin,
         )
         self._adapt(summed)
-        return Step(number=number, operator=facts)
+        return Step(number=number, operator=facts if self._run.logged else {})
 
     def _require_known_weights(self) -> None:
         """`UseError` where this process's first step would begin at weights of another origin.

@@ -13,6 +13,7 @@ from typing import Any
 from userdp import files
 from userdp.claims.claims import inherited, looked_at, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
+from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
 from userdp.data.blocks import require_intact
@@ -24,7 +25,7 @@ from userdp.ledger.history import History
 from userdp.ledger.journal import read_entries
 from userdp.ledger.opening import Counter
 from userdp.ledger.run import charges_in, count_attempts, is_begun, nonces_of
-from userdp.ledger.store import new_id
+from userdp.ledger.store_journal import new_id
 from userdp.plans import Plan
 from userdp.training.models import resolve
 from userdp.version import __version__
@@ -59,6 +60,12 @@ class OpenRun:
         """What the model that this run releases descends from, the run itself included."""
         own = run_lineage(self.ledger.path, read_entries(self.ledger.path))
         return own + looked_at(self.looks)
+
+    @property
+    def logged(self) -> bool:
+        """Whether the run keeps exact numbers, as was said when it was charged."""
+        charge = self.store.history().charges.get(self.run_id)
+        return charge is None or charge.logged
 
     @property
     def looks(self) -> tuple[str, ...]:
@@ -131,6 +138,7 @@ def open_run(
     charge_again: bool = False,
     slot: str | None = None,
     scores: Path | None = None,
+    exact_log: bool = True,
 ) -> OpenRun:
     """Begin a run in a new folder, or continue one.
 
@@ -149,6 +157,7 @@ def open_run(
             once more.
         slot: of a private selection, which pays for this run.
         scores: the file by which examples are selected.
+        exact_log: whether it keeps exact numbers for its operator.
 
     Raises:
         FailureError: another process holds the folder, or a copy of it; or the disk refused.
@@ -200,6 +209,7 @@ def open_run(
             priced=None if unsafe_seeds else plan,
             constants=constants_digest(plan, train, store, scores=scores),
             slot=slot,
+            logged=exact_log,
         ).open(
             base,
             {
@@ -276,6 +286,7 @@ class _Opening:
     priced: Plan | None
     constants: str
     slot: str | None
+    logged: bool
 
     def open(self, base: Lineage, facts: Mapping[str, Any], *, again: bool) -> RunLedger:
         history, nonce = self.charges.history(), new_id()
@@ -322,6 +333,7 @@ class _Opening:
                 if own is not None and own.base:  # what was known before a kill stays known
                     origin += lineage_from(own.base, what=f"the base of {self.run_id}")
                 origin = origin.among(history.id, history.ids)
+                payer = payer_of(history, charge)
                 ledger = RunLedger.create(
                     self.folder.ledger,
                     plan=self.plan,
@@ -329,6 +341,7 @@ class _Opening:
                     lineage=origin.plain,
                     facts=facts,
                     trial=self.slot is not None,
+                    payer=None if payer is None else encode(payer),
                 )
             ledger.open(nonce, counter, charge=charge)
         except BaseException:
@@ -359,7 +372,12 @@ class _Opening:
             # privacy.
             further = self.run_id if charge != self.run_id else None
             self.charges.reserve(
-                charge, self.priced, again=further, base=base.plain, constants=self.constants
+                charge,
+                self.priced,
+                again=further,
+                base=base.plain,
+                constants=self.constants,
+                logged=self.logged,
             )
 
 

@@ -1,0 +1,84 @@
+"""``userdp.settle``: end a run before its plan, and what it then costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from userdp.api.run import Place, folder_of
+from userdp.claims import Claim
+from userdp.claims import claim as claim_at
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.budget import cost_of
+from userdp.ledger.ending import Ended, end_early
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """A run that was settled before its end.
+
+    Args:
+        ended: what of it is charged, and why.
+        given_back: the part of the store's budget that was freed, from 0 to 1; None without a
+            filter.
+        store_claim: of the store, afterwards.
+    """
+
+    ended: Ended
+    given_back: float | None
+    store_claim: Claim
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``userdp settle --json`` prints."""
+        ended = self.ended
+        return {
+            "store": str(ended.store),
+            "steps_attempted": ended.attempts,
+            "steps_planned": ended.planned,
+            "steps_charged": ended.charged,
+            "why_whole_plan": ended.why_whole,
+            "share_given_back": self.given_back,
+            "store_claim": self.store_claim.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        return f"{in_words(self)}."
+
+
+def settle(run: Place) -> Settled:
+    """End an unfinished run: nobody goes on with it, and its price is final.
+
+    Guarantee: its steps that did not run are given back only where that is sound: under a budget
+    with a filter, and where the ledger shows no exact number that may have chosen the moment
+    (`userdp.ledger.settling`). In any other case it costs its whole plan, as it did before.
+
+    Args:
+        run: or its folder.
+
+    Raises:
+        UseError: it is finished or settled, trains without privacy, or is a private selection's.
+        FailureError: a process trains it.
+    """
+    ended = end_early(RunFolder(folder_of(run)))
+    history = StoreLedger(ended.store).history()
+    given_back = None
+    if history.budget is not None:
+        opened, charge = history.budget.filter, history.charges[ended.run_id]
+        assert charge.plan is not None
+        whole = opened.of_steps(charge.plan.mechanism)
+        given_back = 0.0
+        if whole is not None and charge.stopped is not None:
+            given_back = (whole.rho - cost_of(charge, opened).rho) / opened.capacity
+    return Settled(ended=ended, given_back=given_back, store_claim=claim_at(ended.store))
+
+
+def in_words(settled: Settled) -> str:
+    """What was settled, in one sentence without a full stop."""
+    ended = settled.ended
+    ran = f"{ended.attempts:,} of {ended.planned:,} planned steps were attempted"
+    if ended.why_whole is not None:
+        return f"{ran}, and the whole plan is charged: {ended.why_whole}"
+    return (
+        f"{ran}, and only these are charged: {100 * (settled.given_back or 0.0):.1f} % of the "
+        "store's budget is given back"
+    )

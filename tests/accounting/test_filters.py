@@ -1,0 +1,231 @@
+"""The Rényi filter against its worst adversary, by backward induction, and broken twins."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+
+from tests.accounting import adversary
+from userdp.accounting import Composition, PureQuery, binomial_steps, gaussian_steps
+from userdp.accounting.filters import MOST_STEPS, Cost, RenyiFilter, default_order
+from userdp.accounting.mechanisms import hypergeometric_steps
+from userdp.accounting.roots import bisect
+from userdp.errors import UseError
+
+EPSILON, DELTA = 3.0, 1e-6
+TURNS = 12
+FILTER = RenyiFilter.opened(epsilon=EPSILON, delta=DELTA)
+
+
+def step(q, sigma):
+    return binomial_steps(sampling_probability=q, noise_multiplier=sigma, steps=1)
+
+
+def sigma_of(q, cost):
+    """The noise at which one step costs just this part of the filter's capacity."""
+    return bisect(
+        lambda sigma: FILTER.of_steps(step(q, sigma)).rho <= cost * FILTER.capacity, 0.2, 60.0
+    )
+
+
+def pure_of(cost):
+    return bisect(lambda e: FILTER.of_query(e).rho <= cost * FILTER.capacity, 20.0, 1e-6)
+
+
+@cache
+def menu(remove):
+    """Releases that cost 1, 3 or all of the filter's parts: sampled, full batch, answers."""
+    found = []
+    for parts in (1, 3, TURNS):
+        cost = parts / TURNS * (1 - 1e-9)
+        found += [
+            (parts, adversary.sampled(q, sigma_of(q, cost), remove=remove)) for q in (0.02, 0.3, 1)
+        ]
+        found.append((parts, adversary.answer(pure_of(cost))))
+    return found
+
+
+@pytest.mark.parametrize("remove", [True, False], ids=["remove", "add"])
+def test_the_worst_adversary_stays_within_delta(remove):
+    """He chooses among twelve kinds of release each time, by everything that he has seen."""
+    low, high = adversary.worst(
+        TURNS,
+        lambda left: [(law, left - cost) for cost, law in menu(remove) if cost <= left],
+        lambda left: EPSILON,
+    )
+    assert high <= DELTA
+    assert low > 0.3 * DELTA, "a rare loud release nearly reaches it: the filter wastes little"
+    assert high - low < 0.5 * low, "and the grid is fine enough to say so"
+
+
+def test_the_worst_adversary_with_leaking_answers_stays_within_delta_too():
+    """A fifth of δ is reserved for answers of which only (ε_i, δ_i) is known; he takes it all."""
+    opened = RenyiFilter.opened(epsilon=EPSILON, delta=DELTA, reserved=0.2)
+    leaks, parts = 4, 6
+    unit = opened.capacity / parts * (1 - 1e-9)
+    pure = bisect(lambda e: opened.of_query(e).rho <= unit, 20.0, 1e-6)
+    leak = opened.reserved_delta / leaks * (1 - 1e-12)
+    assert opened.admits([opened.of_guarantee(pure, leak)] * leaks)
+    assert not opened.admits([opened.of_guarantee(pure, leak)] * (leaks + 1))
+    loud = bisect(lambda sigma: opened.of_steps(step(0.02, sigma)).rho <= unit, 0.2, 60.0)
+    leaking = adversary.leaking(pure, leak)
+    sampled = adversary.sampled(0.02, loud, remove=True)
+
+    def moves(state):
+        left, unleaked = state
+        if left:
+            yield sampled, (left - 1, unleaked)
+            if unleaked:
+                yield leaking, (left - 1, unleaked - 1)
+
+    low, high = adversary.worst((parts, leaks), moves, lambda state: EPSILON)
+    assert high <= DELTA
+    assert low > 0.2 * DELTA, "the whole reserve is taken, and more"
+
+
+def test_the_adversary_of_one_gaussian_reaches_its_exact_delta():
+    """The oracle itself, against a closed form."""
+    sigma = 1.5
+    low, high = adversary.worst(
+        1,
+        lambda left: [(adversary.sampled(1, sigma, remove=True), 0)] if left else [],
+        lambda left: EPSILON,
+    )
+    exact = gaussian_steps(noise_multiplier=sigma, steps=1).delta(EPSILON).upper
+    assert low <= exact <= high
+    assert high - low < 0.05 * exact
+
+
+def test_the_adversary_of_a_sampled_step_and_of_an_answer_reaches_their_delta():
+    for law, mechanism in [
+        (adversary.sampled(0.3, 0.6, remove=True), step(0.3, 0.6)),
+        (adversary.answer(3.5), PureQuery(pure_epsilon=3.5)),
+    ]:
+        low, high = adversary.worst(
+            1, lambda left, law=law: [(law, 0)] if left else [], lambda left: EPSILON
+        )
+        exact = mechanism.delta(EPSILON).upper
+        assert low <= exact * 1.0001
+        assert exact <= high * 1.0001
+
+
+# Broken twins: what would be claimed without a filter.
+
+
+def test_twin_charging_what_ran_at_a_chosen_stop_exceeds_delta():
+    """Full-batch steps; he stops when he likes, and ε of the steps that ran is claimed."""
+    steps, sigma = 16, 4.0
+
+    @cache
+    def claimed(ran):
+        mechanism = gaussian_steps(noise_multiplier=sigma, steps=ran) if ran else None
+        return mechanism.epsilon(DELTA).upper if mechanism else math.inf
+
+    law = adversary.sampled(1, sigma, remove=True)
+    low, _ = adversary.worst(
+        0, lambda ran: [(law, ran + 1)] if ran < steps else [], lambda ran: claimed(ran)
+    )
+    assert low > 2 * DELTA
+
+
+def test_twin_runs_that_were_chosen_by_outputs_composed_as_a_series_exceed_delta():
+    """At each turn he takes a loud or a quiet step; ε of those that he took is claimed."""
+    turns, loud, quiet = 5, 2.0, 8.0
+
+    @cache
+    def claimed(state):
+        parts = [
+            gaussian_steps(noise_multiplier=sigma, steps=count)
+            for sigma, count in zip((loud, quiet), state, strict=True)
+            if count
+        ]
+        return Composition(parts=tuple(parts)).epsilon(DELTA).upper if parts else math.inf
+
+    laws = [adversary.sampled(1, sigma, remove=True) for sigma in (loud, quiet)]
+
+    def moves(state):
+        if sum(state) == turns:
+            return []
+        return [(laws[0], (state[0] + 1, state[1])), (laws[1], (state[0], state[1] + 1))]
+
+    low, _ = adversary.worst((0, 0), moves, claimed)
+    assert low > 1.3 * DELTA
+
+
+# What the filter admits.
+
+
+def test_capacity_and_conversion_meet_the_budget():
+    from userdp.accounting import rdp
+
+    share = DELTA * (1 - 2.0**-40)
+    assert rdp.epsilon_of_curve({FILTER.order: FILTER.capacity}, share) <= EPSILON
+    assert rdp.epsilon_of_curve({FILTER.order: FILTER.capacity * (1 + 1e-9)}, share) > EPSILON
+
+
+def test_a_filter_admits_runs_up_to_its_capacity_and_not_one_more():
+    run = FILTER.of_steps(step(0.02, 1.0).with_steps(300))
+    most = int(FILTER.capacity / run.rho)
+    assert FILTER.admits([run] * most)
+    assert not FILTER.admits([run] * (most + 1))
+    assert 0 < FILTER.left([run] * most) < run.rho
+    assert FILTER.left([run] * (most + 1)) == 0
+
+
+def test_steps_cost_by_number_and_none_costs_nothing():
+    run = step(0.02, 1.0).with_steps(300)
+    half, none = FILTER.of_steps(run, steps=150), FILTER.of_steps(run, steps=0)
+    assert half.rho == pytest.approx(FILTER.of_steps(run).rho / 2)
+    assert none == Cost(rho=0.0)
+
+
+def test_what_has_only_a_guarantee_takes_of_the_reserved_delta():
+    odd = hypergeometric_steps(batch_size=5, population=100, noise_multiplier=3.0, steps=10)
+    assert FILTER.of_steps(odd) is None
+    known = FILTER.of_guarantee(0.4, DELTA / 10)
+    assert known.rho == FILTER.of_query(0.4).rho
+    assert not FILTER.admits([known]), "nothing was reserved"
+    reserving = RenyiFilter.opened(epsilon=EPSILON, delta=DELTA, reserved=0.2)
+    assert reserving.capacity < FILTER.capacity
+    assert reserving.admits([known])
+    assert not reserving.admits([known] * 3), "three tenths are more than a fifth"
+
+
+def test_what_has_no_price_is_never_admitted():
+    assert not FILTER.admits([FILTER.of_guarantee(math.inf, 0.0)])
+    assert not FILTER.admits([Cost(rho=math.nan)])
+    assert not FILTER.admits([Cost(rho=0.0, steps=2.0 * MOST_STEPS)])
+
+
+def test_the_default_order_is_about_the_best_for_gaussian_noise():
+    order = default_order(8.0, 1e-6)
+    assert order == pytest.approx(4.42, abs=0.01)
+    runs = gaussian_steps(noise_multiplier=10.0, steps=1)
+    many = {
+        one: RenyiFilter(epsilon=8.0, delta=1e-6, order=one)
+        for one in (order, order / 1.4, order * 1.4)
+    }
+    fit = {one: found.capacity / found.of_steps(runs).rho for one, found in many.items()}
+    assert max(fit, key=fit.get) == order
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": math.nan},
+        {"epsilon": 0.0},
+        {"delta": 1.0},
+        {"delta": math.nan},
+        {"order": 1.0},
+        {"order": math.nan},
+        {"reserved": 1.0},
+        {"reserved": math.nan},
+        {"epsilon": 90.0},
+        {"epsilon": 0.01, "order": 1.5},
+    ],
+)
+def test_numbers_out_of_range_are_refused(wrong):
+    with pytest.raises(UseError):
+        RenyiFilter(**{"epsilon": 8.0, "delta": 1e-6, "order": 4.0, **wrong})

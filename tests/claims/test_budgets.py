@@ -1,0 +1,97 @@
+"""Whatever is done with a store that has a budget, its models claim that budget, once."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.claims.lives import PLAN, Teller, begin, train_from
+from tests.data.corpora import ListSource, interleaved
+from tests.plans import uls_plan
+from tests.sweeping.launch import InProcess
+from tests.training.toy import CONFIG, cycles
+from userdp.accounting.filters import RenyiFilter
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.data.prepare import append_records
+from userdp.data.store import UserStore
+from userdp.ledger import StoreLedger
+from userdp.ledger.budget import cost_of
+from userdp.plans import Series
+from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.sweep import run_sweep
+
+FILTER = RenyiFilter.opened(epsilon=20.0, delta=1e-5)
+
+
+@pytest.fixture
+def filtered(store):
+    StoreLedger(store.path).open_budget(FILTER)
+    return store
+
+
+def test_a_model_on_top_of_a_model_of_the_same_store_claims_the_budget_once(filtered, tmp_path):
+    tell = Teller()
+    first = begin(filtered, tmp_path / "first")
+    status, second = train_from(tell, filtered.path, tmp_path / "second", first / "model")
+    assert status == 0
+    assert tell.epsilon(second) == tell.epsilon(filtered.path) == (20.0, 1e-5)
+    assert tell("verify", second)[0] == 0
+
+
+def test_a_model_of_another_store_is_paid_beside_the_budget(prepared, filtered, tmp_path):
+    """The filter counts what its own ledger is charged with, and knows no other."""
+    tell = Teller()
+    other = UserStore.open(shutil.copytree(prepared, tmp_path / "other"))
+    base = begin(other, tmp_path / "base")
+    status, run = train_from(tell, filtered.path, tmp_path / "run", base / "model")
+    assert status == 0
+    assert tell.epsilon(run)[0] == pytest.approx(20.0 + PLAN.guarantee().epsilon)
+    assert tell.epsilon(filtered.path)[0] == pytest.approx(20.0 + PLAN.guarantee().epsilon)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [TuningMode.PRIVATE_SELECTION, TuningMode.COMPOSITION])
+def test_the_winner_of_a_sweep_claims_the_budget(filtered, tmp_path, mode):
+    tell = Teller()
+    candidates = grid([uls_plan(steps=2)], CONFIG, axes={"learning_rate": [0.003, 0.03]})
+    options = {"epsilon": 6.0}
+    if mode is TuningMode.PRIVATE_SELECTION:
+        options["repetitions"] = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
+    asked = build_request(filtered, mode, candidates, **options)
+    run_sweep(filtered, tmp_path / "sweep", asked, launch=InProcess(), poll=0, tensorboard=False)
+    history = StoreLedger(filtered.path).history()
+    spent = FILTER.spent(cost_of(charge, FILTER) for charge in history.charges.values())
+    assert 0 < spent < FILTER.capacity
+    assert tell.epsilon(tmp_path / "sweep/winner") == (20.0, 1e-5)
+    assert tell("verify", tmp_path / "sweep/winner")[0] == 0
+
+
+def months(store, tmp_path, count=3):
+    """Runs of one plan, one a month; before each people join the store, and write more."""
+    tell, runs = Teller(), []
+    for month in range(count):
+        if month:
+            more = ListSource(interleaved(cycles(2 + month, seed=month)))
+            append_records(more, store.path)
+        run = tmp_path / f"month-{month}"
+        begin(UserStore.open(store.path), run, no_exact_log=True)
+        runs.append(tell.epsilon(run)[0])
+    return [*runs, tell.epsilon(store.path)[0]]
+
+
+def test_months_with_growth_in_a_series_claim_the_series(store, tmp_path):
+    series = Series(plan=PLAN, runs=3)
+    StoreLedger(store.path).declare_series(series)
+    assert months(store, tmp_path) == [series.guarantee().epsilon] * 4
+
+
+@pytest.mark.slow
+def test_months_with_growth_under_a_budget_claim_the_budget(filtered, tmp_path):
+    assert months(filtered, tmp_path) == [20.0] * 4
+
+
+@pytest.mark.slow
+def test_months_with_growth_by_adding_up_claim_one_run_more_each(store, tmp_path):
+    one = PLAN.guarantee().epsilon
+    assert months(store, tmp_path) == pytest.approx([one, 2 * one, 3 * one, 3 * one])

@@ -1,0 +1,201 @@
+"""`userdp budget` and `settle` from outside: a budget is fixed once, spent and given back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.claims.lives import PLAN, Teller, begin, copied
+from tests.plans import changed_plan
+from tests.training.conftest import prepared, store
+from userdp.cli.app import run as userdp
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+
+__all__ = ["prepared", "store"]
+
+BUDGET = ("--epsilon", 8, "--delta", 1e-5)
+
+
+@pytest.fixture
+def tell():
+    return Teller()
+
+
+@pytest.fixture
+def filtered(store, tell):
+    """A store with a budget of ε = 8."""
+    tell.done("budget", store.path, *BUDGET)
+    return store
+
+
+def said(capsys, *arguments: object) -> tuple[int, str]:
+    status = userdp([*map(str, arguments)])
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
+
+
+def test_a_budget_is_opened_once_and_before_anything_else(store, tell, capsys):
+    values = tell.done("budget", store.path, *BUDGET)
+    assert (values["kind"], values["epsilon"], values["spent"]) == ("filter", 8.0, 0.0)
+    assert 3 < values["order"] < 5
+    status, printed = said(capsys, "budget", store.path, "--epsilon", 9, "--delta", 1e-5)
+    assert status == 2
+    assert "already" in printed
+    assert "for the store's life" in printed
+
+
+def test_a_look_before_it_is_refused_with_the_reason(store, capsys):
+    StoreLedger(store.path).look("stats")
+    status, printed = said(capsys, "budget", store.path, *BUDGET)
+    assert status == 2
+    assert "after a look bounds nothing" in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--epsilon", 8), ("--delta", 1e-5), ("--order", 4), ("--epsilon", "nan", "--delta", 1e-5)],
+)
+def test_half_a_budget_is_none(store, tell, options):
+    assert tell("budget", store.path, *options)[0] == 2
+    assert not StoreLedger(store.path).path.exists()
+
+
+def test_without_a_budget_the_ledger_is_shown(store, capsys):
+    StoreLedger(store.path).reserve("run", PLAN)
+    status, printed = said(capsys, "budget", store.path)
+    assert status == 0
+    assert "No total was fixed" in printed
+    assert "6 of 6 steps (ULS)" in " ".join(printed.split())
+    assert "2.4681" in printed
+
+
+def test_runs_draw_a_budget_down_and_what_is_left_is_told(filtered, tmp_path, tell, capsys):
+    ledger = StoreLedger(filtered.path)
+    ledger.reserve("one", PLAN, logged=False)
+    ledger.query("q", name="users", pure_epsilon=0.5)
+    values = tell.done("budget", filtered.path)
+    run, answer = values["lines"]
+    assert values["spent"] == pytest.approx(run["share"] + answer["share"], rel=1e-9)
+    assert run["paid_by"] == answer["paid_by"] == "filter"
+    assert run["when"][:2] == "20"
+    assert values["claim"]["epsilon"] == 8.0
+    buys = values["buys"]
+    assert buys["runs"] == int((1 - values["spent"]) / run["share"])
+    assert buys["noise_multiplier"] < PLAN.noise.multiplier
+    louder = changed_plan(PLAN, noise_multiplier=buys["noise_multiplier"] * 0.999)
+    with pytest.raises(UseError, match="beyond its budget"):
+        ledger.reserve("too loud", louder)
+    ledger.reserve("just right", changed_plan(PLAN, noise_multiplier=buys["noise_multiplier"]))
+    status, printed = said(capsys, "budget", filtered.path, "--plot", tmp_path / "spent.png")
+    assert status == 0
+    assert "100.0 % spent" in printed
+    assert (tmp_path / "spent.png").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_total_by_adding_up_is_shown_too(store, tell):
+    ledger = StoreLedger(store.path)
+    ledger.declare_total(6.0, 1e-4)
+    ledger.reserve("one", PLAN)
+    values = tell.done("budget", store.path)
+    assert values["kind"] == "total"
+    assert values["spent"] == pytest.approx(PLAN.guarantee().epsilon / 6)
+    assert values["buys"]["runs"] == 1
+    assert values["buys"]["epsilon"] == pytest.approx(6 - PLAN.guarantee().epsilon, rel=1e-3)
+
+
+def test_a_run_without_an_exact_log_gives_its_steps_back(filtered, tmp_path, tell, capsys):
+    run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
+    kinds = [json.loads(line)["kind"] for line in (run / "operator.jsonl").open()]
+    assert kinds == ["machine"], "no exact number was kept"
+    whole = tell.done("budget", filtered.path)["spent"]
+    values = tell.done("settle", run)
+    assert (values["steps_attempted"], values["steps_charged"]) == (2, 2)
+    assert values["why_whole_plan"] is None
+    left = tell.done("budget", filtered.path)
+    assert left["spent"] == pytest.approx(whole / 3)
+    assert values["share_given_back"] == pytest.approx(whole * 2 / 3)
+    assert left["lines"][0]["state"] == "settled early"
+    assert tell("verify", run)[0] == 0
+    assert tell("train", filtered.path, "--out", run, "--resume")[0] == 2, "it is closed"
+    status, printed = said(capsys, "settle", run)
+    assert status == 0, "asked again, the same is said"
+    assert "only these are charged" in printed
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_settled_run_does_not_go_on(filtered, tmp_path, tell):
+    run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
+    copy = copied(run, tmp_path / "copy")
+    tell.done("settle", run)
+    assert tell("train", filtered.path, "--out", copy, "--resume")[0] == 2
+    assert tell("train", filtered.path, "--out", copy, "--resume", "--charge-again")[0] == 0
+    spent = tell.done("budget", filtered.path)
+    assert len(spent["lines"]) == 2, "it went on at a price of its own"
+
+
+def test_a_run_with_a_log_costs_its_whole_plan(filtered, tmp_path, tell, capsys):
+    run = begin(filtered, tmp_path / "run", stop=2, checkpoint_every=1)
+    before = tell.done("budget", filtered.path)["spent"]
+    status, printed = said(capsys, "settle", run)
+    assert status == 0
+    assert "the whole plan is charged: exact numbers were shown (train)" in " ".join(
+        printed.split()
+    )
+    assert tell.done("budget", filtered.path)["spent"] == before
+
+
+def test_without_a_budget_settling_closes_the_run_at_its_whole_price(store, tmp_path, tell):
+    run = begin(store, tmp_path / "run", stop=2, checkpoint_every=1, no_exact_log=True)
+    before = tell.epsilon(store.path)
+    values = tell.done("settle", run)
+    assert values["steps_charged"] == 6
+    assert values["share_given_back"] is None
+    assert tell.epsilon(store.path) == before
+    assert tell("train", store.path, "--out", run, "--resume")[0] == 2
+
+
+def test_what_cannot_be_settled_says_why(filtered, tmp_path, capsys):
+    done = begin(filtered, tmp_path / "done", no_exact_log=True)
+    for place, why in ((done, "finished and settled"), (tmp_path / "none", "there is no run")):
+        status, printed = said(capsys, "settle", place)
+        assert status == 2
+        assert why in " ".join(printed.split())
+
+
+def test_a_model_of_a_filtered_store_claims_the_budget_wherever_it_goes(filtered, tmp_path, tell):
+    run = begin(filtered, tmp_path / "run", no_exact_log=True)
+    assert tell.epsilon(run) == (8.0, 1e-5)
+    assert tell.of_model(run) == (8.0, 1e-5)
+    again = begin(filtered, tmp_path / "again", no_exact_log=True, seed=1)
+    assert tell.epsilon(again) == (8.0, 1e-5), "the second one too, and no more"
+    other = json.loads((again / "model/userdp.json").read_text())
+    assert [part["kind"] for part in other["lineage"]["parts"]] == ["filter"]
+
+
+def test_an_exact_log_is_refused_beside_evaluations(filtered, tmp_path, tell):
+    plan = tmp_path / "plan.json"
+    PLAN.save(plan)
+    options = ("--plan", plan, "--no-exact-log", "--evaluate-every", 2)
+    assert tell("train", filtered.path, "--out", tmp_path / "run", *options)[0] == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_series_pays_for_the_runs_that_were_declared(store, tmp_path, tell):
+    from userdp.plans import Series
+
+    StoreLedger(store.path).declare_series(Series(plan=PLAN, runs=2))
+    price = Series(plan=PLAN, runs=2).guarantee().epsilon
+    first = begin(store, tmp_path / "first", no_exact_log=True)
+    second = begin(
+        store, tmp_path / "second", changed_plan(PLAN, l2_clip_norm=0.5), no_exact_log=True
+    )
+    assert tell.epsilon(first)[0] == tell.epsilon(second)[0] == price
+    assert tell("verify", second)[0] == 0
+    values = tell.done("budget", store.path)
+    assert [line["paid_by"] for line in values["lines"]] == ["series", "series"]
+    assert values["series"] == ["a declared series of 2 runs of 6 steps: 2 of them taken"]
+    header = (second / "ledger.jsonl").read_text()
+    (second / "ledger.jsonl").write_text(header.replace('"runs":2', '"runs":1', 1))
+    assert tell("verify", second)[0] == 1, "an edited price is noticed"

@@ -1,0 +1,268 @@
+"""A store's budget with a filter: opened before anything; what it admits; what is claimed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+
+from tests.plans import changed_plan, els_plan, uls_plan
+from userdp.accounting.filters import RenyiFilter
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.claims import claim
+from userdp.claims.claims import inherited
+from userdp.claims.lineage import ConditionKind
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+from userdp.ledger.budget import cost_of
+from userdp.noise import NoiseLaw
+from userdp.plans import PrivateSelection
+from userdp.sampling import FixedSizeUsers
+
+PLAN = uls_plan()
+FILTER = RenyiFilter.opened(epsilon=8.0, delta=1e-5)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = StoreLedger(tmp_path)
+    ledger.open_budget(FILTER)
+    return ledger
+
+
+def fill(ledger, plan=PLAN, most=50):
+    """Charge runs of a plan until one is refused; how many were taken."""
+    for number in range(most):
+        try:
+            ledger.reserve(f"run-{number}", plan, logged=False)
+        except UseError:
+            return number
+    raise AssertionError("nothing was ever refused")
+
+
+def test_the_whole_budget_is_claimed_from_the_first_charge(ledger):
+    ledger.reserve("run", PLAN, logged=False)
+    told = claim(ledger.path.parent)
+    assert (told.guarantee.epsilon, told.guarantee.delta) == (8.0, 1e-5)
+    assert told.guarantee.accountant == "renyi-filter"
+    assert told.standing == "guarantee"
+    assert told.conditions == ()
+    assert "fixed before its first use" in told.composition
+    ledger.query("q", name="users", pure_epsilon=0.5)
+    assert claim(ledger.path.parent).guarantee == told.guarantee
+
+
+def test_more_runs_fit_than_by_adding_up_and_the_next_one_is_refused(ledger):
+    loud = changed_plan(PLAN, noise_multiplier=1.2)
+    taken = fill(ledger, loud)
+    assert taken >= 2 * int(8.0 / loud.guarantee().epsilon) > 0
+    before = ledger.path.read_bytes()
+    with pytest.raises(UseError, match=r"beyond its budget of epsilon 8 .* needs .* % .* is left"):
+        ledger.reserve("one-more", loud)
+    assert ledger.path.read_bytes() == before, "what was refused left nothing"
+    assert claim(ledger.path.parent).guarantee.epsilon == 8.0
+
+
+def test_every_later_run_inherits_the_budget_and_nothing_beside_it(ledger):
+    ledger.query("q", name="users", pure_epsilon=0.25)
+    ledger.reserve("first", PLAN, logged=False)
+    ledger.reserve("second", PLAN, logged=False)
+    lineage = inherited(ledger.history(), "second", "constants")
+    assert [part.id for part in lineage.parts] == [ledger.history().budget.id]
+    assert lineage.fixed
+    assert lineage.conditions == ()
+
+
+def test_exact_looks_before_a_charge_make_the_claim_conditional(ledger):
+    ledger.reserve("first", PLAN, logged=False)
+    ledger.look("stats")
+    assert claim(ledger.path.parent).conditions == (), "nothing was charged after it"
+    ledger.reserve("second", PLAN)
+    ledger.reserve("third", PLAN)
+    [condition] = claim(ledger.path.parent).conditions
+    assert condition.kind is ConditionKind.LOOKS
+    assert condition.told == "stats, train"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda ledger: ledger.look("stats"),
+        lambda ledger: ledger.reserve("run", PLAN),
+        lambda ledger: ledger.query("q", name="users", pure_epsilon=0.1),
+        lambda ledger: ledger.begin_sweep("s", ["constants"]),
+        lambda ledger: ledger.declare_total(3.0, 1e-5),
+        lambda ledger: ledger.open_budget(RenyiFilter.opened(epsilon=1.0, delta=1e-5)),
+    ],
+    ids=["look", "run", "query", "sweep", "total", "budget"],
+)
+def test_a_budget_is_fixed_before_anything_else(tmp_path, before):
+    ledger = StoreLedger(tmp_path)
+    before(ledger)
+    kept = ledger.path.read_bytes()
+    with pytest.raises(UseError, match=r"after a\s+look bounds nothing"):
+        ledger.open_budget(FILTER)
+    assert ledger.path.read_bytes() == kept
+
+
+def test_what_was_declared_before_a_budget_is_no_look(tmp_path):
+    ledger = StoreLedger(tmp_path)
+    ledger.declare("constants")
+    ledger.open_budget(FILTER)
+    assert ledger.history().budget.filter == FILTER
+
+
+def test_training_without_privacy_is_refused_under_a_budget(ledger):
+    with pytest.raises(UseError, match="worth nothing"):
+        ledger.reserve("plain", None)
+
+
+def test_fixed_size_draws_take_of_the_reserve(tmp_path):
+    odd = changed_plan(
+        PLAN, sampling=FixedSizeUsers(group_size=4, batch_size=10, least_population=90)
+    )
+    odd = changed_plan(odd, noise_multiplier=8.0, target_delta=1e-6)
+    without = StoreLedger(tmp_path / "without")
+    (tmp_path / "without").mkdir()
+    without.open_budget(FILTER)
+    with pytest.raises(UseError, match="reserved for what is known by its own"):
+        without.reserve("run", odd)
+    (tmp_path / "reserving").mkdir()
+    reserving = StoreLedger(tmp_path / "reserving")
+    reserving.open_budget(RenyiFilter.opened(epsilon=8.0, delta=1e-5, reserved=0.25))
+    for number in range(2):
+        reserving.reserve(f"run-{number}", odd)
+    with pytest.raises(UseError, match="reserved for what is known by its own"):
+        reserving.reserve("third", odd)
+
+
+def test_runs_of_other_neighbours_are_refused(ledger):
+    ledger.reserve("one", PLAN)
+    with pytest.raises(UseError, match="different adjacencies"):
+        ledger.reserve("other", els_plan(fixed_graph=True))
+
+
+def test_a_private_selection_costs_its_own_divergence(ledger):
+    law = TruncatedNegativeBinomial.of_mean(4, eta=0.0)
+    chosen = PrivateSelection(plans=(PLAN,), score_epsilon=0.2, repetitions=law)
+    ledger.reserve_selection("sweep", chosen)
+    spent = cost_of(ledger.history().charges["sweep"], FILTER)
+    single = FILTER.of_steps(PLAN.mechanism)
+    assert single.rho + FILTER.of_query(0.2).rho < spent.rho < FILTER.capacity
+    assert spent.steps == pytest.approx(4 * PLAN.steps, rel=1e-6)
+
+
+# Runs that end before their plan.
+
+
+def halted(ledger, attempts=2):
+    ledger.reserve("run", PLAN, logged=False)
+    return ledger.halt("run", attempts=attempts)
+
+
+def spent(ledger):
+    history = ledger.history()
+    return FILTER.spent(cost_of(charge, FILTER) for charge in history.charges.values())
+
+
+def test_a_run_that_outputs_stopped_costs_its_attempts(ledger):
+    assert halted(ledger, attempts=2) is None
+    assert spent(ledger) == pytest.approx(FILTER.of_steps(PLAN.mechanism, steps=2).rho)
+    with pytest.raises(UseError, match="its steps are over"):
+        ledger.require_last("run", [])
+    with pytest.raises(UseError, match="settled before"):
+        ledger.halt("run", attempts=2)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "why"),
+    [
+        (lambda ledger: ledger.look("stats"), "stats"),
+        (lambda ledger: ledger.reserve("other", PLAN), "train"),
+        (lambda ledger: ledger.reserve("again", PLAN, again="run", logged=False), "more than once"),
+    ],
+    ids=["look", "another run's log", "charged again"],
+)
+def test_a_run_that_an_exact_look_may_have_stopped_costs_its_whole_plan(ledger, prepare, why):
+    ledger.reserve("run", PLAN, logged=False)
+    prepare(ledger)
+    before = spent(ledger)
+    assert why in ledger.halt("run", attempts=2)
+    assert spent(ledger) == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlated(NoiseLaw):
+    """A law with memory and a price, as a matrix mechanism would have."""
+
+    kind: ClassVar[str] = "correlated-in-a-test"
+    memory: ClassVar[int] = 1
+
+    @property
+    def independent_multiplier(self) -> float:
+        return self.multiplier
+
+
+def test_correlated_noise_gives_no_step_back(ledger):
+    ledger.reserve("run", replace(PLAN, noise=Correlated(multiplier=2.0)), logged=False)
+    assert "correlated" in ledger.halt("run", attempts=2)
+
+
+def test_a_look_after_the_end_changes_nothing(ledger):
+    halted(ledger)
+    before = spent(ledger)
+    ledger.look("stats")
+    assert spent(ledger) == before
+
+
+def test_a_run_that_kept_a_log_costs_its_whole_plan(ledger):
+    ledger.reserve("run", PLAN)
+    assert "train" in ledger.halt("run", attempts=2)
+
+
+def test_without_a_filter_the_whole_plan_is_charged_and_claimed(tmp_path):
+    ledger = StoreLedger(tmp_path)
+    assert "no budget with a filter" in halted(ledger)
+    assert claim(tmp_path).guarantee.epsilon == PLAN.guarantee().epsilon
+    assert claim(tmp_path).complete
+
+
+def test_twin_giving_steps_back_after_a_look_is_caught(ledger, monkeypatch):
+    """Were looks forgotten, steps would be given back that an exact number may have stopped."""
+    from userdp.ledger import settling
+
+    ledger.reserve("run", PLAN, logged=False)
+    ledger.look("stats")
+    monkeypatch.setattr(settling, "why_whole", lambda history, run_id: None)
+    ledger.halt("run", attempts=2)
+    cheaper = spent(ledger)
+    monkeypatch.undo()
+    assert cheaper < spent(ledger), "reading the same lines again, the whole plan is charged"
+
+
+def test_no_more_steps_can_be_settled_than_were_planned(ledger):
+    ledger.reserve("run", PLAN, logged=False)
+    with pytest.raises(UseError, match="cannot settle"):
+        ledger.halt("run", attempts=PLAN.steps + 1)
+    with pytest.raises(UseError, match="none to settle"):
+        ledger.halt("nobody", attempts=1)
+
+
+def test_an_edited_filter_is_noticed(ledger):
+    text = ledger.path.read_text().replace("8.0", "4.0", 1)
+    ledger.reserve("run", PLAN)
+    lines = ledger.path.read_text().splitlines()
+    lines[1] = text.splitlines()[1]
+    ledger.path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UseError):
+        claim(ledger.path.parent)
+
+
+def test_charges_say_when_they_were_made(ledger):
+    ledger.reserve("run", PLAN)
+    history = ledger.history()
+    assert history.charges["run"].when.endswith("+00:00")
+    entries = [json.loads(line) for line in ledger.path.read_text().splitlines()]
+    assert [entry["kind"] for entry in entries] == ["store", "budget", "reserve"]
