@@ -61,7 +61,7 @@ class UserStore:
     def __init__(self, path: Path, meta: StoreMeta) -> None:
         self.path = path
         self.meta = meta
-        names = [layout.segment_name(number) for number in range(meta.segments)]
+        names = [meta.segment_folder(number) for number in range(meta.segments)]
         self._segments = [
             _Segment.open(path / layout.SEGMENTS / name, loss_mask=meta.loss_mask) for name in names
         ]
@@ -86,7 +86,10 @@ class UserStore:
             UseError: no store is there, it is of another version, a file of it is damaged, or it
                 needs ``fixed_graph``.
         """
+        from userdp.data.erasure import settle_erasure  # which reads stores
+
         folder = Path(path)
+        settle_erasure(folder)
         meta = read_meta(folder)
         if meta.ownership["adjacency"] == "fixed-graph" and not fixed_graph:
             raise UseError(
@@ -98,7 +101,7 @@ class UserStore:
             return cls(folder, meta)
         except (OSError, KeyError, pa.ArrowInvalid) as error:
             now = read_meta(folder)
-            if now.generation > meta.generation + 1:  # appended to twice since we read it
+            if now.generation != meta.generation:  # appended to, or compacted, since we read it
                 return cls.open(folder, fixed_graph=fixed_graph)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",

@@ -15,6 +15,7 @@ from userdp.claims.claims import inherited, looked_at, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
+from userdp.data.scores import digest_of_scores
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
@@ -243,7 +244,7 @@ def constants_digest(
             "train": dict(train or {}),
             "text": store.meta.content_sha256,
             "base": digest_of(base) if base is not None and files_there else "",
-            "scores": None if scores is None else _file_digest(scores),
+            "scores": None if scores is None else digest_of_scores(scores),
         }
     )
 
