@@ -68,6 +68,7 @@ IDS = ["ULS", "ELS of 3", "ELS of 8"]
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-4])
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
+@pytest.mark.pitfall(number=6)
 def test_invariant_8_the_claim_covers_sum_and_count_together_and_is_tight(plan, delta):
     epsilon = plan.guarantee(delta=delta).epsilon
     assert delta_of(plan, epsilon) == pytest.approx(delta, rel=0.01)
@@ -81,6 +82,7 @@ def test_invariant_8_twin_count_noise_forgotten_in_the_accounting_is_caught(plan
 
 
 @pytest.mark.parametrize("plan", PLANS[1:], ids=IDS[1:])
+@pytest.mark.pitfall(number=6)
 def test_invariant_8_twin_a_count_that_moves_by_a_half_under_els_is_caught(plan):
     """Accounting that lets a user's k examples move the count by 1/2 in place of k/2."""
     held, p = plan.sampling.group_size, plan.sampling.sampling_probability

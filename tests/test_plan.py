@@ -27,6 +27,7 @@ def test_a_plan_is_frozen():
         uls_plan().steps = 6
 
 
+@pytest.mark.pitfall(number=4)
 def test_invariant_4_the_denominator_is_a_public_constant_of_the_plan():
     assert uls_plan().denominator == pytest.approx(10)
     assert els_plan().denominator == pytest.approx(20)
@@ -111,6 +112,7 @@ def test_bad_constants_are_refused(changes):
         uls_plan(**changes)
 
 
+@pytest.mark.pitfall(number=23)
 def test_invariant_8_calibration_returns_the_side_within_budget():
     plan = uls_plan(noise_multiplier=None, target_epsilon=2.0)
     assert plan.guarantee().epsilon <= 2.0
@@ -123,6 +125,7 @@ def test_a_plan_without_a_target_has_no_noise_to_find():
         uls_plan().calibrated()
 
 
+@pytest.mark.pitfall(number=1)
 def test_unsafe_shuffling_claims_nothing():
     guarantee = uls_plan(unsafe_shuffle=True).guarantee()
     assert guarantee.epsilon == math.inf

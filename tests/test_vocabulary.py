@@ -37,6 +37,7 @@ CLAIM = {
         (lambda x: require_count("x", x), [0, -1, 1.5, math.inf, math.nan, True]),
     ],
 )
+@pytest.mark.pitfall(number=21)
 def test_invariant_8_every_validator_refuses_nan_infinity_and_out_of_range(validate, refused):
     for value in refused:
         with pytest.raises(UseError, match="must be"):
@@ -58,6 +59,7 @@ def test_a_guarantee_refuses_nan(field):
         Guarantee(**{**CLAIM, field: math.nan})
 
 
+@pytest.mark.pitfall(number=7)
 def test_invariant_8_epsilon_is_printed_rounded_up_with_unit_adjacency_sampler_accountant():
     text = str(Guarantee(**{**CLAIM, "epsilon": 2.000001}))
     assert "2.0001" in text

@@ -70,6 +70,7 @@ def test_a_loss_that_turns_round_while_it_is_small_keeps_its_branch() -> None:
     assert found.note == ""
 
 
+@pytest.mark.pitfall(number=33)
 def test_the_principal_logarithm_alone_misses_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     use_the_principal_logarithm(monkeypatch)
     drop_the_check_of_the_branch(monkeypatch)

@@ -51,6 +51,7 @@ def with_step(nodes: Nodes, factor: float) -> Nodes:
     )
 
 
+@pytest.mark.pitfall(number=24)
 def test_a_dropped_tail_that_is_not_added_back_is_caught() -> None:
     truth = Curve((PHASE,), remove=True).delta(EPSILON)
     side, _, nodes = planned(PHASE, EPSILON, 3e-3 * truth.lower)

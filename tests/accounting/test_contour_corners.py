@@ -60,6 +60,7 @@ def test_broken_twin_a_chernoff_bound_without_the_mass_beyond_its_domain_is_belo
 
 
 @pytest.mark.parametrize("p", fast_then_slow([1e-6, 1e-4, 0.01, 0.5]))
+@pytest.mark.pitfall(number=22)
 def test_a_billion_steps_with_hardly_any_noise_end_in_a_bracket(p: float) -> None:
     phase = phase_of(Binomial(trials=1, probability=p), noise_multiplier=0.01, count=10**9)
     found = epsilon_bracket([phase], 1e-6)

@@ -348,6 +348,7 @@ def test_out_of_range_parameters_are_refused_with_the_range(bad: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-9, 1e3, 1e6, 1e300])
 @pytest.mark.parametrize("sigma", fast_then_slow([1e6, 1.0, 1e-3], fast=2))
+@pytest.mark.pitfall(number=22)
 def test_extreme_settings_end_in_finite_brackets(sigma: float, epsilon: float) -> None:
     for mechanism in (
         binomial_steps(sampling_probability=1e-9, noise_multiplier=sigma, steps=1),

@@ -65,6 +65,7 @@ def test_few_steps_are_flagged_as_seldom_as_claimed_over_all_possible_runs(steps
 
 
 @pytest.mark.slow
+@pytest.mark.pitfall(number=41)
 def test_broken_twin_an_asymptotic_tail_is_caught_at_two_steps():
     """The law of many steps flags 3.7% of right runs of two steps, at a level of 0.01%."""
     flagged, twin = rates_of_all_draws(2, 20, 0.3)

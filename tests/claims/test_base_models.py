@@ -55,6 +55,7 @@ def moved(life: Path, run: str, how: str, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", fast_then_slow(HOW))
+@pytest.mark.pitfall(number=37)
 def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_path, how):
     """Six private steps on the released model of an earlier run of six, over the same people.
 
@@ -71,6 +72,7 @@ def test_a_model_trained_on_top_of_a_released_one_claims_both_runs(life, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
+@pytest.mark.pitfall(number=37)
 def test_a_model_on_top_of_one_without_privacy_claims_nothing(life, tmp_path, how):
     """The base is a model of ``--privacy none`` on the same people; six private steps follow.
 

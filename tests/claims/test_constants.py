@@ -61,6 +61,7 @@ def test_a_model_claims_the_releases_that_its_plan_was_made_from(store, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.pitfall(number=36)
 def test_a_released_count_is_not_called_declared(store, tmp_path):
     """The population of the plan is the answer of ``stats --epsilon 1``: a look at the data.
 

@@ -24,6 +24,7 @@ def test_a_stopped_run_that_was_not_copied_goes_on_at_the_price_of_its_plan(stor
     fast_then_slow([(2, 100), (2, 1), (3, 1)]),
     ids=["two", "saved", "three"],
 )
+@pytest.mark.pitfall(number=35)
 def test_copies_of_an_unfinished_run_are_not_all_resumed_for_one_charge(
     store, tmp_path, copies, checkpoint_every
 ):

@@ -37,6 +37,7 @@ def test_the_loss_of_a_model_without_privacy_is_not_released_as_dp(store, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.pitfall(number=38)
 def test_the_loss_of_a_losing_trial_is_not_released(selection):
     """A private selection pays for its winner alone; ``evaluate --epsilon 1`` on a losing trial.
 

@@ -95,6 +95,7 @@ def moved_by_an_absence(tmp_path: Path) -> int:
     return sum((a - b).total() for a, b in zip(one, memberships(tmp_path / "fewer"), strict=True))
 
 
+@pytest.mark.pitfall(number=40)
 def test_one_persons_absence_moves_nobody_elses_items_between_silos(tmp_path):
     """The same federation is made with and without the first person, under the same --seed.
 

@@ -78,6 +78,7 @@ def test_the_slot_of_a_trial_is_used_once(selection):
 
 
 @pytest.mark.slow
+@pytest.mark.pitfall(number=38)
 def test_the_winners_folder_does_not_tell_which_trial_it_was(selection):
     """Two trials of an hour each; the winner's files are copied with their times.
 

@@ -7,6 +7,7 @@ import pytest
 from tests.claims.lives import Teller, begin, truth
 
 
+@pytest.mark.pitfall(number=39)
 def test_a_run_that_somebody_stopped_claims_its_whole_plan(store, tmp_path):
     """A run is stopped after 2 of its 6 steps, by somebody who sees what the steps released.
 

@@ -180,6 +180,7 @@ def test_a_dp_count_without_a_delta_is_refused(store, norms, capsys):
     assert json.loads(capsys.readouterr().out)["plan"]["budget"]["target_delta"] == 1000**-1.1
 
 
+@pytest.mark.pitfall(number=10)
 def test_no_population_is_known_until_somebody_says_it(store, norms, capsys):
     assert plan(store, population=None, query_share="0.05") == 2
     printed = capsys.readouterr().err

@@ -88,6 +88,7 @@ def test_listed_sites_and_urls_go_and_each_stage_is_counted():
     assert (told[0].near_duplicates, told[0].on_sites) == (1, 2)
 
 
+@pytest.mark.pitfall(number=29)
 def test_a_filtered_corpus_marks_the_store_made_of_it(tmp_path):
     public = write_jsonl(tmp_path / "public.jsonl", [
         {"user": "site", "text": PRIVATE[0]},

@@ -216,11 +216,13 @@ def others_that_change(
     return changed
 
 
+@pytest.mark.pitfall(number=29)
 def test_invariant_11_preprocessing_is_per_user(tmp_path):
     assert others_that_change(tmp_path) == set()
 
 
 @pytest.mark.slow
+@pytest.mark.pitfall(number=40)
 def test_invariant_11_catches_users_split_by_their_index(tmp_path, monkeypatch):
     class ByIndex(prepare_module.Examples):
         users = 0

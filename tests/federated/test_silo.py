@@ -58,6 +58,7 @@ def oracle_sum(algorithm, data):
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
+@pytest.mark.pitfall(number=19)
 def test_a_round_adds_the_clipped_sums_over_the_public_denominator(tmp_path, algorithm):
     data = items(COUNTS)
     made = plan(1e-9, algorithm=algorithm, sampling_probability=1.0, local_steps=3)

@@ -56,6 +56,7 @@ COUPLED: list[tuple[Callable[[], nn.Module], Loss]] = [
 
 @pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 @pytest.mark.parametrize(("build", "loss"), COUPLED)
+@pytest.mark.pitfall(number=18)
 def test_invariant_3_a_statistic_of_the_batch_is_refused_by_every_engine(
     build: Callable[[], nn.Module], loss: Loss, name: str
 ) -> None:

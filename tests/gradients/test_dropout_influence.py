@@ -199,7 +199,7 @@ def clip_that_bites(model: torch.nn.Module, rows: list) -> float:
 
 
 @pytest.mark.parametrize("engine", fast_then_slow(ENGINES))
-def test_twin_a_public_seed_is_caught(engine):
+def test_invariant_14_twin_a_public_seed_is_caught(engine):
     """Who sits behind the user that leaves has other masks, and everybody can work out which."""
     model, rows = build_model("tokens", rate=0.5), build_rows((1,) * 33)
     clip = clip_that_bites(model, rows)

@@ -195,6 +195,7 @@ def test_invariant_3_twin_book_keeping_without_the_cross_term_is_caught(
     assert tied_move(model, rows, 0.5) > 0.5 * 1.001
 
 
+@pytest.mark.pitfall(number=14)
 def test_invariant_3_twin_gram_norms_in_half_precision_are_caught(
     make_model: MakeModel, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

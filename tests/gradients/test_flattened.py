@@ -159,6 +159,7 @@ def told_by_shapes(
     monkeypatch.setattr(Rows, "prove", lambda self, found: True)
 
 
+@pytest.mark.pitfall(number=30)
 def test_invariant_3_twin_rows_told_by_division_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -73,6 +73,7 @@ def float32_gram(rows_USP: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.pitfall(number=34)
 def test_invariant_3_a_gram_norm_is_too_small_by_at_most_its_share_of_the_margin(
     width: int,
 ) -> None:

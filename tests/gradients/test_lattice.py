@@ -47,6 +47,7 @@ def noised(std: float, *, on_device: bool, from_moved: bool = False) -> Gain:
 @WAYS
 @pytest.mark.parametrize("std", STDS)
 @pytest.mark.parametrize("from_moved", [False, True], ids=["from 0", "from elsewhere"])
+@pytest.mark.pitfall(number=26)
 def test_invariant_5_a_release_tells_nothing_by_its_lattice(
     std: float, on_device: bool, from_moved: bool
 ) -> None:
@@ -54,6 +55,7 @@ def test_invariant_5_a_release_tells_nothing_by_its_lattice(
 
 
 @pytest.mark.parametrize("std", STDS)
+@pytest.mark.pitfall(number=32)
 def test_invariant_5_twin_float32_noise_tells_the_clean_sum(std: float) -> None:
     truth, other = candidates(COUNT)
     gain = gain_of(float32_release(truth, std, seed=3), std, truth, other)

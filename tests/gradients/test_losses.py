@@ -99,6 +99,7 @@ class Spy(nn.Module):
         )
 
 
+@pytest.mark.pitfall(number=15)
 def test_positions_arrive_with_shape_rows_by_length(make_model: MakeModel) -> None:
     spy = Spy(make_model())
     causal_lm_loss(spy, torch.ones(3, 6, dtype=torch.int64), torch.tensor([6, 2, 4]))

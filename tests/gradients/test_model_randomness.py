@@ -89,6 +89,7 @@ def test_the_state_is_more_than_a_seed():
     assert stats.binomtest(bits, 624 * 32, 0.5).pvalue > 1e-6
 
 
+@pytest.mark.pitfall(number=31)
 def test_twin_a_secret_32_bit_seed_is_caught():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random.SystemRandom().getrandbits(63))

@@ -87,6 +87,7 @@ def test_invariant_5_the_variance_of_a_step_does_not_depend_on_the_micro_batches
     assert noise.dtype == torch.float64
 
 
+@pytest.mark.pitfall(number=20)
 def test_invariant_5_twin_noise_once_per_micro_batch_is_caught(
     make_model: MakeModel, make_rows: MakeRows
 ) -> None:
@@ -336,6 +337,7 @@ def test_every_noisy_value_lies_on_one_public_grid_whatever_the_data(std: float)
     assert not torch.equal(bare / grid, (bare / grid).round())  # broken twin: plain addition
 
 
+@pytest.mark.pitfall(number=26)
 def test_the_floating_point_assumption_states_its_grade() -> None:
     assert "theoretical" in FLOATING_POINT_ASSUMPTION
 
@@ -349,6 +351,7 @@ def test_a_deviation_that_is_not_finite_and_positive_is_refused(std: float) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
+@pytest.mark.pitfall(number=20)
 def test_noise_in_the_dtype_of_narrow_parameters_is_refused_before_anything_changes(
     dtype: torch.dtype,
 ) -> None:

@@ -62,6 +62,7 @@ def test_invariant_6_a_non_finite_unit_counts_as_zero_and_is_counted(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.pitfall(number=16)
 def test_invariant_6_twin_a_clip_by_min_or_by_multiplying_with_zero_is_caught(
     value: float, make_model: MakeModel, make_rows: MakeRows
 ) -> None:

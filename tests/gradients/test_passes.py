@@ -39,6 +39,7 @@ def test_every_pass_fits_into_one_that_was_asked_of(micro_batch, seq_len, unit_r
 @pytest.mark.parametrize("name", ["auto", "bookkeeping"])
 @pytest.mark.parametrize("sizes", [[], [1], [4, 3, 1], [1] * 40])
 @pytest.mark.parametrize("width", [5, 33, 64])
+@pytest.mark.pitfall(number=47)
 def test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, name, sizes, width):
     """A question may be refused, and that is seen: so all are asked before the first step."""
     shape = GPT2Config(vocab_size=11, n_positions=64, n_embd=16, n_layer=1, n_head=2)

@@ -135,6 +135,7 @@ def test_an_empty_cohort_is_a_sum_of_zeros(make_model: MakeModel) -> None:
     assert result.norms.shape == result.losses.shape == (0,)
 
 
+@pytest.mark.pitfall(number=17)
 def test_units_and_rows_of_padding_contribute_exactly_zero(
     make_model: MakeModel, make_rows: MakeRows
 ) -> None:

@@ -257,6 +257,7 @@ def test_invariant_3_twin_padding_in_the_denominator_is_caught(
     assert largest_move(twin(model, clip, padded_mean), units) > 1.2 * clip
 
 
+@pytest.mark.pitfall(number=12)
 def test_invariant_3_twin_a_norm_without_the_tied_cross_term_is_caught(
     make_model: MakeModel, make_rows: MakeRows
 ) -> None:

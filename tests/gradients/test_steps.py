@@ -201,6 +201,7 @@ class Capacity(nn.Module):
         return type("Answer", (), {"logits": logits})()
 
 
+@pytest.mark.pitfall(number=18)
 def test_invariant_3_experts_of_limited_room_are_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(UseError, match="made-up rows"):

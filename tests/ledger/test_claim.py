@@ -69,6 +69,7 @@ def test_invariant_1_a_step_that_is_not_the_plans_is_refused_before_its_update(t
     assert ledger.attempts == 0
 
 
+@pytest.mark.pitfall(number=1)
 def test_unsafe_shuffling_and_no_privacy_claim_nothing(tmp_path):
     shuffled = uls_plan(unsafe_shuffle=True)
     assert claim(run_with(tmp_path / "a", shuffled, 2)).guarantee.epsilon == math.inf
@@ -244,6 +245,7 @@ def test_a_selection_is_one_charge_and_its_trials_are_none(tmp_path):
         store.reserve_selection("s", tuning(plan))
 
 
+@pytest.mark.pitfall(number=27)
 def test_invariant_1_a_trial_claims_nothing_and_the_winner_what_choosing_cost(tmp_path):
     plan = uls_plan()
     source = trial(tmp_path / "trial", plan)

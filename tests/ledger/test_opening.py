@@ -82,6 +82,7 @@ def test_a_run_goes_on_as_often_as_it_is_interrupted(run, store):
 # Copies, and what was put back.
 
 
+@pytest.mark.pitfall(number=35)
 def test_invariant_12_a_copy_is_refused_after_the_other_went_on(run, store, tmp_path):
     copy = copied(run, tmp_path / "copy")
     go_on(run, store)

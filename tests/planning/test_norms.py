@@ -12,6 +12,7 @@ from userdp.errors import UseError
 from userdp.planning.norms import GradientNorms, NormSource
 
 
+@pytest.mark.pitfall(number=44)
 def test_a_file_of_norms_says_what_was_saved(tmp_path, norms):
     norms.save(tmp_path / "norms.json")
     assert GradientNorms.load(tmp_path / "norms.json") == norms

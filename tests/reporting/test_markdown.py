@@ -100,6 +100,7 @@ def test_a_card_has_the_same_shape_whatever_is_written_in_files(make_run: MakeRu
         card.encode()
 
 
+@pytest.mark.pitfall(number=28)
 def test_broken_twin_an_unescaped_template_is_caught(make_run: MakeRun, monkeypatch) -> None:
     monkeypatch.setattr(html, "escaped", lambda value: value)
     expected = shape(body(render_model_card(hostile_run(make_run, 99, "plain"))))

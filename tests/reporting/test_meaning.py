@@ -144,6 +144,7 @@ def sampled_roc(p: float, sigma: float, steps: int) -> tuple[float, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("p", "sigma", "steps"), [(0.064, 0.9, 200), (0.1, 1.0, 100)])
+@pytest.mark.pitfall(number=42)
 def test_many_steps_are_bounded_by_the_roc_of_the_privacy_loss(p, sigma, steps) -> None:
     mechanism = binomial_steps(sampling_probability=p, noise_multiplier=sigma, steps=steps)
     epsilon = mechanism.epsilon(1e-5).upper
@@ -163,6 +164,7 @@ def test_steps_that_everybody_joins_are_one_gaussian() -> None:
     assert found.best_guess == pytest.approx(float(norm.cdf(0.4)), rel=1e-9)
 
 
+@pytest.mark.pitfall(number=42)
 def test_broken_twin_a_curve_of_one_order_only_is_caught() -> None:
     """δ of adding a user alone is below that of removing one: a true test detects more."""
     mechanism = binomial_steps(sampling_probability=0.1, noise_multiplier=0.4, steps=1)

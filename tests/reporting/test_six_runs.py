@@ -91,6 +91,7 @@ def test_the_epsilon_of_users_with_fewer_examples_is_that_of_a_smaller_cap(
         assert [float(epsilon) for epsilon in wanted] == sorted(map(float, wanted))
 
 
+@pytest.mark.pitfall(number=10)
 def test_delta_stands_beside_the_population(six_runs: Runs, page: str) -> None:
     table = rows_of(page, "δ beside the population")
     uls, els = table["uls-4"], table["els-4"]

@@ -26,6 +26,7 @@ def chi_square_p(observed, expected_probabilities):
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.4, 0.9])
+@pytest.mark.pitfall(number=2)
 def test_invariant_2_every_set_has_the_probability_of_independent_coins(probability):
     generator = secret_generator(unsafe_seed=1)
     observed = set_frequencies(lambda: poisson_indices(generator, 4, probability), 4, 20_000)

@@ -88,6 +88,7 @@ def test_any_number_of_processes_gives_the_same_weights_in_every_case(copy):
 
 
 @pytest.mark.slow
+@pytest.mark.pitfall(number=6)
 def test_an_adaptive_clip_norm_is_everybodys_and_the_same(copy):
     store, run, _ = copy()
     alone = jobs.trained(store, run, "adaptive", False, False)

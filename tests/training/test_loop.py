@@ -157,6 +157,7 @@ def test_invariant_7_a_base_model_of_other_weights_refuses_to_resume(store, tmp_
         train(store, uls_plan(), config, out=tmp_path / "run", resume=True, tensorboard=False)
 
 
+@pytest.mark.pitfall(number=9)
 def test_lora_trains_only_adapters_and_moves_them(store, tmp_path):
     pytest.importorskip("peft")
     folder = tmp_path / "base"

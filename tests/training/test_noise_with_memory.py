@@ -55,6 +55,7 @@ def noise_of_steps(store, out, *, until=STEPS, resume=False, seed=7):
     return seen
 
 
+@pytest.mark.pitfall(number=45)
 def test_noise_without_a_price_is_refused_and_claims_nothing():
     with pytest.raises(UseError, match="no price"):
         replace(uls_plan(), noise=LAW)

@@ -76,6 +76,7 @@ def test_a_folder_in_use_is_a_failure(store, tmp_path):
 
 
 @pytest.mark.parametrize("what", fast_then_slow(["store", "plan", "model"]))
+@pytest.mark.pitfall(number=8)
 def test_invariant_7_a_changed_store_plan_or_model_refuses_to_resume(store, tmp_path, what):
     model, plan = toy_model(store), uls_plan()
     with make_private(model, sgd(model), store, plan, out=tmp_path / "run") as private:
@@ -172,6 +173,7 @@ def test_an_optimizer_of_other_parameters_is_refused_and_nothing_is_charged(stor
     assert StoreLedger(store.path).charges() == []
 
 
+@pytest.mark.pitfall(number=9)
 def test_a_loop_that_never_updates_is_stopped_after_one_step(store, tmp_path):
     model = toy_model(store)
     with (
@@ -262,6 +264,7 @@ def test_invariant_3_a_head_on_selected_tokens_moves_the_sum_by_at_most_the_clip
     assert 0.5 < moved_by_the_last_user(tmp_path, counts, losses.on_selected) <= 1
 
 
+@pytest.mark.pitfall(number=11)
 def test_invariant_3_a_loss_over_the_batch_is_refused_before_anything_is_charged(store, tmp_path):
     model = HeadOnSelected()
     with pytest.raises(UseError, match="on made-up rows"):

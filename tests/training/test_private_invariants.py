@@ -77,6 +77,7 @@ def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(store, tmp_p
 
 
 @pytest.mark.parametrize("make_plan", [uls_plan, els_plan])
+@pytest.mark.pitfall(number=5)
 def test_invariant_2_an_empty_cohort_is_a_noise_only_step_that_counts(store, tmp_path, make_plan):
     plan = make_plan(population=10**12, target_delta=1e-14)
     model = toy_model(store)
@@ -117,6 +118,7 @@ def test_invariant_4_one_user_moves_the_gradient_by_at_most_clip_over_denominato
     assert 0.1 < moved <= 1 + 1e-4
 
 
+@pytest.mark.pitfall(number=4)
 def test_invariant_4_twin_dividing_by_the_realised_cohort_is_caught(tmp_path, monkeypatch):
     honest = private_module.set_gradients
     realised = {"units": 0}
@@ -173,6 +175,7 @@ def noise_scale(tmp_path, store, micro_batch):
     return low < np.square(scaled).mean() < high
 
 
+@pytest.mark.pitfall(number=3)
 def test_invariant_5_the_same_step_whatever_the_micro_batch(store, tmp_path):
     _, one = noise_of_a_step(tmp_path, store, "one", 1)
     _, many = noise_of_a_step(tmp_path, store, "many", 32)
@@ -228,6 +231,7 @@ def test_invariant_7_twin_a_ledger_written_after_the_update_is_caught(store, tmp
     assert not charged_before_each_update(store, tmp_path)
 
 
+@pytest.mark.pitfall(number=25)
 def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(
     store, tmp_path, monkeypatch
 ):
@@ -251,6 +255,7 @@ def test_invariant_7_a_step_that_fails_stays_charged_and_is_not_redone(
 
 
 @pytest.mark.slow
+@pytest.mark.pitfall(number=25)
 def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
     def final(name, **seeds):
         model = toy_model(store)
@@ -264,6 +269,7 @@ def test_invariant_7_repetition_exists_only_under_unsafe_seeds(store, tmp_path):
     assert "unsafe_seeds" not in lines(tmp_path / "c" / "ledger.jsonl")[0]["facts"]
 
 
+@pytest.mark.pitfall(number=8)
 def test_invariant_7_a_resumed_run_draws_other_noise(store, tmp_path):
     plan = uls_plan(population=10**12, target_delta=1e-14)
     model = toy_model(store)

@@ -72,6 +72,7 @@ def finished(store, tmp_path, plan, config: TrainConfig = CONFIG) -> Path:
 
 
 @pytest.mark.parametrize("plan", fast_then_slow([uls_plan(), els_plan()]), ids=["ULS", "ELS"])
+@pytest.mark.pitfall(number=27)
 def test_invariant_9_shareable_files_hold_nothing_of_the_operators(store, tmp_path, plan):
     run = finished(store, tmp_path, plan)
     assert len(secrets_of(run, store)) > 40

@@ -26,6 +26,7 @@ def a_store(ownership, source, appended=()):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "mbox", "parquet"])
+@pytest.mark.pitfall(number=47)
 def test_invariant_9_whether_some_record_has_several_owners_is_not_told(kind):
     """The same is said of a source that may name several, whether or not one record does."""
     none, some = (store_facts(a_store(o, {"kind": kind})) for o in (SINGLE, first_owner_facts()))

@@ -135,7 +135,8 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
             raise UseError(
                 f"line {number} of {path} does not follow from the line before it: the ledger was "
                 "edited, so no epsilon can be claimed from it",
-                hint="restore the ledger from a copy",
+                hint="no older copy mends it: that would forget what was charged since. The models "
+                "that it paid for have no claim; for another, prepare text of other people",
             )
         previous = _hash(line)
         entries.append(entry)
