@@ -32,6 +32,7 @@ def remember(store: Path, place: Place, path: Path) -> None:
     known = str(path.resolve())
     if known not in places_of(store, place):
         files.append_line(store / layout.PLACES, {"kind": str(place), "path": known})
+        files.sync(store / layout.PLACES)
 
 
 def places_of(store: Path, place: Place) -> list[str]:

@@ -42,6 +42,7 @@ class Charge:
         base: what the model descends from that the run began from, or that the query is about, as
             plain values.
         constants: the digest of a run's plan and options.
+        state: the id of the state that the store was in; empty where that was not written.
     """
 
     run_id: str
@@ -56,6 +57,7 @@ class Charge:
     again: str | None = None
     base: Mapping[str, Any] | None = None
     constants: str = ""
+    state: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +93,7 @@ class History:
         bases: of trials of private selections, what the model descends from that each began from.
         released: weights.
         id: random, of the ledger; empty while it has no line.
+        erasures: states of stores from which somebody was erased, and the state after it, by id.
         total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
         copied: the ledger was found in another place than it was begun in.
         lines: how many there are.
@@ -108,6 +111,7 @@ class History:
     scores: dict[str, float | None] = field(default_factory=dict)
     bases: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     released: list[Released] = field(default_factory=list)
+    erasures: list[tuple[str, str]] = field(default_factory=list)
     id: str = ""
     total: tuple[float, float] | None = None
     copied: bool = False
@@ -122,6 +126,14 @@ class History:
     def within(self) -> str:
         """The ledger's id if a total was fixed in it, that all its charges stay within."""
         return "" if self.total is None else self.id
+
+    def only_erased_since(self, before: str, now: str) -> bool:
+        """Whether a store that was in the state ``before`` and is in ``now`` only lost people."""
+        reached = {before}
+        for one, other in self.erasures:
+            if one in reached:
+                reached.add(other)
+        return now in reached
 
     def fixed_at(self, constants: str, begun: int) -> int:
         """The line at which the constants of a run that was charged at ``begun`` were fixed.
@@ -213,6 +225,7 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
         again=entry["again"],
         base=entry["base"],
         constants=entry["constants"],
+        state=entry.get("state", ""),
     )
     if entry["again"] is None:
         history.begun.setdefault(entry["constants"], at)
@@ -245,7 +258,11 @@ def _selection(history: History, entry: dict[str, Any], at: int) -> None:
     if not isinstance(selection, PrivateSelection):
         raise UseError(f"selection {entry['run_id']} is none that is private")
     history.charges[entry["run_id"]] = Charge(
-        run_id=entry["run_id"], at=at, settled=True, selection=selection
+        run_id=entry["run_id"],
+        at=at,
+        settled=True,
+        selection=selection,
+        state=entry.get("state", ""),
     )
 
 
@@ -271,6 +288,7 @@ def _query(history: History, entry: dict[str, Any], at: int) -> None:
         query_epsilon=query.pure_epsilon,
         query_name=entry["name"],
         base=entry["base"],
+        state=entry.get("state", ""),
     )
 
 
@@ -282,6 +300,10 @@ def _answer(history: History, entry: dict[str, Any], at: int) -> None:
 
 def _look(history: History, entry: dict[str, Any], at: int) -> None:
     history.looks.append((at, entry["what"]))
+
+
+def _forget(history: History, entry: dict[str, Any], at: int) -> None:
+    history.erasures.append((entry["before"], entry["after"]))
 
 
 def _declare(history: History, entry: dict[str, Any], at: int) -> None:
@@ -312,6 +334,7 @@ _READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
     "query": _query,
     "answer": _answer,
     "look": _look,
+    "forget": _forget,
     "declare": _declare,
     "sweep": _sweep,
     "total": _total,

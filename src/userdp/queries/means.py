@@ -114,7 +114,13 @@ def release_means(
     ledger = StoreLedger(store.path)
     ids = [f"query-{secrets.token_hex(8)}" for _ in plans]
     for query_id, (name, _, _, share) in zip(ids, plans, strict=True):
-        ledger.query(query_id, name=name, pure_epsilon=share, base=of.plain if of else None)
+        ledger.query(
+            query_id,
+            name=name,
+            pure_epsilon=share,
+            base=of.plain if of else None,
+            state=store.meta.state.id,
+        )
     answers = []
     for query_id, (_, draw, held, _) in zip(ids, plans, strict=True):
         answer = int(draw(held))
