@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,24 @@ class UserStore:
     def spans(self) -> dict[str, NDArray[Any]]:
         """The columns of the span index, for verifying."""
         return self._spans
+
+    def examples_of(self, row: int) -> Iterator[NDArray[Any]]:
+        """The tokens of each example of the user at ``row``, whatever its split. Operator-only."""
+        spans = self._spans
+        for place in np.flatnonzero(spans["user"] == row).tolist():
+            segment = self._segments[spans["segment"][place]]
+            start = int(spans["start"][place])
+            for example in range(start, start + int(spans["length"][place])):
+                yield segment.tokens[segment.offsets[example] : segment.offsets[example + 1]]
+
+    def segment_extents(self, row: int) -> Iterator[tuple[NDArray[Any], list[tuple[int, int]]]]:
+        """Each segment's tokens, and where in them the text of the user at ``row`` lies."""
+        spans = self._spans
+        for number, segment in enumerate(self._segments):
+            own = (spans["user"] == row) & (spans["segment"] == number)
+            first, last = spans["start"][own], spans["start"][own] + spans["length"][own]
+            begins, ends = segment.offsets[first].tolist(), segment.offsets[last].tolist()
+            yield segment.tokens, list(zip(begins, ends, strict=True))
 
     def segment_examples(self) -> list[int]:
         """Examples of each segment."""

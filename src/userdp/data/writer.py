@@ -356,6 +356,13 @@ def _recover(out: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_leftovers(store: Path) -> None:
+    """Remove what killed `prepare`s left beside a store: their working files hold people's text."""
+    place = store.absolute()
+    _recover(place)
+    _abandoned(place, None)
+
+
 def _abandoned(place: Path, key: str | None) -> tuple[Path, int] | None:
     """Remove what killed processes left, but for one folder of a run of ``key``: it, locked."""
     taken = None
