@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from userdp.api.audit import audit
     from userdp.api.evaluate import evaluate
     from userdp.api.generate import generate
+    from userdp.api.people import forget, people, statement
     from userdp.api.plan import plan
     from userdp.api.prepare import prepare
     from userdp.api.probe import probe
@@ -47,6 +48,7 @@ _PUBLIC = {
     "api.audit": ("audit",),
     "api.evaluate": ("evaluate",),
     "api.generate": ("generate",),
+    "api.people": ("forget", "people", "statement"),
     "api.plan": ("plan",),
     "api.prepare": ("prepare",),
     "api.probe": ("probe",),
@@ -84,12 +86,15 @@ __all__ = [
     "claim",
     "declare",
     "evaluate",
+    "forget",
     "generate",
     "make_private",
+    "people",
     "plan",
     "prepare",
     "probe",
     "report",
+    "statement",
     "train",
 ]
 

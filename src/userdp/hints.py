@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import re
 
-COMMANDS = ("prepare", "probe", "plan", "train", "evaluate", "generate", "audit", "report")
+COMMANDS = (
+    "prepare",
+    "probe",
+    "plan",
+    "train",
+    "evaluate",
+    "generate",
+    "audit",
+    "report",
+    "people",
+    "forget",
+)
 """Those that are functions of `userdp` as well, with the same names for the same things."""
 
 _NAME = r"--(?P<name>[a-z][a-z-]*)"

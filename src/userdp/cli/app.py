@@ -30,6 +30,14 @@ _COMMANDS = {
         "run",
     ),
     "stats": ("Count a store's users and examples (operator-only).", "store"),
+    "people": (
+        "Say who was in a store for what was charged, and what each was charged (operator-only).",
+        "store",
+    ),
+    "forget": (
+        "Erase a person from a store, and prove it by a scan.",
+        "store --user ann@example.org",
+    ),
     "account": (
         "Compute the (epsilon, delta) of a mechanism or of a ledger; reads no data.",
         f"{_ACCOUNT} --noise-multiplier 1",
