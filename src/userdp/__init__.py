@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from userdp.api.audit import audit
     from userdp.api.evaluate import evaluate
     from userdp.api.generate import generate
-    from userdp.api.people import forget, people, statement
+    from userdp.api.people import forget, members, statement
     from userdp.api.plan import plan
     from userdp.api.prepare import prepare
     from userdp.api.probe import probe
@@ -48,7 +48,7 @@ _PUBLIC = {
     "api.audit": ("audit",),
     "api.evaluate": ("evaluate",),
     "api.generate": ("generate",),
-    "api.people": ("forget", "people", "statement"),
+    "api.people": ("forget", "members", "statement"),
     "api.plan": ("plan",),
     "api.prepare": ("prepare",),
     "api.probe": ("probe",),
@@ -89,7 +89,7 @@ __all__ = [
     "forget",
     "generate",
     "make_private",
-    "people",
+    "members",
     "plan",
     "prepare",
     "probe",

@@ -13,7 +13,7 @@ COMMANDS = (
     "generate",
     "audit",
     "report",
-    "people",
+    "members",
     "forget",
 )
 """Those that are functions of `userdp` as well, with the same names for the same things."""

@@ -1,4 +1,4 @@
-"""``userdp.people`` and ``userdp.forget``: who is covered by what, and how a person is erased."""
+"""Who is covered by what, and how a person is erased: ``userdp.members`` and ``userdp.forget``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class People:
+class Members:
     """Who joined a store when, and what they were charged since; operator-only.
 
     Args:
@@ -37,7 +37,7 @@ class People:
     charges: tuple[tuple[Charge, int | None], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``userdp people --json`` prints."""
+        """What ``userdp members --json`` prints."""
         return {
             "store": str(self.store),
             "operator_only": True,
@@ -56,7 +56,7 @@ class People:
         }
 
 
-def people(store: UserStore | str | Path) -> People:
+def members(store: UserStore | str | Path) -> Members:
     """Who was in a store for what was charged, and what each user was charged in all.
 
     A claim holds for the users who were in the store when its run was opened. Whoever joined later
@@ -73,9 +73,9 @@ def people(store: UserStore | str | Path) -> People:
     ledger = StoreLedger(place)
     history = ledger.history()
     if history.lines:  # else nothing was charged, and whatever is fixed now is fixed after it
-        ledger.look("people")
+        ledger.look("members")
     numbers = ((charge, state_number(opened, charge)) for charge in history.charges.values())
-    return People(
+    return Members(
         store=place,
         intakes=tuple(intakes(opened, history)),
         charges=tuple((charge, None if at is None else at + 1) for charge, at in numbers),

@@ -30,7 +30,7 @@ _COMMANDS = {
         "run",
     ),
     "stats": ("Count a store's users and examples (operator-only).", "store"),
-    "people": (
+    "members": (
         "Say who was in a store for what was charged, and what each was charged (operator-only).",
         "store",
     ),

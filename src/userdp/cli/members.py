@@ -1,4 +1,4 @@
-"""``userdp people``: who is covered by what."""
+"""``userdp members``: who is covered by what."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
-    from userdp.api.people import People
+    from userdp.api.people import Members
     from userdp.people.membership import Intake
 
 
-def people(store: Path, /, *, user: str | None = None, statement: Path | None = None) -> Answer:
+def members(store: Path, /, *, user: str | None = None, statement: Path | None = None) -> Answer:
     """Say who was in a store for what was charged, and what each user was charged in all.
 
     A claim holds for the users who were in the store when its run was opened; whoever joined later
@@ -35,11 +35,11 @@ def people(store: Path, /, *, user: str | None = None, statement: Path | None = 
         return Answer(values={"store": str(store), **said.to_dict()}, parts=said.lines())
     if statement is not None:
         raise UseError("a statement is for one person", hint="name the person: --user ID")
-    found = api.people(store)
+    found = api.members(store)
     return Answer(values=found.to_dict(), parts=_parts(found))
 
 
-def _parts(found: People) -> Iterator[Table | str]:
+def _parts(found: Members) -> Iterator[Table | str]:
     words = "exact counts of people, which no epsilon covers"
     yield f"{for_whom(operator_only=True, why=words)}\n"
     yield table_of(
