@@ -11,8 +11,9 @@ from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
 from userdp.data import format as layout
 from userdp.data.erasure import erase_user, settle_erasure
 from userdp.data.locking import locked
-from userdp.data.prepare import append_records
-from userdp.data.records import Tally
+from userdp.data.ownership import Owners
+from userdp.data.prepare import append_records, prepare_store
+from userdp.data.records import Record, Tally
 from userdp.data.scores import digest_of_scores, read_scores, write_scores
 from userdp.data.splits import Split
 from userdp.data.states import StateKind, joined_at
@@ -240,3 +241,26 @@ def test_settling_where_nothing_is_left_does_nothing(tmp_path):
     before = bytes_of(store.path)
     settle_erasure(store.path)
     assert bytes_of(store.path) == before
+
+
+def test_greedy_ownership_is_not_decided_anew(tmp_path):
+    """A record that was dropped because of the person stays dropped; the others keep theirs."""
+    graph = [[b"ann", b"bob"], [b"ann"], [b"ann", b"cid"], [b"bob", b"ann"], [b"cid"]]
+    records = [
+        Record(owners[0], b"some text of record %d" % n, n, owners=tuple(owners))
+        for n, owners in enumerate(graph)
+    ]
+    prepare_store(
+        ListSource(tuple(records), several_owners=True), tmp_path / "s",
+        tokenizer=StoreTokenizer.load(), owners=Owners.GREEDY, records_per_user=2,
+        held_out_users=0, held_out_examples=0,
+    )  # fmt: skip
+    store = UserStore.open(tmp_path / "s", fixed_graph=True)
+    assert store.user_ids() == [b"ann", b"cid"], "ann's other records were over her bound"
+    kept = next(store.examples_of(1)).tolist()
+    with locked(store.path):
+        meta = erase_user(store.path, 0, state=STATE, remove=(), scores=())
+    now = UserStore.open(store.path, fixed_graph=True)
+    assert [now.user_ids(), next(now.examples_of(0)).tolist()] == [[b"cid"], kept]
+    assert meta.ownership == store.meta.ownership
+    assert verify_store(store.path).ok
