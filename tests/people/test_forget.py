@@ -11,6 +11,7 @@ import pytest
 import userdp
 from tests.claims.lives import PLAN, begin
 from tests.data.corpora import ListSource, interleaved
+from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as command
@@ -24,6 +25,7 @@ from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.opening import Counter
 from userdp.people.runs import find_runs
+from userdp.sampling import FixedSizeUsers
 from userdp.training.config import PlainPlan
 from userdp.training.loop import train
 
@@ -114,6 +116,20 @@ def test_an_interrupted_run_goes_on_without_them(life):
     begin(store, life / "stopped", resume=True)
     assert RunFolder(life / "stopped").finished
     assert claim(life / "stopped").steps == PLAN.steps
+
+
+def test_public_bounds_on_exact_numbers_are_held_against_those_who_stayed(life):
+    """An exact number of people prices fixed sizes: one person fewer may be one too few."""
+    store = UserStore.open(life / "store")
+    people = len(store.split(Split.TRAIN).counts)
+    bounded = plan_of_size(
+        FixedSizeUsers, 5, population=people, least_population=people - 1, group_size=2, steps=4,
+        l2_clip_norm=1.0, target_delta=1e-5, noise_multiplier=2.0,
+    )  # fmt: skip
+    begin(store, life / "fixed", bounded, stop=1)
+    userdp.forget(store, USER, yes=True)
+    with pytest.raises(UseError, match="fewer than"):
+        begin(UserStore.open(life / "store"), life / "fixed", bounded, resume=True)
 
 
 def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(life, monkeypatch):

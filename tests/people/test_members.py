@@ -98,6 +98,22 @@ def test_a_store_without_charges_says_so_and_looks_at_nothing(tmp_path):
     assert StoreLedger(store.path).history().lines == 0
 
 
+def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
+    store = prepared(corpus(3), tmp_path / "store")
+    done = userdp.forget(store, "user001")
+    assert done.scan.clean
+    assert done.statement.releases == ()
+    history = StoreLedger(store.path).history()
+    assert (len(history.erasures), history.charges, history.looks) == (1, {}, [])
+    assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
+
+
+def test_who_comes_back_joins_anew(grown):
+    userdp.forget(grown, "late")
+    append_records(ListSource(interleaved({b"late": ["here again"]})), grown)
+    assert userdp.statement(grown, "late").releases == ()
+
+
 def test_the_command_prints_both(grown, capsys):
     assert command(["members", str(grown)]) == 0
     assert "Operator-only" in capsys.readouterr().out

@@ -31,7 +31,7 @@ from userdp.data.near_ids import near_colliding
 from userdp.data.scores import leave_out_rows
 from userdp.data.splits import Split
 from userdp.data.states import State, StateKind
-from userdp.errors import UseError
+from userdp.errors import UserdpError
 
 
 def erase_user(
@@ -109,7 +109,7 @@ def settle_erasure(folder: Path) -> None:
     try:
         with locked(folder):
             finish_erasure(folder)
-    except (UseError, OSError):
+    except (UserdpError, OSError):
         return
 
 
