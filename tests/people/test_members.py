@@ -66,6 +66,15 @@ def test_a_statement_names_what_the_text_was_in_the_store_for(grown, tmp_path):
     assert "Nothing was released" in "\n".join(userdp.statement(grown, "last").lines())
 
 
+def test_a_total_that_is_no_guarantee_is_given_no_meaning(grown):
+    """Prices chosen one after another add up to what was spent, which bounds no guess."""
+    one, several = (userdp.statement(grown, user) for user in ("late", "user000"))
+    assert "guesses right" in "\n".join(one.lines())
+    said = "\n".join(several.lines())
+    assert "spent so far, not a guarantee" in said
+    assert "guesses right" not in said
+
+
 def test_a_run_without_privacy_gives_no_bound(grown):
     StoreLedger(grown).reserve("plain", None, state=UserStore.open(grown).meta.state.id)
     statement = userdp.statement(grown, "last")

@@ -29,12 +29,14 @@ class Release:
         what: in words.
         claim: the bound that it gives by itself.
         weights: the digest of the released weights; None where none were, or none are known.
+        trained: steps of a training drew people, of whom this person may be one.
     """
 
     id: str
     what: str
     claim: Claim
     weights: str | None
+    trained: bool
 
     @property
     def bounded(self) -> bool:
@@ -98,21 +100,28 @@ class Statement:
         if not self.releases:
             yield "Nothing was released for which it was in the store."
         else:
-            yield (
-                "It was in the store for the following. Whether it was drawn in any step of a "
-                "training is not known to anybody: the draws are secret and were not kept."
-            )
+            yield "It was in the store for the following."
             yield from (f"- {one.in_words}" for one in self.releases)
-        meaning = None if self.total is None else meaning_of_claim(self.total)
-        if self.total is not None and meaning is not None:
+        if any(one.trained for one in self.releases):
             yield (
-                f"All of it together: {self.total.headline}. Somebody who sees all that was "
-                "released, knows everybody else's text, and thought it equally likely before that "
-                "yours was there and that it was not, guesses right with a probability of at most "
-                f"{percent_up(meaning.best_guess)}."
+                "Whether it was drawn in any step of a training is not known to anybody: the draws "
+                "are secret and were not kept."
             )
+        if self.total is not None and self.total.finite:
+            yield f"All of it together: {self.total.headline}."
+            yield from self._meaning(self.total)
         yield "What was released is not changed by your leaving: it cannot be called back."
         yield from (f"- {note}" for note in self.notes)
+
+    def _meaning(self, total: Claim) -> Iterator[str]:
+        """What the bound means; nothing where it is none yet, as its headline then says."""
+        meaning = meaning_of_claim(total)
+        if meaning is not None and total.lineage.fixed and not total.conditions:
+            yield (
+                "Somebody who sees all that was released, knows everybody else's text, and thought "
+                "it equally likely before that yours was there and that it was not, guesses right "
+                f"with a probability of at most {percent_up(meaning.best_guess)}."
+            )
 
 
 def statement_of(
@@ -135,7 +144,13 @@ def statement_of(
         own = next((p for p in claim.parts if p.id == charge.run_id), None)
         what = own.in_words if own is not None else claim.composition
         releases.append(
-            Release(id=charge.run_id, what=what, claim=claim, weights=weights.get(charge.run_id))
+            Release(
+                id=charge.run_id,
+                what=what,
+                claim=claim,
+                weights=weights.get(charge.run_id),
+                trained=charge.query_epsilon is None,
+            )
         )
     return Statement(
         splits=member.splits,
