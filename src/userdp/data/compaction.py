@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from userdp.data import format as layout
 from userdp.data.checkpoints import clear
-from userdp.data.files import checksums, read_columns
+from userdp.data.files import checksum, read_columns
 from userdp.data.index import Index
 from userdp.data.meta import StoreMeta
 from userdp.data.segments import SegmentFiles
@@ -88,7 +88,7 @@ def write_generation(
     new = replace(
         meta,
         generation=meta.generation + 1,
-        files={**kept, **checksums(folder, [*new_files, *tables])},
+        files={**kept, **{str(file): checksum(folder / file) for file in (*new_files, *tables)}},
     )
     for changed, _, _ in os.walk(folder / layout.INDEX):
         sync(Path(changed))
