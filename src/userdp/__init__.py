@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from userdp.api.evaluate import evaluate
     from userdp.api.export import export
     from userdp.api.generate import generate
+    from userdp.api.people import forget, members, statement
     from userdp.api.plan import plan
     from userdp.api.prepare import prepare
     from userdp.api.probe import probe
@@ -52,6 +53,7 @@ _PUBLIC = {
     "api.evaluate": ("evaluate",),
     "api.export": ("export",),
     "api.generate": ("generate",),
+    "api.people": ("forget", "members", "statement"),
     "api.plan": ("plan",),
     "api.prepare": ("prepare",),
     "api.probe": ("probe",),
@@ -93,13 +95,16 @@ __all__ = [
     "declare",
     "evaluate",
     "export",
+    "forget",
     "generate",
     "make_private",
+    "members",
     "plan",
     "prepare",
     "probe",
     "report",
     "settle",
+    "statement",
     "train",
 ]
 

@@ -4,8 +4,10 @@ What is opened here are run folders without a model: a step is its line in the l
 """
 
 import contextlib
+import json
 import os
 import shutil
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +16,8 @@ from tests.plans import uls_plan
 from userdp import files
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage, Query
+from userdp.data.format import FORMAT_NAME, FORMAT_VERSION
+from userdp.data.meta import StoreMeta, read_meta
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal
 from userdp.ledger.opening import Counter
@@ -28,11 +32,28 @@ class Killed(BaseException):
     """Stands for a process that is no more."""
 
 
+META = {
+    **{field.name: "" for field in fields(StoreMeta)},
+    "format": FORMAT_NAME,
+    "format_version": FORMAT_VERSION,
+    "content_sha256": "0" * 64,
+    "store_id": "people",
+    "states": [{"id": "people", "kind": "prepared", "segments": 0}],
+    "files": {},
+    "generation": 0,
+}
+
+
+def empty_store(path):
+    """What stands for a store: a folder with the facts that a run is opened by."""
+    path.mkdir(parents=True)
+    (path / "meta.json").write_text(json.dumps(META))
+    return SimpleNamespace(path=path, meta=read_meta(path))
+
+
 @pytest.fixture
 def store(tmp_path):
-    (tmp_path / "store").mkdir()
-    meta = SimpleNamespace(content_sha256="0" * 64, store_id="people")
-    return SimpleNamespace(path=tmp_path / "store", meta=meta)
+    return empty_store(tmp_path / "store")
 
 
 def opened(folder, store, **options):
@@ -298,8 +319,7 @@ def test_invariant_7_a_kill_between_any_two_writes_of_an_opening_costs_nothing(
     """Two kills in a row, before each pair of writes; then the run goes on to its end."""
 
     def prepared(name):
-        here = SimpleNamespace(path=tmp_path / name / "store", meta=store.meta)
-        here.path.mkdir(parents=True)
+        here = empty_store(tmp_path / name / "store")
         run = tmp_path / name / "run"
         if opening != "first":
             go_on(run, here)
@@ -335,13 +355,11 @@ def test_invariant_13_a_kill_at_the_beginning_forgets_nothing_of_the_base(
     """Whoever goes on may have a model whose origin can no longer be looked up."""
     learned = Query(id="q", name="users", pure_epsilon=0.5)
     base = Lineage(parts=(learned,))
-    honest = SimpleNamespace(path=tmp_path / "honest" / "store", meta=store.meta)
-    honest.path.mkdir(parents=True)
+    honest = empty_store(tmp_path / "honest" / "store")
     count = writes_of(monkeypatch, lambda: go_on(tmp_path / "honest/run", honest, 0, base=base))
     charged = 0
     for at in range(count):
-        here = SimpleNamespace(path=tmp_path / str(at) / "store", meta=store.meta)
-        here.path.mkdir(parents=True)
+        here = empty_store(tmp_path / str(at) / "store")
         run = tmp_path / str(at) / "run"
         with monkeypatch.context() as patch:
             Kill(patch, at)

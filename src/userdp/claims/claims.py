@@ -177,7 +177,7 @@ def claim(path: Path, *, delta: float | None = None) -> Claim:
         history = StoreLedger(folder).history()
         if not history.lines:
             raise UseError(f"the ledger of {folder} is empty: nothing was ever charged in it")
-        return _store_claim(history, delta)
+        return store_claim(history, delta)
     if path.is_dir():
         path = path / LEDGER
     return claim_of(path, read_entries(path), delta=delta)
@@ -188,7 +188,7 @@ def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None =
     if not entries:
         raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
     if entries[0].get("kind") == "store":
-        return _store_claim(history_of(path, entries), delta)
+        return store_claim(history_of(path, entries), delta)
     return _run_claim(path, entries, delta)
 
 
@@ -357,7 +357,7 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
     )
 
 
-def _store_claim(history: History, delta: float | None) -> Claim:
+def store_claim(history: History, delta: float | None = None) -> Claim:
     """What these people paid: the charges of the ledger, and what its runs' base models paid.
 
     A run over this store releases weights that still hold what its base model had learned, and

@@ -117,6 +117,13 @@ COMMANDS: dict[str, dict[str, Told]] = {
             "store --epsilon 8 --delta 1e-6",
         ),
         "settle": Told("End a run before its plan, and charge what that costs.", "run"),
+        "members": Told(
+            "Say who was in a store for what was charged, and what each was charged.", "store"
+        ),
+        "forget": Told(
+            "Erase a person from a store, and prove it by a scan.",
+            "store --user ann@example.org",
+        ),
     },
 }
 """Heading to commands, both in the order in which ``userdp --help`` shows them."""

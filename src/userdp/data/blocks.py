@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from random import SystemRandom
 from typing import IO, Any
@@ -23,7 +23,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from userdp.data import format as layout
-from userdp.data.files import read_table, write_arrow
+from userdp.data.files import checksum, read_table, write_arrow
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -52,6 +52,35 @@ def digested(path: Path) -> tuple[dict[str, Any], bytes]:
 def digests_of(content: bytes) -> bytes:
     """The digests of the blocks of a file that holds ``content``."""
     return b"".join(map(_digest, _blocks(io.BytesIO(content))))
+
+
+def seal(
+    folder: Path,
+    generation: Path,
+    kept: Mapping[str, Any],
+    new_files: Iterable[Path],
+    *,
+    known: Mapping[str, bytes],
+) -> dict[str, Any]:
+    """Digest a generation's new files, and write the digests of the blocks of all of its files.
+
+    Args:
+        folder: of the store.
+        generation: of the index, relative to the store; written but for ``blocks.arrow``.
+        kept: facts of the files that stay, by name.
+        new_files: relative to the store; written.
+        known: digests of the blocks of files that stay, as far as they are known, by name.
+
+    Returns:
+        Facts of all files, for ``meta.json``.
+    """
+    files, digests = dict(kept), dict(known)
+    for name in map(str, new_files):
+        files[name], digests[name] = digested(folder / name)
+    blocks = generation / layout.BLOCKS
+    write_blocks(folder / blocks, files, digests)
+    files[str(blocks)] = checksum(folder / blocks)
+    return files
 
 
 def write_blocks(path: Path, files: Mapping[str, Any], digests: Mapping[str, bytes]) -> None:

@@ -25,6 +25,7 @@ from userdp.data.meta import StoreMeta
 from userdp.data.records import Tally
 from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
+from userdp.data.states import StateKind
 from userdp.files import sweep, write_json
 
 SCRATCH = "scratch"
@@ -168,15 +169,21 @@ def kept_for(place: Path) -> Path | None:
 def clear(folder: Path, meta: StoreMeta, state: State | None) -> None:
     """Remove from a store's folder what neither ``meta`` nor ``state`` names.
 
-    The generation of the index before the one that counts stays, for readers that opened it.
+    The generation of the index before the one that counts stays, for readers that opened it, in a
+    store of which nobody was erased.
     """
     if state is None:
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     sweep(folder)
     segments = range(meta.segments if state is None else state.segments)
-    generations = range(max(meta.generation - 1, 0), meta.generation + 1)
-    for name, numbers in ((layout.SEGMENTS, segments), (layout.INDEX, generations)):
-        named = {layout.segment_name(number) for number in numbers}
+    # A generation of before an erasure names who was erased.
+    erased = any(one.kind is StateKind.ERASED for one in meta.states)
+    oldest = meta.generation if erased else max(meta.generation - 1, 0)
+    generations = range(oldest, meta.generation + 1)
+    for name, named in (
+        (layout.SEGMENTS, {meta.segment_folder(number) for number in segments}),
+        (layout.INDEX, {layout.segment_name(number) for number in generations}),
+    ):
         for entry in (folder / name).iterdir():
             if entry.name not in named:
                 shutil.rmtree(entry, ignore_errors=True)

@@ -24,6 +24,8 @@ A store is a folder::
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, kept when the store is overwritten
       ledger.json             0600: where that ledger is, and how far it was written
+      places.jsonl            0600: folders of runs and files of scores, see `userdp.data.places`
+      erasure.json            0600: what is left to do of an erasure, see `userdp.data.erasure`
       runs/                   0700: of each run, its attempts and a lock
 
 All tables are Arrow IPC files of one record batch, uncompressed, so that each column is one
@@ -33,7 +35,13 @@ array of the memory map: reading copies nothing.
 split; a span is examples ``start`` to ``start + length`` of a segment. Rows of ``spans.arrow``
 are ordered by (split, user, order within the user). Appending writes new segments and a new
 generation of the index (small next to what is there), then swaps ``meta.json`` in one rename:
-token files are never rewritten, and who has the store open goes on reading the old generation.
+token files are not rewritten, and who has the store open goes on reading the old generation.
+
+**Erasure.** A person who is erased leaves the index first, in a new generation: no reader finds
+them from then on. Their examples stay behind in the segments as *holes*, examples that no span
+names; compaction rewrites each segment that has some (``segments/00003.1`` in place of
+``segments/00003``; `StoreMeta.revisions`). The store is then, to its content hash, the one that
+would have been prepared without them.
 
 **Order.** Users by the bytes of their ids; a user's records as in the source; a user's held-out
 examples lie after the training ones.
@@ -67,6 +75,8 @@ TOKENS = "tokens.arrow"
 OFFSETS = "offsets.arrow"
 TARGETS = "targets.arrow"
 LEDGER, LEDGER_PLACE, LEDGER_RUNS = "ledger.jsonl", "ledger.json", "runs"
+PLACES = "places.jsonl"
+ERASURE = "erasure.json"
 
 SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES: 2}
 
@@ -77,13 +87,13 @@ MIN_SEQ_LEN = 2
 MAX_SEQ_LEN = 2**20
 
 
-def segment_name(segment: int) -> str:
+def segment_name(segment: int, revision: int = 0) -> str:
     """The folder of a segment under ``segments/``, or of a generation under ``index/``.
 
-    >>> segment_name(3)
-    '00003'
+    >>> segment_name(3), segment_name(3, 1)
+    ('00003', '00003.1')
     """
-    return f"{segment:05d}"
+    return f"{segment:05d}.{revision}" if revision else f"{segment:05d}"
 
 
 def token_dtype(vocab_size: int) -> str:

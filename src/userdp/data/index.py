@@ -72,6 +72,18 @@ class Index:
         here = self.spans["split"] == layout.SPLIT_CODES[split]
         return len(np.unique(self.spans["user"][here]))
 
+    def without(self, row: int) -> Index:
+        """The index of the others: as if the user at ``row`` had never been there."""
+        user = self.spans["user"]
+        kept = {name: column[user != row] for name, column in self.spans.items()}
+        kept["user"] = kept["user"] - (kept["user"] > row)
+        return Index(
+            ids=[*self.ids[:row], *self.ids[row + 1 :]],
+            records=[*self.records[:row], *self.records[row + 1 :]],
+            chains=[*self.chains[:row], *self.chains[row + 1 :]],
+            spans=kept,
+        )
+
 
 EMPTY = Index([], [], [], {name: np.zeros(0, dtype=kind) for name, kind in SPAN_KINDS.items()})
 """The index of a store that is being made."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from userdp.data.format import FORMAT_NAME, FORMAT_VERSION, META
+from userdp.data.format import FORMAT_NAME, FORMAT_VERSION, META, segment_name
+from userdp.data.states import State, states_from
 from userdp.errors import UseError
 
 
@@ -29,8 +30,11 @@ class StoreMeta:
         held_out_users, held_out_examples: the fractions asked for.
         drops: records dropped, by reason.
         example_drops: examples dropped from stored records, by reason.
-        generation: of the index; 0 when prepared, one more with each append.
+        generation: of the index; 0 when prepared, one more with each change.
         segments: how many there are.
+        revisions: how often compaction rewrote a segment, by its number; it is left out if never.
+        holes: some segments hold text of nobody in the index: an erasure is not finished.
+        states: what the store held after each change, the last of which is now.
         loss_mask: whether the loss counts marked tokens alone (conversations).
         ownership: how records of several users were given to one: ``rule`` ("single",
             "first-owner" or "greedy"), the ``adjacency`` that a claim over this store must name,
@@ -59,6 +63,18 @@ class StoreMeta:
     loss_mask: bool
     ownership: dict[str, Any]
     files: dict[str, dict[str, Any]]
+    revisions: dict[str, int] = field(default_factory=dict)
+    holes: bool = False
+    states: tuple[State, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """What the store holds now."""
+        return self.states[-1]
+
+    def segment_folder(self, number: int) -> str:
+        """The name of a segment's folder."""
+        return segment_name(number, self.revisions.get(str(number), 0))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -90,14 +106,16 @@ def read_meta(path: Path) -> StoreMeta:
             f"{FORMAT_VERSION} alone, as a misread store would train on the wrong people's text",
             hint="prepare it again from its source, or use the userdp that wrote it",
         )
-    names = [field.name for field in fields(StoreMeta)]
-    missing = [name for name in names if name not in raw]
+    known = fields(StoreMeta)
+    needed = [one.name for one in known if one.default is one.default_factory is MISSING]
+    missing = [name for name in needed if name not in raw]
     if missing:
         raise UseError(
             f"the store at {path} is damaged: {META} lacks {', '.join(missing)}",
             hint="prepare it again from its source",
         )
-    return StoreMeta(**{name: raw[name] for name in names})
+    held = {one.name: raw[one.name] for one in known if one.name in raw}
+    return StoreMeta(**{**held, "states": states_from(raw)})
 
 
 def _raw(path: Path) -> dict[str, Any] | None:

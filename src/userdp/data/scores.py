@@ -9,7 +9,8 @@ Operator-only: scores are exact functions of private records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, whole_file
 
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"
+_FIRST = b"written_as"
+"""In a file that lost an erased person's rows: the digest of the file that was written first."""
 
 
 def write_scores(
@@ -82,6 +85,52 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
         )
     scores: NDArray[np.float32] = table.column("score").to_numpy()
     return scores
+
+
+def leave_out_rows(path: Path, rows: Mapping[str, Sequence[int]], *, was: str, now: str) -> None:
+    """Take an erased person's rows out of a file of scores; done twice, it is done once.
+
+    A file of scores of an earlier state of the store is removed: nothing can read it any more.
+
+    Args:
+        path: of the file; nothing is done where none is.
+        rows: by split, where the person's rows begin, and how many they are.
+        was: the store's content hash when they were in it.
+        now: its content hash without them.
+    """
+    if not path.exists():
+        return
+    with pa.memory_map(str(path)) as file:
+        table = pa.ipc.open_file(file).read_all()
+        facts = dict(table.schema.metadata or {})
+        if facts.get(_CONTENT) == now.encode():
+            return
+        if facts.get(_CONTENT) != was.encode():
+            path.unlink()
+            return
+        first, count = rows[facts[_SPLIT].decode()]
+        scores = table.column("score").to_numpy()
+        kept = np.delete(scores, np.s_[first : first + count])
+    facts |= {_CONTENT: now.encode(), _FIRST: digest_of_scores(path).encode()}
+    schema = pa.schema([("score", pa.float32())], metadata=facts)
+    with whole_file(path, mode=OPERATOR_FILE) as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(kept, pa.float32())], schema=schema))
+
+
+def digest_of_scores(path: Path) -> str:
+    """The SHA-256 of a file of scores, as it was before anybody was erased from it.
+
+    So a run that selects by scores goes on after an erasure with the rows that are left.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            facts = pa.ipc.open_file(file).schema.metadata or {}
+    except (OSError, pa.ArrowInvalid):
+        facts = {}  # not a file of scores: whoever reads it says so
+    if _FIRST in facts:
+        return str(facts[_FIRST].decode())
+    with path.open("rb") as whole:
+        return hashlib.file_digest(whole, "sha256").hexdigest()
 
 
 def lineage_of_scores(path: Path) -> str:

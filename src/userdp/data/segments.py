@@ -51,7 +51,7 @@ class SegmentWriter:
         self._old = old
         self._old_row = {user: row for row, user in enumerate(old.ids)}
         self._segment_tokens = segment_tokens
-        self._segment: _Segment | None = None
+        self._segment: SegmentFiles | None = None
         self.segments = self._first_segment = first_segment
         self.ids: list[bytes] = []
         self.records: list[int] = []
@@ -114,7 +114,7 @@ class SegmentWriter:
             self._segment = None
         if self._segment is None:
             place = self.folder / layout.SEGMENTS / layout.segment_name(self.segments)
-            self._segment = _Segment(place, self._dtype, loss_mask=self._loss_mask)
+            self._segment = SegmentFiles(place, self._dtype, loss_mask=self._loss_mask)
             self.segments += 1
         self._span(split, self._segment.examples, len(lengths))
         self._segment.append(tokens, lengths, targets)
@@ -166,7 +166,7 @@ class SegmentWriter:
         return merged(self._old, self.written())
 
 
-class _Segment:
+class SegmentFiles:
     """The files of one segment in the making."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], *, loss_mask: bool) -> None:
@@ -209,7 +209,8 @@ class _Segment:
             file = self._raw[name]
             file.close()
             raw = Path(file.name)
-            values = np.memmap(raw, dtype=dtype, mode="r")
+            empty = raw.stat().st_size == 0  # compaction may leave nothing, which cannot be mapped
+            values = np.zeros(0, dtype) if empty else np.memmap(raw, dtype=dtype, mode="r")
             write_arrow(self._folder / name, {column: pa.array(np.asarray(values))})
             del values
             raw.unlink()

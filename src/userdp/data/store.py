@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class UserStore:
     def __init__(self, path: Path, meta: StoreMeta) -> None:
         self.path = path
         self.meta = meta
-        names = [layout.segment_name(number) for number in range(meta.segments)]
+        names = [meta.segment_folder(number) for number in range(meta.segments)]
         self._segments = [
             _Segment.open(path / layout.SEGMENTS / name, loss_mask=meta.loss_mask) for name in names
         ]
@@ -86,7 +87,10 @@ class UserStore:
             UseError: no store is there, it is of another version, a file of it is damaged, or it
                 needs ``fixed_graph``.
         """
+        from userdp.data.erasure import settle_erasure  # which reads stores
+
         folder = Path(path)
+        settle_erasure(folder)
         meta = read_meta(folder)
         if meta.ownership["adjacency"] == "fixed-graph" and not fixed_graph:
             raise UseError(
@@ -98,7 +102,7 @@ class UserStore:
             return cls(folder, meta)
         except (OSError, KeyError, pa.ArrowInvalid) as error:
             now = read_meta(folder)
-            if now.generation > meta.generation + 1:  # appended to twice since we read it
+            if now.generation != meta.generation:  # appended to, or compacted, since we read it
                 return cls.open(folder, fixed_graph=fixed_graph)
             raise UseError(
                 f"the store at {folder} is damaged: {error}",
@@ -136,6 +140,24 @@ class UserStore:
     def spans(self) -> dict[str, NDArray[Any]]:
         """The columns of the span index, for verifying."""
         return self._spans
+
+    def examples_of(self, row: int) -> Iterator[NDArray[Any]]:
+        """The tokens of each example of the user at ``row``, whatever its split. Operator-only."""
+        spans = self._spans
+        for place in np.flatnonzero(spans["user"] == row).tolist():
+            segment = self._segments[spans["segment"][place]]
+            start = int(spans["start"][place])
+            for example in range(start, start + int(spans["length"][place])):
+                yield segment.tokens[segment.offsets[example] : segment.offsets[example + 1]]
+
+    def segment_extents(self, row: int) -> Iterator[tuple[NDArray[Any], list[tuple[int, int]]]]:
+        """Each segment's tokens, and where in them the text of the user at ``row`` lies."""
+        spans = self._spans
+        for number, segment in enumerate(self._segments):
+            own = (spans["user"] == row) & (spans["segment"] == number)
+            first, last = spans["start"][own], spans["start"][own] + spans["length"][own]
+            begins, ends = segment.offsets[first].tolist(), segment.offsets[last].tolist()
+            yield segment.tokens, list(zip(begins, ends, strict=True))
 
     def segment_examples(self) -> list[int]:
         """Examples of each segment."""

@@ -12,6 +12,7 @@ import numpy as np
 from userdp.data import format as layout
 from userdp.data.blocks import refusal
 from userdp.data.content import NO_EXAMPLES, prolong
+from userdp.data.erasure import settle_erasure
 from userdp.data.files import checksum
 from userdp.data.index import Index
 from userdp.data.meta import StoreMeta, read_meta
@@ -62,6 +63,7 @@ def verify_store(
     Raises:
         UseError: no store is at ``path``, or it is of another version.
     """
+    settle_erasure(path)
     meta = read_meta(path)
     shown = progress or NoProgress()
     problems: list[str] = []
@@ -122,12 +124,8 @@ def _check_index(store: UserStore) -> Iterator[str]:
     for number, size in enumerate(sizes):
         here = segment == number
         begins, ends = start[here], (start + length)[here]
-        if not (
-            len(begins)
-            and begins[0] == 0
-            and ends[-1] == size
-            and np.array_equal(begins[1:], ends[:-1])
-        ):
+        # Where everybody in a segment was erased, nothing is left of it.
+        if not np.array_equal(np.append(0, ends), np.append(begins, size)):
             yield f"the spans of segment {number} do not hold each of its examples once"
         expected += size
     if expected != length.sum():

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from userdp.data import format as layout
-from userdp.data.blocks import digested, digests_of, read_blocks, write_blocks
+from userdp.data.blocks import digests_of, read_blocks, seal
 from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state, resume_key
-from userdp.data.files import checksum
+from userdp.data.erasure import finish_erasure
 from userdp.data.index import EMPTY, Index
+from userdp.data.locking import lock_store
 from userdp.data.meta import StoreMeta, is_store, read_meta
 from userdp.data.near_ids import near_colliding
 from userdp.data.records import Tally
 from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
+from userdp.data.states import State, StateKind
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
@@ -113,9 +115,9 @@ class StoreWriter(SegmentWriter):
         """
         folder = store.absolute()
         read_meta(folder)
-        lock = os.open(folder, os.O_RDONLY)
+        lock = lock_store(folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            finish_erasure(folder)
             meta = read_meta(folder)
             tokenizer = StoreTokenizer.load(folder / layout.TOKENIZER)
             return cls(
@@ -123,13 +125,9 @@ class StoreWriter(SegmentWriter):
                 UserStore.open(folder, fixed_graph=True).index(), place=folder, overwrite=False,
                 key=resume_key(meta, resume), segment_tokens=segment_tokens,
             )  # fmt: skip
-        except BaseException as error:
+        except BaseException:
             os.close(lock)
-            if not isinstance(error, BlockingIOError):
-                raise
-            raise UseError(
-                f"another process appends to the store at {store}", hint="wait until it is done"
-            ) from None
+            raise
 
     def __init__(
         self,
@@ -184,16 +182,13 @@ class StoreWriter(SegmentWriter):
         index.write(self.folder / generation)
         names = (layout.USERS, layout.USER_IDS, layout.SPANS)
         new_files = [*self.new_files(), *(generation / name for name in names)]
-        files = {name: sums for name, sums in old.files.items() if not _is_index(name)}
-        digests = self._old_digests()
-        for name in map(str, new_files):
-            files[name], digests[name] = digested(self.folder / name)
-        blocks = generation / layout.BLOCKS
-        write_blocks(self.folder / blocks, files, digests)
-        files[str(blocks)] = checksum(self.folder / blocks)
+        kept = {name: sums for name, sums in old.files.items() if not _is_index(name)}
+        files = seal(self.folder, generation, kept, new_files, known=self._old_digests())
+        store_id = secrets.token_hex(16)
+        kind = StateKind.APPENDED if old.states else StateKind.PREPARED
         meta = replace(
             old,
-            store_id=secrets.token_hex(16),
+            store_id=store_id,
             content_sha256=index.content_hash(seq_len=old.seq_len, loss_mask=old.loss_mask),
             sources=[*old.sources, source],
             drops=_added(old.drops, tally.drops),
@@ -203,6 +198,7 @@ class StoreWriter(SegmentWriter):
             segments=self.segments,
             ownership=ownership or old.ownership,
             files=files,
+            states=(*old.states, State(id=store_id, kind=kind, segments=self.segments)),
         )
         with held() as signals:  # between its two renames there is no store at its place
             self._publish(meta)
@@ -341,8 +337,8 @@ def _keep_ledger(old: Path, new: Path) -> None:
 
     The people whose data it is stay charged; a run that is writing to it loses nothing.
     """
-    kept = [old / layout.LEDGER, old / layout.LEDGER_PLACE, *(old / layout.LEDGER_RUNS).glob("*")]
-    for path in kept:
+    kept = [old / name for name in (layout.LEDGER, layout.LEDGER_PLACE, layout.PLACES)]
+    for path in (*kept, *(old / layout.LEDGER_RUNS).glob("*")):
         place = new / path.relative_to(old)
         if path.exists() and not place.exists():
             if place.parent != new:
@@ -368,6 +364,13 @@ def _recover(out: Path) -> None:
         else:
             _keep_ledger(old, out)
             shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_leftovers(store: Path) -> None:
+    """Remove what killed `prepare`s left beside a store: their working files hold people's text."""
+    place = store.absolute()
+    _recover(place)
+    _abandoned(place, None)
 
 
 def _abandoned(place: Path, key: str | None) -> tuple[Path, int] | None:

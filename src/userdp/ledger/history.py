@@ -42,6 +42,7 @@ class Charge:
         logged: a run that kept exact numbers for its operator.
         when: the date and time that it was charged at, in UTC; None in ledgers of before that was
             noted.
+        state: the id of the state that the store was in; empty where that was not written.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class Charge:
     stopped: int | None = None
     logged: bool = True
     when: str | None = None
+    state: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +133,7 @@ class History:
         bases: of trials of private selections, what the model descends from that each began from.
         released: weights.
         id: random, of the ledger; empty while it has no line.
+        erasures: states of stores from which somebody was erased, and the state after it, by id.
         total: (ε, δ) within which all charges stay, if that was fixed before the first of them.
         budget: a total with a filter, if that was opened before the first of them.
         series: that were declared, by id.
@@ -151,6 +154,7 @@ class History:
     scores: dict[str, float | None] = field(default_factory=dict)
     bases: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     released: list[Released] = field(default_factory=list)
+    erasures: list[tuple[str, str]] = field(default_factory=list)
     id: str = ""
     total: tuple[float, float] | None = None
     budget: Opened | None = None
@@ -181,6 +185,14 @@ class History:
         earlier = (charge for charge in self.charges.values() if charge.at < at)
         trained = any(one.query_epsilon is None and one.logged for one in earlier)
         return frozenset(looks | ({"train"} if trained else set()))
+
+    def only_erased_since(self, before: str, now: str) -> bool:
+        """Whether a store that was in the state ``before`` and is in ``now`` only lost people."""
+        reached = {before}
+        for one, other in self.erasures:
+            if one in reached:
+                reached.add(other)
+        return now in reached
 
     def fixed_at(self, constants: str, begun: int) -> int:
         """The line at which the constants of a run that was charged at ``begun`` were fixed.
@@ -239,6 +251,7 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
         series=series.take_run(history, plan),
         logged=entry.get("logged", True),
         when=entry.get("when"),
+        state=entry.get("state", ""),
     )
     if entry["again"] is None:
         history.begun.setdefault(entry["constants"], at)
@@ -276,6 +289,7 @@ def _selection(history: History, entry: dict[str, Any], at: int) -> None:
         settled=True,
         selection=selection,
         when=entry.get("when"),
+        state=entry.get("state", ""),
     )
 
 
@@ -303,6 +317,7 @@ def _query(history: History, entry: dict[str, Any], at: int) -> None:
         base=entry["base"],
         series=series.take_answer(history, query.pure_epsilon),
         when=entry.get("when"),
+        state=entry.get("state", ""),
     )
 
 
@@ -314,6 +329,10 @@ def _answer(history: History, entry: dict[str, Any], at: int) -> None:
 
 def _look(history: History, entry: dict[str, Any], at: int) -> None:
     history.looks.append((at, entry["what"]))
+
+
+def _forget(history: History, entry: dict[str, Any], at: int) -> None:
+    history.erasures.append((entry["before"], entry["after"]))
 
 
 def _declare(history: History, entry: dict[str, Any], at: int) -> None:
@@ -361,6 +380,7 @@ _READ: dict[str, Callable[[History, dict[str, Any], int], None]] = {
     "query": _query,
     "answer": _answer,
     "look": _look,
+    "forget": _forget,
     "declare": _declare,
     "sweep": _sweep,
     "total": _total,

@@ -107,3 +107,17 @@ def attempts_in(folder: Path) -> dict[str, int]:
         text = path.read_bytes()
         counted[path.name] = int(text) if text.isdigit() else 0
     return counted
+
+
+def open_charges(folder: Path) -> list[str]:
+    """The charges whose run some process has open now, by the lock that it holds."""
+    held = []
+    for path in sorted(folder.glob("*")):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held.append(path.name)
+        finally:
+            os.close(descriptor)
+    return held

@@ -66,6 +66,7 @@ class StoreLedger(BudgetLines):
         base: Mapping[str, Any] | None = None,
         constants: str = "",
         logged: bool = True,
+        state: str = "",
     ) -> None:
         """Charge a run's whole plan, on the disk before this returns.
 
@@ -76,6 +77,7 @@ class StoreLedger(BudgetLines):
             base: what the model that it begins from descends from, as plain values.
             constants: the digest of its plan and options, see `declare`.
             logged: whether it keeps exact numbers for its operator.
+            state: the id of the store's state, which tells whose text it covers; see `forget`.
 
         Raises:
             UseError: the run has a reservation already, it is beyond a total or a filter, or it is
@@ -83,7 +85,7 @@ class StoreLedger(BudgetLines):
         """
         entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan), "again": again}
         entry |= {"base": None if base is None else dict(base), "constants": constants}
-        entry |= {"when": now()} | ({} if logged else {"logged": False})
+        entry |= {"when": now(), "state": state} | ({} if logged else {"logged": False})
         self.charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:
@@ -113,14 +115,21 @@ class StoreLedger(BudgetLines):
         """`UseError` if `open` would refuse a folder that holds these nonces."""
         _require_last(self.path, self.history(), run_id, known)
 
-    def reserve_selection(self, selection_id: str, selection: PrivateSelection) -> None:
+    def reserve_selection(
+        self, selection_id: str, selection: PrivateSelection, *, state: str = ""
+    ) -> None:
         """Charge a private selection, on the disk before this returns and so before any trial.
+
+        Args:
+            selection_id: new in this ledger.
+            selection: what it is.
+            state: as in `reserve`.
 
         Raises:
             UseError: the id is taken.
         """
         entry = {"kind": "selection", "run_id": selection_id, "selection": encode(selection)}
-        entry["when"] = now()
+        entry |= {"when": now(), "state": state}
         self.charge(entry, taken=f"selection {selection_id} is already reserved in {self.path}")
 
     def slots(self, selection_id: str, draw: Callable[[], Mapping[str, str]]) -> dict[str, str]:
@@ -214,6 +223,7 @@ class StoreLedger(BudgetLines):
         name: str,
         pure_epsilon: float,
         base: Mapping[str, Any] | None = None,
+        state: str = "",
     ) -> None:
         """Charge a statistic, on the disk before this returns and so before it is drawn.
 
@@ -222,13 +232,15 @@ class StoreLedger(BudgetLines):
             name: what is asked; public.
             pure_epsilon: the statistic is (ε, 0)-DP per user, add-or-remove; > 0, at most 700.
             base: what the model that it is about descends from, as plain values.
+            state: as in `reserve`.
 
         Raises:
             UseError: the id is taken, or ε out of range.
         """
         PureQuery(pure_epsilon=pure_epsilon)
         entry = {"kind": "query", "run_id": query_id, "name": name, "pure_epsilon": pure_epsilon}
-        entry |= {"base": None if base is None else dict(base), "when": now()}
+        base_lines = None if base is None else dict(base)
+        entry |= {"base": base_lines, "when": now(), "state": state}
         self.charge(entry, taken=f"query {query_id} is already charged in {self.path}")
 
     def answer(self, query_id: str, *, value: int) -> None:
@@ -293,6 +305,18 @@ class StoreLedger(BudgetLines):
         entry = {"kind": "release", "run_id": run_id, "weights": weights, "lineage": dict(lineage)}
         known = Released(run_id=run_id, weights=weights, lineage=dict(lineage))
         self.amend(lambda history: [] if known in history.released else [entry])
+
+    def forget(self, before: str, after: str) -> None:
+        """Record that somebody was erased from a store, without saying who; call it before it is.
+
+        A run that began on the state ``before`` may go on over the state ``after``. The line is no
+        charge and no look: what was released stays released, at the price that was paid for it.
+
+        Args:
+            before: the id of the store's state with them.
+            after: that of its state without them, new and random.
+        """
+        self._append(lambda history: [{"kind": "forget", "before": before, "after": after}])
 
     def look(self, what: str) -> None:
         """Record that ``what`` shows an exact number of people's text; call it before it does.

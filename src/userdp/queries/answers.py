@@ -41,7 +41,13 @@ def ask(
     ids = [f"query-{secrets.token_hex(8)}" for _ in questions]
     base = of.plain if of else None
     for query_id, one in zip(ids, questions, strict=True):
-        ledger.query(query_id, name=one.name, pure_epsilon=one.epsilon, base=base)
+        ledger.query(
+            query_id,
+            name=one.name,
+            pure_epsilon=one.epsilon,
+            base=base,
+            state=store.meta.state.id,
+        )
     answers = []
     for query_id, one in zip(ids, questions, strict=True):
         answer = int(one.draw(one.held))

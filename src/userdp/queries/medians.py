@@ -60,7 +60,9 @@ def charge_medians(store: UserStore, *, epsilon: float, subject: str, of: Lineag
     require_one_owner(store.meta)
     require_intact(store)
     query_id = f"query-{secrets.token_hex(8)}"
-    StoreLedger(store.path).query(query_id, name=subject, pure_epsilon=epsilon, base=of.plain)
+    StoreLedger(store.path).query(
+        query_id, name=subject, pure_epsilon=epsilon, base=of.plain, state=store.meta.state.id
+    )
     return query_id
 
 

@@ -71,7 +71,7 @@ def release(
     answers = []
     for statistic in wanted:
         query_id = f"query-{secrets.token_hex(8)}"
-        ledger.query(query_id, name=statistic.name, pure_epsilon=share)
+        ledger.query(query_id, name=statistic.name, pure_epsilon=share, state=store.meta.state.id)
         value = draw(statistic, counts, epsilon=share, most_examples=most_examples)
         ledger.answer(query_id, value=value)
         answers.append(Release(name=statistic.name, value=value, epsilon=share, query_id=query_id))

@@ -201,7 +201,7 @@ class _Sweep:
         tuning = self.request.tuning
         if isinstance(tuning, PrivateSelection):
             if self.sweep_id not in charges.history().charges:
-                charges.reserve_selection(self.sweep_id, tuning)
+                charges.reserve_selection(self.sweep_id, tuning, state=self.store.meta.state.id)
             drawn = charges.slots(self.sweep_id, partial(self._draw, tuning))
             self.slots = list(drawn)
             self.trials = [self._constants.index(constants) for constants in drawn.values()]

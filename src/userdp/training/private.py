@@ -29,7 +29,7 @@ from torch import nn
 
 from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
 from userdp.codec import encode
-from userdp.data.scores import lineage_of_scores, read_scores
+from userdp.data.scores import digest_of_scores, lineage_of_scores, read_scores
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
@@ -191,7 +191,7 @@ def make_private(
     same = {
         "model": shape_digest(model),
         "kind of seeds": "unsafe" if unsafe else "secret",
-        "selection": str(strategy) if scores is None else f"{strategy} {_digest(scores)}",
+        "selection": str(strategy) if scores is None else f"{strategy} {digest_of_scores(scores)}",
         **(identity or {}),
     }
     machine = machine_facts(device_of(model))
@@ -320,11 +320,6 @@ def _lineage_of_scores(path: Path) -> Lineage:
         unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
         return Lineage(conditions=(unknown,))
     return lineage_from(json.loads(text), what=f"the lineage in {path}")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int | None) -> Noise:

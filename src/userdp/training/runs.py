@@ -17,6 +17,10 @@ from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
 from userdp.codec import digest, encode
 from userdp.data.blocks import require_intact
+from userdp.data.meta import read_meta
+from userdp.data.places import Place, remember
+from userdp.data.scores import digest_of_scores
+from userdp.data.states import StateKind
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
@@ -183,11 +187,12 @@ def open_run(
         begun = folder.begun
         kept: dict[str, Any] = {}
         if resume:
-            kept = _check_resume(folder, expected)
+            kept = _check_resume(folder, expected, store)
         else:
             _refuse_used(folder, begun=begun)
             kept = {"run_id": new_id(), "nonces": [], "charge": None}
         files.sweep(out)
+        remember(store.path, Place.RUN, out)
         if slot is not None and (plan is None or unsafe_seeds):
             raise UseError("a trial of a private selection needs a plan and secret seeds")
         if not begun:
@@ -200,7 +205,7 @@ def open_run(
         ledger = _Opening(
             folder=folder,
             charges=StoreLedger(store.path),
-            store_path=store.path,
+            store=store,
             run_id=kept["run_id"],
             written=kept["nonces"],
             begun_charge=kept["charge"],
@@ -257,7 +262,7 @@ def constants_digest(
             "train": {name: value for name, value in (train or {}).items() if name != "device"},
             "text": store.meta.content_sha256,
             "base": digest_of(base) if base is not None and files_there else "",
-            "scores": None if scores is None else _file_digest(scores),
+            "scores": None if scores is None else digest_of_scores(scores),
         }
     )
 
@@ -277,7 +282,7 @@ class _Opening:
 
     folder: RunFolder
     charges: StoreLedger
-    store_path: Path
+    store: UserStore
     run_id: str
     written: Sequence[str]
     begun_charge: str | None
@@ -310,6 +315,7 @@ class _Opening:
             lost = counter.attempts - (before if unfinished else count_attempts(entries))
             if lost > (0 if unfinished else 1):
                 known = ["none: put back"]
+            _require_nobody_erased(self.store)
             # Asked before anything is written here: what a copy holds must stay what it was.
             self.charges.require_last(charge, known)
             self._write(nonces=[opened, nonce] if opened else [nonce], charge=charge)
@@ -356,7 +362,8 @@ class _Opening:
                 "run_id": self.run_id,
                 "nonces": list(nonces),
                 "charge": charge,
-                "store_path": str(self.store_path.resolve()),
+                "store_path": str(self.store.path.resolve()),
+                "state": self.store.meta.state.id,
                 "digests": dict(self.expected),
             },
             mode=files.OPERATOR_FILE,
@@ -378,6 +385,7 @@ class _Opening:
                 base=base.plain,
                 constants=self.constants,
                 logged=self.logged,
+                state=self.store.meta.state.id,
             )
 
 
@@ -422,7 +430,9 @@ def _refuse_used(folder: RunFolder, *, begun: bool) -> None:
         )
 
 
-def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> dict[str, Any]:
+def _check_resume(
+    folder: RunFolder, expected: Mapping[str, str], store: UserStore
+) -> dict[str, Any]:
     if not folder.resume.exists():
         raise UseError(f"there is no interrupted run at {folder.path}")
     kept = files.read_json(folder.resume, what="an interrupted run")
@@ -432,6 +442,8 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> dict[str, A
             hint="train again in another --out, with a plan and a budget of its own",
         )
     for name, value in expected.items():
+        if name == "store" and _only_erased_since(kept, store):
+            continue
         if kept["digests"].get(name) != value:
             raise UseError(
                 f"the {name} is not the one that the run at {folder.path} began with: its ledger "
@@ -439,6 +451,31 @@ def _check_resume(folder: RunFolder, expected: Mapping[str, str]) -> dict[str, A
                 hint=f"resume with the {name} it began with, or begin a new run",
             )
     return kept
+
+
+def _only_erased_since(kept: Mapping[str, Any], store: UserStore) -> bool:
+    """Whether the store is what an interrupted run began with, but for people who were erased.
+
+    For everybody who is still in it, the steps to come are those of the plan. An erasure that the
+    ledger does not hold is none: the store was changed by something else.
+    """
+    before, now = str(kept.get("state", "")), store.meta.state.id
+    history = StoreLedger(store.path).history()
+    return before != now and history.only_erased_since(before, now)
+
+
+def _require_nobody_erased(store: UserStore) -> None:
+    """`UseError` if somebody was erased from the store since it was opened to train on.
+
+    Asked once the charge's counter is locked: from then on an erasure finds that the run is open.
+    """
+    later = read_meta(store.path).states[len(store.meta.states) :]
+    if any(state.kind is StateKind.ERASED for state in later):
+        raise UseError(
+            f"the store at {store.path} lost somebody while the run was opened, and it "
+            "would train on text of a person who was erased",
+            hint="begin again",
+        )
 
 
 def _remove_new(folder: RunFolder) -> None:

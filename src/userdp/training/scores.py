@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from userdp.codec import canonical
+from userdp.data.places import Place, remember
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.scores import write_scores
 from userdp.data.splits import Split
@@ -97,6 +98,7 @@ def score_store(
             seen.append(block)
             yield block
 
+    remember(store.path, Place.SCORES, out)
     written = write_scores(out, store, blocks(), split, lineage=canonical(lineage))
     scores = np.concatenate(seen)
     finite = scores[np.isfinite(scores)].astype(np.float64)

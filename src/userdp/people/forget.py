@@ -1,0 +1,192 @@
+"""Erase a person: from the store, and from what was made of the store's text elsewhere.
+
+What goes: the person's records, id, hash and index entries; their rows in files of scores; working
+files of killed runs; what audits kept of people one by one; and weights that learned from them
+without privacy. What stays: what was released under a guarantee, with its price.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from userdp.data.erasure import erase_user, finish_erasure
+from userdp.data.locking import locked
+from userdp.data.places import Place, places_of
+from userdp.data.progress import NoProgress, Progress
+from userdp.data.remains import Scan, scan
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.traces import Traces, traces_of
+from userdp.data.writer import remove_leftovers
+from userdp.errors import FailureError, UseError
+from userdp.ledger import StoreLedger
+from userdp.ledger.opening import open_charges
+from userdp.people.membership import Member, charged_to, member_of
+from userdp.people.runs import FoundRun, find_runs, lost_runs
+from userdp.people.statement import Statement, statement_of
+
+_REFERENCES = Path("audit") / "references"
+"""Where an audit keeps a number per person, and copies of their text while it works."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forgotten:
+    """A person was erased.
+
+    Args:
+        statement: for the person.
+        removed: files and folders elsewhere that went: weights without privacy, audits' numbers.
+        lost_runs: runs whose folder was not found, so that nothing there was removed or scanned.
+        scan: what was read afterwards, and what of the person was still found.
+        traces: what was looked for; operator-only.
+    """
+
+    statement: Statement
+    removed: tuple[Path, ...]
+    lost_runs: tuple[str, ...]
+    scan: Scan
+    traces: Traces
+
+
+def forget_user(
+    store: Path,
+    user: str,
+    *,
+    also: Iterable[Path] = (),
+    yes: bool = False,
+    progress: Progress | None = None,
+) -> Forgotten:
+    """Erase a user from a store and from what was made of its text; prove it by a scan.
+
+    Guarantee: killed at any moment, the store holds the user as before or not at all; in the second
+    case its next opening finishes what is left. No claim changes: what was released while the user
+    was in the store stays released, at the price that is in the ledger.
+
+    Args:
+        store: its folder; no run over it may be open.
+        user: the id, as `prepare` read it.
+        also: further files and folders to look for runs in, and to scan.
+        yes: delete weights that learned from the user without privacy. Without it they are named,
+            and nothing is done.
+        progress: is told how far it is.
+
+    Raises:
+        UseError: no such user, a run is open, another process changes the store, or there are
+            weights to delete and ``yes`` was not said. Nothing has changed then.
+    """
+    shown = progress or NoProgress()
+    also = tuple(also)
+    _require_there(also)
+    UserStore.open(store, fixed_graph=True)  # refuses what is no store
+    with locked(store):
+        finish_erasure(store)
+        opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
+        row = _row_of(opened, user)
+        ledger = StoreLedger(store)
+        history = ledger.history()
+        _refuse_open(open_charges(ledger.place.runs))
+        member = member_of(opened, row)
+        charges = charged_to(opened, history, member)
+        runs = find_runs(store, history, also)
+        learned = {charge.run_id for charge in charges}
+        weights = [place for run in runs if run.without_privacy & learned for place in run.weights]
+        if weights and not yes:
+            raise UseError(
+                "weights learned from this person without privacy, and would be deleted: "
+                + ", ".join(map(str, weights)),
+                hint="say --yes to delete them with the person's records",
+            )
+        references = [run.folder.path / _REFERENCES for run in runs]
+        removed = [*weights, *(place for place in references if place.exists())]
+        shown.stage("reading", None)
+        traces = traces_of(opened, row)
+        statement = statement_of(history, member, charges, _notes(opened, member))
+        scores = [Path(path) for path in places_of(store, Place.SCORES)]
+        remove_leftovers(store)
+        state = secrets.token_hex(16)
+        # Before it is done: a run may go on over an erasure only if the ledger holds it.
+        ledger.forget(opened.meta.state.id, state)
+        shown.stage("erasing", None)
+        erase_user(store, row, state=state, remove=removed, scores=scores)
+        late = open_charges(ledger.place.runs)
+    if late:
+        raise FailureError(
+            "the person was erased, but a run was opened at the same moment and may have read "
+            f"their text: {', '.join(late)}",
+            hint="stop it; resumed, it goes on without them",
+        )
+    return Forgotten(
+        statement=statement,
+        removed=tuple(removed),
+        lost_runs=tuple(lost_runs(history, runs)),
+        scan=scan(_scanned(store, runs, scores, also), traces.patterns, shown),
+        traces=traces,
+    )
+
+
+def statement_for(store: Path, user: str) -> Statement:
+    """The statement for a user who is in a store; nothing is erased."""
+    opened = UserStore.open(store, fixed_graph=True)
+    member = member_of(opened, _row_of(opened, user))
+    history = StoreLedger(store).history()
+    return statement_of(
+        history, member, charged_to(opened, history, member), _notes(opened, member)
+    )
+
+
+def _row_of(store: UserStore, user: str) -> int:
+    try:
+        return store.user_ids().index(user.encode())
+    except ValueError:
+        raise UseError(
+            f"nobody in the store at {store.path} has this id, so there is nothing to erase",
+            hint="ids are compared byte for byte, with case and spaces; an erasure that was "
+            "interrupted is finished by itself when the store is next opened",
+        ) from None
+
+
+def _refuse_open(charges: list[str]) -> None:
+    if charges:
+        raise UseError(
+            f"a run over this store is open ({', '.join(charges)}), and would go on reading the "
+            "text of the person who is erased",
+            hint="stop it, erase, and go on with it with --resume: what it has spent stays spent",
+        )
+
+
+def _require_there(also: tuple[Path, ...]) -> None:
+    for place in also:
+        if not place.exists():
+            raise UseError(f"there is nothing at {place} to look through")
+
+
+def _notes(store: UserStore, member: Member) -> tuple[str, ...]:
+    notes = [
+        "The records that this store was made of, backups, and copies that somebody made lie "
+        "outside of it; whoever keeps them has to erase them there.",
+        "Text of other people that quotes or names you is theirs, and stays.",
+    ]
+    rule = store.meta.ownership["rule"]
+    if rule != "single":
+        notes.append(
+            "Records with several owners were given to one of them. Those that were given to "
+            "somebody else are not found by your id, and stay."
+        )
+    if Split.TRAIN not in member.splits:
+        return tuple(notes)
+    notes.append(
+        "Differential privacy bounds what anybody can tell from what was released. It is no "
+        "erasure of what a model learned: the bound is what remains."
+    )
+    return tuple(notes)
+
+
+def _scanned(
+    store: Path, runs: list[FoundRun], scores: list[Path], also: tuple[Path, ...]
+) -> list[Path]:
+    place = store.absolute()
+    beside = list(place.parent.glob(f".{place.name}.*"))
+    return [place, *beside, *(run.folder.path for run in runs), *scores, *also]

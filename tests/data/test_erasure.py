@@ -1,0 +1,266 @@
+"""Erasing: the store is the one that would have been prepared without the person."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
+from userdp.data import format as layout
+from userdp.data.erasure import erase_user, settle_erasure
+from userdp.data.locking import locked
+from userdp.data.ownership import Owners
+from userdp.data.prepare import append_records, prepare_store
+from userdp.data.records import Record, Tally
+from userdp.data.scores import digest_of_scores, read_scores, write_scores
+from userdp.data.splits import Split
+from userdp.data.states import StateKind, joined_at
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.verify import verify_store
+from userdp.data.writer import StoreWriter
+from userdp.errors import UseError
+
+STATE = "0" * 32
+
+
+def erase(path, user, **options):
+    row = UserStore.open(path).user_ids().index(user)
+    with locked(path):
+        return erase_user(path, row, state=STATE, **{"remove": (), "scores": (), **options})
+
+
+def without(texts, user):
+    return {name: held for name, held in texts.items() if name != user}
+
+
+def bytes_of(folder):
+    return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("place", [0, 7, 14])
+def test_an_erased_store_is_the_store_prepared_without_the_person(tmp_path, place):
+    texts = corpus(15, seed=5)
+    user = sorted(texts)[place]
+    store = prepared(texts, tmp_path / "store")
+    bare = prepared(without(texts, user), tmp_path / "bare")
+    meta = erase(store.path, user)
+    now = UserStore.open(store.path)
+    assert view(now) == view(bare)
+    assert meta.content_sha256 == bare.meta.content_sha256
+    assert meta.totals == bare.meta.totals
+    assert verify_store(store.path).ok
+    assert not meta.holes
+    assert (meta.store_id, meta.state.kind) == (store.meta.store_id, StateKind.ERASED)
+    assert not (store.path / layout.ERASURE).exists()
+
+
+def test_an_erasure_that_compacts_nothing_leaves_the_text_and_is_caught(tmp_path, monkeypatch):
+    """The twin: the index forgets the person, and the segments do not."""
+    texts = {**corpus(5), b"marked": ["planted 日本 planted 日本 marker"]}
+    store = prepared(texts, tmp_path / "store", held_out_users=0)
+    marker = store.split(Split.TRAIN).gather([5], [0]).tokens.tobytes()
+    assert any(marker in data for data in bytes_of(store.path).values())
+    with monkeypatch.context() as broken:
+        broken.setattr("userdp.data.erasure.compact", lambda folder, meta: meta)
+        erase(store.path, b"marked")
+    assert any(marker in data for data in bytes_of(store.path).values())
+    assert "do not hold each of its examples once" in verify_store(store.path).problems[0]
+
+
+def test_no_file_of_the_store_holds_the_id_the_hash_or_the_tokens(tmp_path):
+    texts = {**corpus(5), b"marked-person": ["planted 日本 planted 日本 marker"]}
+    store = prepared(texts, tmp_path / "store", held_out_users=0)
+    row = store.user_ids().index(b"marked-person")
+    marks = [
+        b"marked-person",
+        store.split(Split.TRAIN).gather([row], [0]).tokens.tobytes(),
+        store._hashes[row].tobytes(),
+        store.index().chains[row],
+    ]
+    held = bytes_of(store.path).values()
+    assert all(any(mark in data for data in held) for mark in marks)
+    erase(store.path, b"marked-person")
+    held = bytes_of(store.path).values()
+    assert not any(mark in data for data in held for mark in marks)
+
+
+def test_erasing_after_appends_and_appending_after_erasing(tmp_path):
+    texts = corpus(12, seed=2)
+    user, late = sorted(texts)[3], {b"late": ["one more text", "and one"], **corpus(4, seed=2)}
+    store = prepared(texts, tmp_path / "store")
+    append_records(ListSource(interleaved(late)), store.path)
+    erase(store.path, user)
+    erase(store.path, b"late")
+    meta = append_records(ListSource(interleaved({b"later": ["a text"]})), store.path)
+    whole = {name: held + late.get(name, []) for name, held in texts.items()}
+    bare = prepared({**without(whole, user), b"later": ["a text"]}, tmp_path / "bare")
+    assert meta.content_sha256 == bare.meta.content_sha256
+    assert meta.totals == bare.meta.totals
+    assert verify_store(store.path).ok
+    assert [state.kind for state in meta.states] == [
+        StateKind.PREPARED, StateKind.APPENDED, *[StateKind.ERASED] * 2, StateKind.APPENDED,
+    ]  # fmt: skip
+    segments = UserStore.open(store.path).spans()["segment"]
+    assert joined_at(meta.states, int(segments.max())) == 4
+
+
+def test_the_only_person_of_a_segment_leaves_it_empty(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    append_records(ListSource(interleaved({b"late": ["one more text"]})), store.path)
+    erase(store.path, b"late")
+    assert verify_store(store.path).ok
+    assert UserStore.open(store.path).segment_examples()[-1] == 0
+
+
+def test_a_loss_mask_is_compacted_with_the_tokens(tmp_path):
+    texts = {b"a": 1, b"b": 2, b"c": 3}
+    stores = []
+    for name, people in (("store", texts), ("bare", without(texts, b"b"))):
+        words = StoreTokenizer.load()
+        with StoreWriter.create(tmp_path / name, tokenizer=words, seq_len=8, loss_mask=True) as new:
+            for user, size in people.items():
+                new.user(user)
+                marks = np.arange(4, dtype=np.uint8) % 2
+                for _ in range(size):
+                    new.write(
+                        Split.TRAIN, np.arange(4) + size, np.array([4]), targets=marks, records=1
+                    )
+            new.finish(source={}, tally=Tally())
+        stores.append(tmp_path / name)
+    assert erase(stores[0], b"b").content_sha256 == UserStore.open(stores[1]).meta.content_sha256
+    assert verify_store(stores[0]).ok
+
+
+def test_scores_lose_the_persons_rows_and_keep_their_name(tmp_path):
+    texts = corpus(10, seed=4)
+    store = prepared(texts, tmp_path / "store", held_out_users=0)
+    user = sorted(texts)[4]
+    file, old = tmp_path / "scores.arrow", tmp_path / "old.arrow"
+    counts = store.split(Split.TRAIN).counts
+    values = np.arange(counts.sum(), dtype=np.float32)
+    write_scores(file, store, iter([values]))
+    write_scores(old, store, iter([values]))
+    append_records(ListSource(interleaved({b"late": ["one more text"]})), store.path)
+    store = UserStore.open(store.path)
+    row = store.user_ids().index(user)
+    counts = store.split(Split.TRAIN).counts
+    values = np.arange(counts.sum(), dtype=np.float32)
+    file.unlink()
+    write_scores(file, store, iter([values]))
+    named = digest_of_scores(file)
+    erase(store.path, user, scores=[file, old, tmp_path / "moved.arrow"])
+    ends = np.cumsum(counts)
+    kept = np.delete(values, np.s_[ends[row - 1] : ends[row]])
+    assert read_scores(file, UserStore.open(store.path)).tolist() == kept.tolist()
+    assert digest_of_scores(file) == named
+    assert not old.exists(), "of an earlier state: no store reads it"
+
+
+def test_what_was_made_elsewhere_goes_too(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.safetensors").write_bytes(b"plain")
+    (tmp_path / "losses.npy").write_bytes(b"losses")
+    erase(
+        store.path,
+        store.user_ids()[2],
+        remove=[tmp_path / "weights", tmp_path / "losses.npy", tmp_path / "nowhere"],
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"store"}
+
+
+def test_a_reader_goes_on_while_a_person_is_erased(tmp_path):
+    store = prepared(corpus(8), tmp_path / "store")
+    seen = view(store)
+    erase(store.path, store.user_ids()[1])
+    assert view(store) == seen
+
+
+def test_one_change_at_a_time(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    with StoreWriter.append(store.path), pytest.raises(UseError, match="another process"):
+        erase(store.path, store.user_ids()[0])
+
+
+def killed(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop", ["compact", "clear", "_remove"])
+def test_the_next_opening_finishes_what_was_decided(tmp_path, monkeypatch, stop):
+    texts = corpus(8, seed=6)
+    user = sorted(texts)[2]
+    store = prepared(texts, tmp_path / "store")
+    bare = prepared(without(texts, user), tmp_path / "bare")
+    if stop == "_remove":
+        (tmp_path / "file").write_text("of their text")
+    row = store.user_ids().index(user)
+
+    with monkeypatch.context() as patch, locked(store.path):
+        patch.setattr(f"userdp.data.erasure.{stop}", killed)
+        with pytest.raises(KeyboardInterrupt):
+            erase_user(store.path, row, state=STATE, remove=[tmp_path / "file"], scores=[])
+    assert json.loads((store.path / layout.META).read_text())["totals"]["users"] == 7
+    with locked(store.path):  # while it is held, readers do without
+        assert view(UserStore.open(store.path)) == view(bare)
+        assert (store.path / layout.ERASURE).exists()
+    assert view(UserStore.open(store.path)) == view(bare)
+    assert verify_store(store.path).ok
+    assert not (store.path / layout.ERASURE).exists()
+    assert not (tmp_path / "file").exists()
+
+
+def test_an_erasure_that_was_not_decided_is_none(tmp_path, monkeypatch):
+    store = prepared(corpus(5), tmp_path / "store")
+    before = view(store)
+    with monkeypatch.context() as patch:
+        patch.setattr("userdp.data.erasure.write_generation", killed)
+        with pytest.raises(KeyboardInterrupt):
+            erase(store.path, b"user001")
+    assert (store.path / layout.ERASURE).exists()
+    assert view(UserStore.open(store.path)) == before
+    assert not (store.path / layout.ERASURE).exists()
+    assert verify_store(store.path).ok
+
+
+def test_a_store_of_before_states_has_one(tmp_path):
+    store = prepared(corpus(5), tmp_path / "store")
+    meta = json.loads((store.path / layout.META).read_text())
+    for name in ("states", "revisions", "holes"):
+        del meta[name]
+    (store.path / layout.META).write_text(json.dumps(meta))
+    (state,) = UserStore.open(store.path).meta.states
+    assert (state.id, state.kind) == (store.meta.store_id, StateKind.PREPARED)
+
+
+def test_settling_where_nothing_is_left_does_nothing(tmp_path):
+    store = prepared(corpus(3), tmp_path / "store")
+    before = bytes_of(store.path)
+    settle_erasure(store.path)
+    assert bytes_of(store.path) == before
+
+
+def test_greedy_ownership_is_not_decided_anew(tmp_path):
+    """A record that was dropped because of the person stays dropped; the others keep theirs."""
+    graph = [[b"ann", b"bob"], [b"ann"], [b"ann", b"cid"], [b"bob", b"ann"], [b"cid"]]
+    records = [
+        Record(owners[0], b"some text of record %d" % n, n, owners=tuple(owners))
+        for n, owners in enumerate(graph)
+    ]
+    prepare_store(
+        ListSource(tuple(records), several_owners=True), tmp_path / "s",
+        tokenizer=StoreTokenizer.load(), owners=Owners.GREEDY, records_per_user=2,
+        held_out_users=0, held_out_examples=0,
+    )  # fmt: skip
+    store = UserStore.open(tmp_path / "s", fixed_graph=True)
+    assert store.user_ids() == [b"ann", b"cid"], "ann's other records were over her bound"
+    kept = next(store.examples_of(1)).tolist()
+    with locked(store.path):
+        meta = erase_user(store.path, 0, state=STATE, remove=(), scores=())
+    now = UserStore.open(store.path, fixed_graph=True)
+    assert [now.user_ids(), next(now.examples_of(0)).tolist()] == [[b"cid"], kept]
+    assert meta.ownership == store.meta.ownership
+    assert verify_store(store.path).ok

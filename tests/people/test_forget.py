@@ -1,0 +1,232 @@
+"""After ``forget`` nothing of a person is on the disk, nothing claimed has changed, runs go on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import userdp
+from tests.claims.lives import PLAN, begin
+from tests.data.corpora import ListSource, interleaved
+from tests.plans import plan_of_size
+from tests.training.toy import CONFIG, cycles, toy_store
+from userdp.claims import claim
+from userdp.cli.app import run as command
+from userdp.data.places import Place, places_of, remember
+from userdp.data.prepare import append_records
+from userdp.data.scores import read_scores, write_scores
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.data.verify import verify_store
+from userdp.errors import UseError
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger.opening import Counter
+from userdp.people.runs import find_runs
+from userdp.sampling import FixedSizeUsers
+from userdp.training.config import PlainPlan
+from userdp.training.loop import train
+
+USER = "the-person-who-leaves"
+TEXT = "w0 w17 w3 w29 w11 w23 w5"
+ELSE = "w8 w2 w28 w14 w21 w9 w1"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A store with a finished, an interrupted and a plain run; made once, copied by each test."""
+    folder = tmp_path_factory.mktemp("forget")
+    texts = {**cycles(30), USER.encode(): [TEXT, ELSE, TEXT]}
+    store = toy_store(folder, texts, held_out=0.0)
+    begin(store, folder / "done")
+    begin(store, folder / "stopped", stop=2)
+    train(store, PlainPlan(steps=2, batch_size=4), CONFIG, out=folder / "plain", tensorboard=False)
+    return folder
+
+
+@pytest.fixture
+def life(made, tmp_path):
+    """A copy of `made`, whose paths are its own."""
+    folder = tmp_path / "life"
+    shutil.copytree(made, folder)
+    place = folder / "store" / "ledger.json"
+    inode = (folder / "store" / "ledger.jsonl").stat().st_ino
+    place.write_text(json.dumps({**json.loads(place.read_text()), "inode": inode}))
+    (folder / "store" / "places.jsonl").unlink()
+    for name in ("done", "stopped", "plain"):
+        remember(folder / "store", Place.RUN, folder / name)
+    return folder
+
+
+def marks(store):
+    """What is looked for here: by nothing of `userdp.data.traces`."""
+    tokens = np.concatenate(list(store.examples_of(store.user_ids().index(USER.encode()))))[:7]
+    kinds = ("<u2", "<u4", "<i8")
+    return [USER.encode(), TEXT.encode(), *(tokens.astype(kind).tobytes() for kind in kinds)]
+
+
+def holding(folder, sought):
+    return {
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.is_file() and any(mark in path.read_bytes() for mark in sought)
+    }
+
+
+def test_nothing_of_the_person_is_left_and_everything_else_is(life):
+    store = UserStore.open(life / "store")
+    sought, before = marks(store), claim(life / "done").to_dict()
+    ledger_before = (life / "done" / "ledger.jsonl").read_bytes()
+    train_part = store.split(Split.TRAIN)
+    write_scores(life / "s.arrow", store, iter([np.zeros(train_part.counts.sum(), np.float32)]))
+    remember(store.path, Place.SCORES, life / "s.arrow")
+    for left in ("done/audit/references/work-1/store", ".store.partial-12345678/scratch"):
+        (life / left).mkdir(parents=True)
+        (life / left / "texts").write_text(TEXT)
+    assert holding(life, sought)
+    with pytest.raises(UseError, match="learned from this person without privacy") as refused:
+        userdp.forget(store, USER)
+    assert str(life / "plain" / "model") in refused.value.message
+    assert marks(UserStore.open(store.path)) == sought, "nothing has changed"
+    done = userdp.forget(store, USER, yes=True, statement=life / "for-them.txt")
+    assert holding(life, sought) == set()
+    assert done.scan.clean
+    assert done.lost_runs == ()
+    assert set(done.removed) == {
+        life / "plain" / "model",
+        life / "plain" / "checkpoints",
+        life / "done" / "audit" / "references",
+    }
+    now = UserStore.open(store.path)
+    assert verify_store(store.path).ok
+    assert len(read_scores(life / "s.arrow", now)) == now.split(Split.TRAIN).counts.sum()
+    assert claim(life / "done").to_dict() == before
+    assert (life / "done" / "ledger.jsonl").read_bytes() == ledger_before
+    assert (life / "done" / "model").is_dir()
+    said = (life / "for-them.txt").read_text()
+    assert claim(life / "done").lineage.parts[0].id in said
+    assert "no bound, since it was made without privacy" in said
+
+
+def test_an_interrupted_run_goes_on_without_them(life):
+    userdp.forget(life / "store", USER, yes=True)
+    store = UserStore.open(life / "store")
+    begin(store, life / "stopped", resume=True)
+    assert RunFolder(life / "stopped").finished
+    assert claim(life / "stopped").steps == PLAN.steps
+
+
+def test_public_bounds_on_exact_numbers_are_held_against_those_who_stayed(life):
+    """An exact number of people prices fixed sizes: one person fewer may be one too few."""
+    store = UserStore.open(life / "store")
+    people = len(store.split(Split.TRAIN).counts)
+    bounded = plan_of_size(
+        FixedSizeUsers, 5, population=people, least_population=people - 1, group_size=2, steps=4,
+        l2_clip_norm=1.0, target_delta=1e-5, noise_multiplier=2.0,
+    )  # fmt: skip
+    begin(store, life / "fixed", bounded, stop=1)
+    userdp.forget(store, USER, yes=True)
+    with pytest.raises(UseError, match="fewer than"):
+        begin(UserStore.open(life / "store"), life / "fixed", bounded, resume=True)
+
+
+def test_a_run_does_not_go_on_over_a_change_that_the_ledger_does_not_hold(life, monkeypatch):
+    """The twin: whoever erases without the line could change the store as they like."""
+    monkeypatch.setattr(StoreLedger, "forget", lambda self, before, after: None)
+    userdp.forget(life / "store", USER, yes=True)
+    with pytest.raises(UseError, match="the store is not the one"):
+        begin(UserStore.open(life / "store"), life / "stopped", resume=True)
+
+
+def test_a_run_does_not_go_on_over_an_append_and_an_erasure(life):
+    append_records(ListSource(interleaved({b"late": [TEXT]})), life / "store")
+    userdp.forget(life / "store", USER, yes=True)
+    with pytest.raises(UseError, match="the store is not the one"):
+        begin(UserStore.open(life / "store"), life / "stopped", resume=True)
+
+
+def test_the_ledger_has_a_line_without_the_id_and_no_charge(life):
+    ledger = StoreLedger(life / "store")
+    before = ledger.history()
+    userdp.forget(life / "store", USER, yes=True)
+    after = ledger.history()
+    assert after.charges == before.charges
+    assert after.looks == before.looks
+    ((was, now),) = after.erasures
+    state = UserStore.open(life / "store").meta.state
+    assert (was, now) == (UserStore.open(life / "store").meta.store_id, state.id)
+    assert USER not in (life / "store" / "ledger.jsonl").read_text()
+
+
+def test_nothing_is_erased_while_a_run_is_open(life, monkeypatch):
+    ledger = StoreLedger(life / "store")
+    charge = next(iter(ledger.history().charges))
+    with (
+        Counter(ledger.place.runs / charge, begun=True),
+        pytest.raises(UseError, match="a run over this store is open"),
+    ):
+        userdp.forget(life / "store", USER, yes=True)
+    assert marks(UserStore.open(life / "store"))
+
+
+def test_a_run_that_opened_the_store_before_does_not_begin_after(life):
+    store = UserStore.open(life / "store")
+    userdp.forget(life / "store", USER, yes=True)
+    with pytest.raises(UseError, match="lost somebody while the run was opened"):
+        begin(store, life / "late")
+
+
+def test_weights_of_before_they_joined_stay(life):
+    append_records(ListSource(interleaved({b"late-person": [ELSE]})), life / "store")
+    done = userdp.forget(life / "store", "late-person")
+    assert done.removed == ()
+    assert (life / "plain" / "model").is_dir()
+    assert done.statement.releases == ()
+
+
+def test_a_run_that_descends_from_a_plain_one_goes_with_it(life):
+    store = UserStore.open(life / "store")
+    begin(store, life / "tuned", model=str(life / "plain" / "model"))
+    done = userdp.forget(store, USER, yes=True)
+    assert not (life / "tuned" / "model").exists()
+    assert life / "tuned" / "model" in done.removed
+
+
+def test_runs_that_were_moved_are_named_and_found_by_also(life, tmp_path, capsys):
+    shutil.move(life / "plain", tmp_path / "elsewhere" / "plain")
+    history = StoreLedger(life / "store").history()
+    assert len(find_runs(life / "store", history)) == 2
+    assert len(find_runs(life / "store", history, [tmp_path / "elsewhere"])) == 3
+    status = command(["forget", str(life / "store"), "--user", USER])
+    assert status == 0
+    assert "Say where they lie with --also" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_what_is_found_elsewhere_is_named_and_fails(life, tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text(f"copied by hand: {TEXT}")
+    words = ["forget", str(life / "store"), "--user", USER, "--yes", "--json"]
+    assert command([*words, "--also", str(tmp_path / "notes.txt")]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["found"] == [str(tmp_path / "notes.txt")]
+
+
+def test_bad_use_changes_nothing(life, tmp_path):
+    store = life / "store"
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for words in (
+        ["forget", str(store), "--user", "nobody"],
+        ["forget", str(store), "--user", ""],
+        ["forget", str(store), "--user", USER],
+        ["forget", str(store), "--user", USER, "--yes", "--also", str(tmp_path / "nowhere")],
+        ["forget", str(store), "--user", USER, "--yes", "--statement", str(tmp_path / "no/x")],
+        ["forget", str(tmp_path / "nowhere"), "--user", USER],
+    ):
+        assert command(words) == 2
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_places_of_runs_are_noted_as_they_begin(made):
+    noted = places_of(made / "store", Place.RUN)
+    assert noted == [str(made / name) for name in ("done", "stopped", "plain")]

@@ -1,0 +1,109 @@
+"""``kill -9`` before each change of a file: the store holds the person, or it does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+KILLS = textwrap.dedent(
+    """
+    import os, shutil, signal, sys
+    from pathlib import Path
+    import numpy as np
+    from tests.data.corpora import ListSource, corpus, interleaved, prepared
+    from userdp.data.places import Place, remember
+    from userdp.data.prepare import append_records
+    from userdp.data.scores import write_scores
+    from userdp.data.store import UserStore
+    from userdp.data.verify import verify_store
+    from userdp.errors import UseError
+    from userdp.ledger import RunLedger, StoreLedger
+    from userdp.people.forget import forget_user
+
+    os.fsync = lambda descriptor: None
+    life = Path(sys.argv[1])
+    USER, TEXT = "the-person-who-leaves", "the copper heron never rang its bell before March"
+
+    def make():
+        shutil.rmtree(life, ignore_errors=True)
+        life.mkdir()
+        texts = {**corpus(5), USER.encode(): [TEXT, "and " + TEXT]}
+        store = prepared(texts, life / "store", seq_len=16, held_out_users=0, held_out_examples=0)
+        append_records(ListSource(interleaved({b"late": ["one more"], USER.encode(): [TEXT]})),
+                       store.path)
+        store = UserStore.open(store.path)
+        examples = store.split("train").counts.sum()
+        write_scores(life / "s.arrow", store, iter([np.zeros(examples, np.float32)]))
+        remember(store.path, Place.SCORES, life / "s.arrow")
+        StoreLedger(store.path).reserve("plain", None, state=store.meta.state.id)
+        (life / "plain" / "model").mkdir(parents=True)
+        (life / "plain" / "model" / "weights").write_text(TEXT)
+        RunLedger.create(life / "plain" / "ledger.jsonl", plan=None, run_id="plain",
+                         lineage={"parts": [], "conditions": [], "within": "", "apart": []})
+        remember(store.path, Place.RUN, life / "plain")
+        (life / ".store.partial-1" ).mkdir()
+        (life / ".store.partial-1" / "texts").write_text(TEXT)
+        return store
+
+    def marks(store):
+        first = next(store.examples_of(store.user_ids().index(USER.encode())))[:10]
+        return [USER.encode(), TEXT.encode(), first.tobytes()]
+
+    def holding(folder):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return [path for path in files if any(mark in path.read_bytes() for mark in sought)]
+
+    sought = marks(make())
+    calls, going = 0, True
+    while going:
+        make()
+        left = [calls]
+        def counted(function):
+            def call(*arguments, **options):
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return function(*arguments, **options)
+            return call
+        child = os.fork()
+        if child == 0:
+            for place, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"),
+                                (os, "rmdir"), (os, "mkdir"), (os, "open"), (os, "pwrite"),
+                                (Path, "rename"), (Path, "replace"), (Path, "unlink"),
+                                (Path, "mkdir")):
+                setattr(place, name, counted(getattr(place, name)))
+            forget_user(life / "store", USER, yes=True)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in (0, -signal.SIGKILL), status
+        going = status != 0
+        store = UserStore.open(life / "store")
+        there = USER.encode() in store.user_ids()
+        sound = verify_store(life / "store").ok
+        sound = sound and (bool(holding(life / "store")) is there)
+        sound = sound and (there or not holding(life)) and store.users == 6 + there
+        if there:
+            forget_user(life / "store", USER, yes=True)
+            sound = sound and not holding(life) and verify_store(life / "store").ok
+        print(there, sound, sep=";", flush=True)
+        calls += 1
+    """
+)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_leaves_the_store_before_or_after(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", KILLS, str(tmp_path / "life")],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    moments = [line.split(";") for line in run.stdout.splitlines()]
+    assert len(moments) >= 50
+    assert {there for there, _ in moments} == {"True", "False"}
+    assert [number for number, (_, sound) in enumerate(moments) if sound != "True"] == []

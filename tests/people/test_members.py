@@ -1,0 +1,134 @@
+"""Who pays for what: those who were there, from when they joined."""
+
+from __future__ import annotations
+
+import pytest
+
+import userdp
+from tests.data.corpora import ListSource, corpus, interleaved, prepared
+from tests.plans import uls_plan
+from userdp.cli.app import run as command
+from userdp.data.prepare import append_records
+from userdp.data.splits import Split
+from userdp.data.store import UserStore
+from userdp.errors import UseError
+from userdp.ledger import StoreLedger
+
+PLAN = uls_plan()
+EPSILON = PLAN.guarantee().epsilon
+
+
+def charge(path, name):
+    StoreLedger(path).reserve(name, PLAN, state=UserStore.open(path).meta.state.id)
+
+
+@pytest.fixture
+def grown(tmp_path):
+    """One charge in the first state, one in the second; nobody joined in the third but one."""
+    store = prepared(corpus(6), tmp_path / "store", held_out_users=0)
+    charge(store.path, "first")
+    append_records(ListSource(interleaved({b"late": ["a text"], b"user000": ["more"]})), store.path)
+    charge(store.path, "second")
+    append_records(ListSource(interleaved({b"last": ["a text"]})), store.path)
+    return store.path
+
+
+def test_each_user_pays_for_what_came_since_they_joined(grown):
+    found = userdp.members(grown)
+    told = [(one.users, len(one.charges)) for one in found.intakes]
+    assert told == [(6, 2), (1, 1), (1, 0)]
+    totals = [one.total and one.total.guarantee.epsilon for one in found.intakes]
+    assert totals == [pytest.approx(2 * EPSILON), pytest.approx(EPSILON), None]
+    assert [(one.run_id, state) for one, state in found.charges] == [("first", 1), ("second", 2)]
+    assert ("members" in {what for _, what in StoreLedger(grown).history().looks}) is True
+
+
+def test_a_charge_of_an_unknown_state_counts_for_everybody(grown):
+    StoreLedger(grown).reserve("another store's", PLAN)
+    assert [len(one.charges) for one in userdp.members(grown).intakes] == [3, 2, 1]
+
+
+def test_joining_later_and_writing_more_makes_nobody_younger(grown):
+    statement = userdp.statement(grown, "user000")
+    assert [one.id for one in statement.releases] == ["first", "second"]
+
+
+def test_a_statement_names_what_the_text_was_in_the_store_for(grown, tmp_path):
+    statement = userdp.statement(grown, "late", out=tmp_path / "statement.txt")
+    assert [one.id for one in statement.releases] == ["second"]
+    assert statement.total.guarantee.epsilon == pytest.approx(EPSILON)
+    text = (tmp_path / "statement.txt").read_text()
+    assert "It was in the store for the following" in text
+    assert "drawn in any step" in text
+    assert "cannot be called back" in text
+    assert (tmp_path / "statement.txt").stat().st_mode & 0o077 == 0
+    assert "late" not in text
+    assert "Nothing was released" in "\n".join(userdp.statement(grown, "last").lines())
+
+
+def test_a_total_that_is_no_guarantee_is_given_no_meaning(grown):
+    """Prices chosen one after another add up to what was spent, which bounds no guess."""
+    one, several = (userdp.statement(grown, user) for user in ("late", "user000"))
+    assert "guesses right" in "\n".join(one.lines())
+    said = "\n".join(several.lines())
+    assert "spent so far, not a guarantee" in said
+    assert "guesses right" not in said
+
+
+def test_a_run_without_privacy_gives_no_bound(grown):
+    StoreLedger(grown).reserve("plain", None, state=UserStore.open(grown).meta.state.id)
+    statement = userdp.statement(grown, "last")
+    assert "no bound, since it was made without privacy" in "\n".join(statement.lines())
+    assert statement.to_dict()["epsilon"] is None
+
+
+def test_somebody_held_out_was_in_no_training_but_in_answers(tmp_path):
+    store = prepared(corpus(20), tmp_path / "store", held_out_users=0.5)
+    charge(store.path, "run")
+    StoreLedger(store.path).query("asked", name="users", pure_epsilon=0.5)
+    held_out = store.split(Split.HELD_OUT_USERS).rows[0]
+    name = store.user_ids()[held_out].decode()
+    statement = userdp.statement(store, name)
+    assert [one.id for one in statement.releases] == ["asked"]
+    assert "never trained on" in next(statement.lines())
+
+
+def test_further_charges_of_a_run_are_one_release(tmp_path):
+    store = prepared(corpus(3), tmp_path / "store", held_out_users=0)
+    charge(store.path, "run")
+    StoreLedger(store.path).reserve("again", PLAN, again="run", state=store.meta.state.id)
+    (one,) = userdp.statement(store, "user000").releases
+    assert one.claim.guarantee.epsilon == pytest.approx(2 * EPSILON)
+
+
+def test_a_store_without_charges_says_so_and_looks_at_nothing(tmp_path):
+    store = prepared(corpus(3), tmp_path / "store")
+    assert [one.total for one in userdp.members(store).intakes] == [None]
+    assert StoreLedger(store.path).history().lines == 0
+
+
+def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
+    store = prepared(corpus(3), tmp_path / "store")
+    done = userdp.forget(store, "user001")
+    assert done.scan.clean
+    assert done.statement.releases == ()
+    history = StoreLedger(store.path).history()
+    assert (len(history.erasures), history.charges, history.looks) == (1, {}, [])
+    assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
+
+
+def test_who_comes_back_joins_anew(grown):
+    userdp.forget(grown, "late")
+    append_records(ListSource(interleaved({b"late": ["here again"]})), grown)
+    assert userdp.statement(grown, "late").releases == ()
+
+
+def test_the_command_prints_both(grown, capsys):
+    assert command(["members", str(grown)]) == 0
+    assert "Operator-only" in capsys.readouterr().out
+    assert command(["members", str(grown), "--user", "late"]) == 0
+    assert "second" in capsys.readouterr().out
+    assert command(["members", str(grown), "--user", "nobody"]) == 2
+    assert command(["members", str(grown), "--statement", "x.txt"]) == 2
+    with pytest.raises(UseError, match="nobody in the store"):
+        userdp.statement(grown, "nobody")
