@@ -141,10 +141,11 @@ def price_of(charge: Charge) -> Guarantee:
 
 def refuse_used(path: Path, history: History, what: str) -> None:
     """`UseError` if something was charged, declared, looked at or fixed in a ledger before."""
-    fixed = history.total is not None or history.budget is not None
-    if fixed:
-        kept = history.budget.filter if history.budget is not None else None
-        epsilon, delta = history.total or (kept.epsilon, kept.delta)  # type: ignore[union-attr]
+    fixed = history.total
+    if history.budget is not None:
+        fixed = history.budget.filter.epsilon, history.budget.filter.delta
+    if fixed is not None:
+        epsilon, delta = fixed
         raise UseError(
             f"{path} has a total of epsilon {round_up(epsilon)} at delta {delta_up(delta)} already:"
             f" {what} that is fixed anew after a look bounds nothing",

@@ -87,11 +87,13 @@ def end_early(folder: RunFolder) -> Ended:
         history = ledger.history()
         with Counter(ledger.place.runs / charge, begun=charge in history.nonces) as counter:
             attempts = min(counter.attempts, plan.steps)
+            why = None
             if charge not in history.halted:
                 why = ledger.halt(charge, attempts=attempts)
-            else:  # a kill came between the two ledgers, or this is asked for again
-                whole = history.charges[charge].stopped is None
-                why = "that was decided when it was settled" if whole else None
+            # What the ledger says now: this may be asked for again, or the ledger may have moved,
+            # which the line before this one notes.
+            if ledger.history().charges[charge].stopped is None:
+                why = why or "that was decided when it was settled, or the ledger was moved"
         if not any(entry["kind"] == "halt" for entry in entries):
             append_entries(folder.ledger, lambda _: [{"kind": "halt", "attempts": attempts}])
     return Ended(store=store, run_id=charge, attempts=attempts, planned=plan.steps, why_whole=why)
