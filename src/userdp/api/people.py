@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from userdp.api.progress import shown
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, require_place, write_file
+from userdp.files import OPERATOR_FILE, require_new, write_file
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import Charge
 from userdp.people.forget import Forgotten, forget_user, statement_for
@@ -83,7 +83,11 @@ def members(store: UserStore | str | Path) -> Members:
 
 
 def statement(
-    store: UserStore | str | Path, user: str, *, out: str | Path | None = None
+    store: UserStore | str | Path,
+    user: str,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Statement:
     """What a person can be told who asks what became of their text: releases, and their bounds.
 
@@ -91,12 +95,13 @@ def statement(
         store: a user store, or its folder.
         user: the person's id, as `prepare` read it.
         out: also written there, as text, for nobody but the operator to read.
+        overwrite: replace the file at ``out``.
 
     Raises:
         UseError: nobody in the store has this id.
     """
     if out is not None:
-        require_place(Path(out), name="statement.txt")
+        require_new(Path(out), overwrite=overwrite, name="statement.txt")
     made = statement_for(_place(store), user)
     if out is not None:
         _write(Path(out), made)
@@ -110,6 +115,7 @@ def forget(
     also: Sequence[str | Path] = (),
     yes: bool = False,
     statement: str | Path | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Forgotten:
     """Erase a person from a store and from what was made of its text, and prove it by a scan.
@@ -126,6 +132,7 @@ def forget(
         yes: delete weights that learned from the person without privacy. Without it they are named,
             and nothing is done.
         statement: a file to write the statement for the person to, for the operator only.
+        overwrite: replace the file at ``statement``.
         progress: is told how far it is; by default a bar, in a terminal or a notebook.
 
     Raises:
@@ -134,7 +141,7 @@ def forget(
         FailureError: the disk refused.
     """
     if statement is not None:
-        require_place(Path(statement), name="statement.txt")
+        require_new(Path(statement), overwrite=overwrite, name="statement.txt")
     if not user:
         raise UseError("a user's id is empty", hint="name the person: --user ID")
     with shown(progress) as bar:

@@ -27,6 +27,7 @@ def budget(
     order: float | None = None,
     reserve: float | None = None,
     plot: Path | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Show what a store's people were charged; or fix a total for its whole life.
 
@@ -43,11 +44,12 @@ def budget(
         reserve: the share of delta for what is known by its own epsilon and delta only, such as
             runs that draw batches of a fixed size; none by default.
         plot: draw what was spent when to this file (png, pdf, svg, html).
+        overwrite: replace the file at --plot.
     """
     if plot is not None:
         from userdp.reporting.drawing import require_drawing_place
 
-        require_drawing_place(plot)
+        require_drawing_place(plot, overwrite=overwrite)
     from userdp.api.budget import budget as api
 
     view = api(store, epsilon=epsilon, delta=delta, order=order, reserve=reserve)

@@ -19,6 +19,7 @@ def forget(
     user: str,
     also: list[Path] | None = None,
     statement: Path | None = None,
+    overwrite: bool = False,
     yes: bool = False,
 ) -> Answer:
     """Erase a person from a store and from what was made of its text, and prove it by a scan.
@@ -34,12 +35,15 @@ def forget(
         also: further files and folders in which runs over the store lie, or copies: they are
             scanned too.
         statement: a file to write the statement for the person to, for the operator only.
+        overwrite: replace the file at --statement.
         yes: delete weights that learned from the person without privacy (--privacy none). Without
             it they are named, and nothing is done.
     """
     from userdp.api import people as api
 
-    done = api.forget(store, user, also=also or (), yes=yes, statement=statement)
+    done = api.forget(
+        store, user, also=also or (), yes=yes, statement=statement, overwrite=overwrite
+    )
     return Answer(
         values={
             "store": str(store),

@@ -27,6 +27,9 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "--unsafe-exact-counts",
         "--loss-bound",
         "--difference-bound",
+        "--repeat-answers",
+        "--order",
+        "--reserve",
         "--ask",
         "--base-of-others",
         "--allow-large-delta",
@@ -175,6 +178,9 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "--declare",
         "--checkpoint-every",
         "--checkpoint-seconds",
+        "--no-exact-log",
+        "--also",
+        "--yes",
         "--verify",
         "--evaluate-every",
         "--evaluate-users",
@@ -184,6 +190,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Output": (
         "--out",
         "--overwrite",
+        "--statement",
         "--public",
         "--summary",
         "--organisation",
@@ -209,6 +216,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
 """Heading to options, both in the order in which they are shown."""
 
 OWN: dict[tuple[str, str], str] = {
+    ("plan", "--repeat"): "Budget",
     ("prepare", "--prompt"): "Data",
     ("dedup", "--prompt"): "Data",
     ("federate", "--prompt"): "Data",

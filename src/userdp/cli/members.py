@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from userdp.people.membership import Intake
 
 
-def members(store: Path, /, *, user: str | None = None, statement: Path | None = None) -> Answer:
+def members(
+    store: Path,
+    /,
+    *,
+    user: str | None = None,
+    statement: Path | None = None,
+    overwrite: bool = False,
+) -> Answer:
     """Say who was in a store for what was charged, and what each user was charged in all.
 
     A claim holds for the users who were in the store when its run was opened; whoever joined later
@@ -26,12 +33,13 @@ def members(store: Path, /, *, user: str | None = None, statement: Path | None =
         store: the user store.
         user: the id of the person who asks.
         statement: a file to write the statement for that person to, for the operator only.
+        overwrite: replace the file at --statement.
     """
     from userdp.api import people as api
     from userdp.errors import UseError
 
     if user is not None:
-        said = api.statement(store, user, out=statement)
+        said = api.statement(store, user, out=statement, overwrite=overwrite)
         return Answer(values={"store": str(store), **said.to_dict()}, parts=said.lines())
     if statement is not None:
         raise UseError("a statement is for one person", hint="name the person: --user ID")

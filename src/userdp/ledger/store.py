@@ -316,7 +316,7 @@ class StoreLedger(BudgetLines):
             before: the id of the store's state with them.
             after: that of its state without them, new and random.
         """
-        self._append(lambda history: [{"kind": "forget", "before": before, "after": after}])
+        self.append(lambda history: [{"kind": "forget", "before": before, "after": after}])
 
     def look(self, what: str) -> None:
         """Record that ``what`` shows an exact number of people's text; call it before it does.
