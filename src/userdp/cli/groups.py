@@ -27,6 +27,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "--unsafe-exact-counts",
         "--loss-bound",
         "--difference-bound",
+        "--repeat",
         "--repeat-answers",
         "--order",
         "--reserve",
@@ -216,7 +217,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
 """Heading to options, both in the order in which they are shown."""
 
 OWN: dict[tuple[str, str], str] = {
-    ("plan", "--repeat"): "Budget",
+    ("audit", "--repeat"): "Attack",
     ("prepare", "--prompt"): "Data",
     ("dedup", "--prompt"): "Data",
     ("federate", "--prompt"): "Data",
