@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,21 @@ def place(tmp_path_factory) -> Path:
     train(store, plan, CONFIG, out=folder / "run", tensorboard=False)
     for name, text in FILES.items():
         (folder / name).write_text(text)
+    damage(folder / "store", folder / "damaged", flipped)
+    damage(folder / "store", folder / "cut", lambda text: text[:-8])
     return folder
+
+
+def flipped(text: bytes) -> bytes:
+    middle = len(text) // 2
+    return text[:middle] + bytes([text[middle] ^ 1]) + text[middle + 1 :]
+
+
+def damage(store: Path, copy: Path, change: Callable[[bytes], bytes]) -> None:
+    """A copy of a store, whose tokens are not what was written."""
+    shutil.copytree(store, copy)
+    tokens = next((copy / "segments").rglob("tokens.arrow"))
+    tokens.write_bytes(change(tokens.read_bytes()))
 
 
 def contents(place: Path) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger.folder import RunFolder
 from userdp.ledger.journal import append_entries, exclusive, read_entries
 from userdp.ledger.opening import Counter
+from userdp.ledger.place import PLACE
 from userdp.ledger.run import charges_in, finish_of, plan_of
 from userdp.ledger.store import StoreLedger
 
@@ -49,10 +50,11 @@ def end_early(folder: RunFolder) -> Ended:
             pays for it.
         FailureError: a process trains it.
     """
+    hint = "name the folder that a run was trained in"
     if not folder.ledger.exists():
-        raise UseError(
-            f"there is no run at {folder.path}", hint="name the folder that a run was trained in"
-        )
+        raise UseError(f"there is no run at {folder.path}", hint=hint)
+    if (folder.path / PLACE).exists():
+        raise UseError(f"{folder.path} is a user store, not a run", hint=hint)
     busy = FailureError(
         f"the run at {folder.path} is in use by another process, which may take further steps",
         hint="end that process first (Ctrl-C), and settle then",
