@@ -1,0 +1,131 @@
+"""Whether the tests of an invariant notice a fault: `Trials` plants it and runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from benchmarks.faults.planted import LIST, PACKAGE, ROOT, Fault, forget_compiled
+from benchmarks.faults.reporter import FAULT, REPORT
+from benchmarks.faults.reporter import LIST as LISTED
+
+_PATIENCE = 240.0
+"""Seconds. A fault by which a test does not end is no kill: nobody waits for it to be named."""
+_BROKEN = frozenset({"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError"})
+"""Errors by which a fault did not get as far as being wrong."""
+_ALL_PASSED, _SOME_FAILED, _NONE_RAN = 0, 1, 5
+
+
+class Verdict(StrEnum):
+    """What became of a fault."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One fault, tried.
+
+    Args:
+        verdict: of the tests that name its invariant.
+        test: which one failed first; None where none did.
+        seconds: how long they took.
+        why: the verdict, where it is an error; else what the test said.
+    """
+
+    verdict: Verdict
+    test: str | None
+    seconds: float
+    why: str
+
+
+class Trials:
+    """A copy of the source, in which one fault at a time is planted.
+
+    Args:
+        folder: empty; for the copy.
+        listed: the file that the faults come from.
+        patience: seconds that one run of tests may take.
+    """
+
+    def __init__(self, folder: Path, *, listed: Path = LIST, patience: float = _PATIENCE) -> None:
+        self._folder, self._listed, self._patience = folder, listed, patience
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
+
+    def try_(self, fault: Fault) -> Trial:
+        """Plant ``fault``, run the tests that name its invariant, and take it out again.
+
+        A test that fails with the fault must pass without it: else it says nothing of it.
+        """
+        path = self._folder / "src" / PACKAGE / fault.file
+        sound = path.read_text("utf-8")
+        path.write_text(fault.planted(sound), "utf-8")
+        forget_compiled(path)
+        begin = time.monotonic()
+        try:
+            trial = self._judged(fault, begin)
+        finally:
+            path.write_text(sound, "utf-8")
+            forget_compiled(path)
+        if trial.verdict is Verdict.KILLED and trial.test is not None:
+            code, _ = self._pytest(fault, [trial.test])
+            if code != _ALL_PASSED:
+                why = "the test fails without the fault too"
+                return Trial(verdict=Verdict.ERROR, test=trial.test, seconds=trial.seconds, why=why)
+        return trial
+
+    def _judged(self, fault: Fault, begin: float) -> Trial:
+        code, failed = self._pytest(fault, list(fault.tests))
+        seconds = round(time.monotonic() - begin, 1)
+
+        def trial(verdict: Verdict, why: str) -> Trial:
+            return Trial(verdict=verdict, test=failed.get("test"), seconds=seconds, why=why)
+
+        if code is None:
+            return trial(Verdict.ERROR, f"the tests did not end within {self._patience:g} s")
+        if code == _ALL_PASSED:
+            return trial(Verdict.SURVIVED, "")
+        if code == _NONE_RAN:
+            return trial(Verdict.ERROR, f"no test there names invariant {fault.invariant}")
+        if code != _SOME_FAILED or not failed:
+            return trial(Verdict.ERROR, "the tests could not be collected")
+        said = f"{failed['error']}: {failed['message']}"
+        broken = failed["error"] in _BROKEN
+        return trial(Verdict.ERROR if broken else Verdict.KILLED, said)
+
+    def _pytest(self, fault: Fault, targets: list[str]) -> tuple[int | None, dict[str, str]]:
+        """The exit status, None where there is no end; and the first failure, if there is one."""
+        report = self._folder / "report.json"
+        report.unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "--no-header",
+            "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "benchmarks.faults.reporter",
+            *targets,
+        ]  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self._folder / "src"),
+            # What a fault made hypothesis find must not be among the examples of other runs.
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(self._folder / "hypothesis"),
+            FAULT: fault.name,
+            LISTED: str(self._listed),
+            REPORT: str(report),
+        }
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, timeout=self._patience,
+                capture_output=True, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return None, {}
+        return done.returncode, json.loads(report.read_text()) if report.exists() else {}
