@@ -47,9 +47,8 @@ def main() -> int:
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             left = (time.monotonic() - begin) / (number + 1) * (len(todo) - number - 1)
-            _tell(
-                f"{number + 1}/{len(todo)} {row['verdict']:<8} {fault.name}, {left / 60:.0f} min left"
-            )
+            told = f"{number + 1}/{len(todo)} {row['verdict']:<8} {fault.name}"
+            _tell(f"{told}, {left / 60:.0f} min left")
     rows = {name: row for (name, digest), row in known.items() if digests.get(name) == digest}
     if options.page is not None:
         date, cores = datetime.now(UTC).date().isoformat(), os.cpu_count() or 1

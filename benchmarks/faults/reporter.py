@@ -1,7 +1,7 @@
 """A plugin of pytest, for the runs of `benchmarks.faults.verdicts`.
 
-It leaves only the tests that name the fault's invariant or bear one of its pitfalls, and writes down
-which test failed first, and by what error.
+It leaves only the tests that name the fault's invariant or bear one of its pitfalls, and writes
+down which test failed first, and by what error.
 """
 
 from __future__ import annotations
