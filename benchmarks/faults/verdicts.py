@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import multiprocessing
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import pytest
 
 from benchmarks.faults.planted import LIST, PACKAGE, ROOT, Fault, forget_compiled
 from benchmarks.faults.reporter import FAULT, REPORT
@@ -20,6 +26,13 @@ _PATIENCE = 240.0
 """Seconds. A fault by which a test does not end is no kill: nobody waits for it to be named."""
 _BROKEN = frozenset({"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError"})
 """Errors by which a fault did not get as far as being wrong."""
+_LIBRARIES = (
+    "duckdb", "hypothesis", "numpy", "pyarrow", "safetensors.torch", "scipy.special", "scipy.stats",
+    "tokenizers", "torch", "transformers.models.gpt2.modeling_gpt2",
+)  # fmt: skip
+"""Imported once: a fork of this process need not do it again for each fault, which takes longer
+than most of its tests."""
+_FORKS = multiprocessing.get_context("fork")
 _ALL_PASSED, _SOME_FAILED, _NONE_RAN = 0, 1, 5
 
 
@@ -61,6 +74,10 @@ class Trials:
         self._folder, self._listed, self._patience = folder, listed, patience
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
+        for name in _LIBRARIES:
+            importlib.import_module(name)
+        if PACKAGE in sys.modules:
+            raise RuntimeError(f"{PACKAGE} is imported already, so that no copy of it can be tried")
 
     def try_(self, fault: Fault) -> Trial:
         """Plant ``fault``, run the tests that name its invariant, and take it out again.
@@ -107,13 +124,7 @@ class Trials:
         """The exit status, None where there is no end; and the first failure, if there is one."""
         report = self._folder / "report.json"
         report.unlink(missing_ok=True)
-        command = [
-            sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "--no-header",
-            "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "benchmarks.faults.reporter",
-            *targets,
-        ]  # fmt: skip
         environment = {
-            **os.environ,
             "PYTHONPATH": str(self._folder / "src"),
             # What a fault made hypothesis find must not be among the examples of other runs.
             "HYPOTHESIS_STORAGE_DIRECTORY": str(self._folder / "hypothesis"),
@@ -121,11 +132,25 @@ class Trials:
             LISTED: str(self._listed),
             REPORT: str(report),
         }
-        try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, timeout=self._patience,
-                capture_output=True, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
+        child = _FORKS.Process(target=_run_pytest, args=(targets, environment))
+        child.start()
+        child.join(self._patience)
+        if child.is_alive():
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid or 0, signal.SIGKILL)  # what the tests started too
+            child.join()
             return None, {}
-        return done.returncode, json.loads(report.read_text()) if report.exists() else {}
+        return child.exitcode, json.loads(report.read_text()) if report.exists() else {}
+
+
+def _run_pytest(targets: list[str], environment: Mapping[str, str]) -> None:
+    """In a fork that has not imported userdp yet: run the tests over the copy of the source."""
+    os.setsid()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    sys.path[:] = [environment["PYTHONPATH"], str(ROOT), *sys.path]
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    arguments = ["-q", "-x", "-m", "", "--no-header", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    sys.exit(int(pytest.main([*arguments, "-p", "benchmarks.faults.reporter", *targets])))

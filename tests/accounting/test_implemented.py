@@ -74,7 +74,7 @@ def test_twin_the_ideal_mechanisms_delta_is_exceeded_by_noise_that_ends() -> Non
 
 
 @pytest.mark.parametrize(("end", "delta"), [(3.0, 0.3), (4.0, 0.3), (4.0, 0.05)])
-def test_the_epsilon_of_what_runs_holds_for_noise_that_ends(
+def test_invariant_8_the_epsilon_of_what_runs_holds_for_noise_that_ends(
     end: float, delta: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beyond = 2 * float(stats.norm.sf(end))
@@ -160,7 +160,7 @@ NOISES = {
 @pytest.mark.parametrize(
     "what", fast_then_slow(sorted(CLAIMS, key="group privacy".__eq__), fast=len(CLAIMS) - 1)
 )
-def test_every_claim_pays_for_the_noises_distance(
+def test_invariant_8_every_claim_pays_for_the_noises_distance(
     what: str, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Made visible by noise that ends early: a fortieth of δ for each step."""
