@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.faults.planted import read_faults
 from benchmarks.faults.table import section, summary, table, write_section
-from benchmarks.faults.verdicts import Trials, Verdict
+from benchmarks.faults.verdicts import Trials, Verdict, is_heavy
 
 
 def main() -> int:
@@ -35,6 +35,7 @@ def main() -> int:
     known = _rows(options.results)
     digests = {fault.name: fault.digest() for fault in faults}
     todo = [fault for fault in faults if (fault.name, digests[fault.name]) not in known]
+    todo.sort(key=is_heavy)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="userdp-faults-") as folder:

@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -26,12 +27,13 @@ _PATIENCE = 240.0
 """Seconds. A fault by which a test does not end is no kill: nobody waits for it to be named."""
 _BROKEN = frozenset({"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError"})
 """Errors by which a fault did not get as far as being wrong."""
-_LIBRARIES = (
-    "duckdb", "hypothesis", "numpy", "pyarrow", "safetensors.torch", "scipy.special", "scipy.stats",
-    "tokenizers", "torch", "transformers.models.gpt2.modeling_gpt2",
+_LIGHT = ("hypothesis", "numpy", "scipy.special", "scipy.stats")
+_HEAVY = (
+    "duckdb", "pyarrow", "safetensors.torch", "tokenizers", "torch",
+    "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
-"""Imported once: a fork of this process need not do it again for each fault, which takes longer
-than most of its tests."""
+"""Imported once, before the first fault whose tests need them: a fork of this process need not do
+it again for each fault, which takes longer than most of its tests."""
 _FORKS = multiprocessing.get_context("fork")
 _ALL_PASSED, _SOME_FAILED, _NONE_RAN = 0, 1, 5
 
@@ -74,8 +76,6 @@ class Trials:
         self._folder, self._listed, self._patience = folder, listed, patience
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
-        for name in _LIBRARIES:
-            importlib.import_module(name)
         if PACKAGE in sys.modules:
             raise RuntimeError(f"{PACKAGE} is imported already, so that no copy of it can be tried")
 
@@ -84,6 +84,8 @@ class Trials:
 
         A test that fails with the fault must pass without it: else it says nothing of it.
         """
+        for library in (*_LIGHT, *(_HEAVY if is_heavy(fault) else ())):
+            importlib.import_module(library)
         path = self._folder / "src" / PACKAGE / fault.file
         sound = path.read_text("utf-8")
         path.write_text(fault.planted(sound), "utf-8")
@@ -141,6 +143,15 @@ class Trials:
             child.join()
             return None, {}
         return child.exitcode, json.loads(report.read_text()) if report.exists() else {}
+
+
+def is_heavy(fault: Fault) -> bool:
+    """Whether its tests import torch, as far as their first lines tell; light ones go first."""
+    texts = [(ROOT / test.partition("::")[0]).read_text("utf-8") for test in fault.tests]
+    return any(
+        re.search(r"^(from|import) \S*(torch|training|gradients|data)\b", text, re.MULTILINE)
+        for text in texts
+    )
 
 
 def _run_pytest(targets: list[str], environment: Mapping[str, str]) -> None:
