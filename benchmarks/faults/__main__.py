@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.planted import read_faults
+from benchmarks.faults.planted import digest_of_source, read_faults
 from benchmarks.faults.table import section, summary, table, write_section
 from benchmarks.faults.verdicts import Trials, Verdict, is_heavy
 
@@ -33,7 +33,8 @@ def main() -> int:
     if not faults:
         parser.error(f"no fault is named {', '.join(options.only)}")
     known = _rows(options.results)
-    digests = {fault.name: fault.digest() for fault in faults}
+    source = digest_of_source()
+    digests = {fault.name: fault.digest(source) for fault in faults}
     todo = [fault for fault in faults if (fault.name, digests[fault.name]) not in known]
     todo.sort(key=is_heavy)
     options.results.parent.mkdir(parents=True, exist_ok=True)

@@ -59,13 +59,24 @@ class Fault:
             raise ValueError(f"{self.name}: {self.file} would be no Python: {error}") from error
         return text
 
-    def digest(self, source: Path = ROOT / "src") -> str:
-        """What its verdict is a function of: the source, the fault, and the files of its tests."""
-        hashed = hashlib.sha256(repr(sorted(asdict(self).items())).encode())
-        tests = {ROOT / test.partition("::")[0] for test in self.tests}
-        for path in [*sorted((source / PACKAGE).rglob("*.py")), *sorted(tests)]:
+    def digest(self, source: str) -> str:
+        """What its verdict is a function of: the source, the fault, and the files of its tests.
+
+        Args:
+            source: of `digest_of_source`.
+        """
+        hashed = hashlib.sha256(f"{source} {sorted(asdict(self).items())!r}".encode())
+        for path in sorted({ROOT / test.partition("::")[0] for test in self.tests}):
             hashed.update(path.read_bytes())
         return hashed.hexdigest()[:16]
+
+
+def digest_of_source(folder: Path = ROOT / "src") -> str:
+    """SHA-256 of every module of the package, with its place."""
+    hashed = hashlib.sha256()
+    for path in sorted((folder / PACKAGE).rglob("*.py")):
+        hashed.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return hashed.hexdigest()
 
 
 def read_faults(path: Path = LIST) -> list[Fault]:

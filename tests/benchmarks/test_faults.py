@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.planted import PACKAGE, ROOT, Fault, forget_compiled, read_faults
+from benchmarks.faults.planted import (
+    PACKAGE,
+    ROOT,
+    Fault,
+    digest_of_source,
+    forget_compiled,
+    read_faults,
+)
 from benchmarks.faults.table import BEGIN, END, section, summary, write_section
 from benchmarks.faults.verdicts import Trials, Verdict
 
@@ -51,12 +58,13 @@ def test_a_verdict_is_of_the_source_the_fault_and_its_tests(tmp_path: Path) -> N
     module.parent.mkdir()
     module.write_text("x = 1\n")
     fault = of(old="x", new="y", tests=("tests/test_vocabulary.py",))
-    before = fault.digest(tmp_path)
-    assert fault.digest(tmp_path) == before
+    source = digest_of_source(tmp_path)
+    before = fault.digest(source)
+    assert fault.digest(digest_of_source(tmp_path)) == before
     others = [dataclasses.replace(fault, new="z"), dataclasses.replace(fault, tests=("README.md",))]
-    assert before not in [other.digest(tmp_path) for other in others]
+    assert before not in [other.digest(source) for other in others]
     module.write_text("x = 2\n")
-    assert fault.digest(tmp_path) != before
+    assert fault.digest(digest_of_source(tmp_path)) != before
 
 
 def test_the_page_keeps_what_other_commands_wrote(tmp_path: Path) -> None:
