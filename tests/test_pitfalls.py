@@ -59,7 +59,7 @@ def strings_said() -> Iterator[str]:
 
 
 UNDOES = re.compile(
-    r"\b(restore|recover|put back|take)\b[^.;]*\b(ledger|store|folder)\b[^.;]*\b(copy|backup)\b|"
+    r"\b(restore|recover|put back)\b[^.;]*\b(copy|backup)\b|"
     r"\b(delete|remove|edit)\b[^.;,]*\bledger\b",
     re.IGNORECASE,
 )
@@ -70,7 +70,7 @@ def test_no_message_advises_what_forgets_a_charge() -> None:
     assert [said for said in strings_said() if UNDOES.search(said)] == []
 
 
-@pytest.mark.parametrize("hint", ["restore the ledger from a copy", "delete the ledger, and retry"])
+@pytest.mark.parametrize("hint", ["restore it from a copy", "delete the ledger, and retry"])
 def test_broken_twin_a_hint_that_undoes_the_guarantee_is_caught(hint: str) -> None:
     assert UNDOES.search(hint)
 

@@ -33,7 +33,12 @@ ASKED = 0.5
 
 @dataclass
 class People:
-    """A store, as its ledger should tell it."""
+    """A store, as its ledger should tell it.
+
+    Args:
+        paid: charged in its ledger, by a name of ours.
+        learned: what models descend from that its runs began from, or that its answers are about.
+    """
 
     paid: dict[str, float] = field(default_factory=dict)
     learned: dict[str, float] = field(default_factory=dict)
@@ -80,12 +85,12 @@ class Truth:
         from_base = self.models[base].paid if base else {}
         conditional = people.looked or people.copied or not clean
         conditional = conditional or bool(base and self.models[base].conditional)
-        priced = {k: v for k, v in people.paid.items() if v < math.inf}
-        paid = {**from_base, **people.learned, **priced}
+        priced = finite(people.paid)
+        paid = {**from_base, **finite(people.learned), **priced}
         self.models[run] = Model(store, {**paid, run: price}, conditional, done, price)
         people.paid[run] = price
         people.looked = True  # its operator saw losses
-        people.learned |= {k: v for k, v in from_base.items() if v < math.inf}
+        people.learned |= from_base
 
     def plain(self, run: str, store: str) -> None:
         self.models[run] = Model(store, {run: math.inf}, conditional=True)
@@ -386,7 +391,12 @@ class Life:
         for name, people in self.truth.people.items():
             if people.paid and not people.lost:
                 _, said = self.tell("account", "--ledger", self.folder / name)
-                same(said, math.fsum(people.paid.values()), self.log)
+                everything = people.learned | people.paid
+                same(said, math.fsum(everything.values()), self.log)
+
+
+def finite(paid: dict[str, float]) -> dict[str, float]:
+    return {name: price for name, price in paid.items() if price < math.inf}
 
 
 def same(said: dict, epsilon: float, log: list[str]) -> None:

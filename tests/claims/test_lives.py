@@ -42,6 +42,10 @@ def _forget_base(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(origin_module, "lineage_of_base", lambda *args, **options: Lineage())
 
 
+def _forget_bases_in_totals(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(claims_module, "_bases_of", lambda history, charges: [])
+
+
 def _forget_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(weights_module, "description_of", nothing)
 
@@ -111,6 +115,7 @@ def _forget_lost_ledgers(patch: pytest.MonkeyPatch) -> None:
 
 LOSSES = {
     _forget_base: ["train", "prepare_again", "go_on"],
+    _forget_bases_in_totals: ["train", "prepare_again", "go_on"],
     _forget_files: ["train", "prepare_again", "go_on"],
     _forget_known_weights: ["plain", "stripped"],
     _forget_answers: ["ask", "train"],

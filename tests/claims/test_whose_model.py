@@ -11,6 +11,7 @@ import pytest
 from tests.claims.lives import LEARNING, PLAN, SHAPE, Teller, begin, train_from
 from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, toy_store
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
@@ -149,3 +150,68 @@ def test_what_a_copied_trial_was_charged_again_is_in_the_price_of_the_winner(sto
     won = claim(tmp_path / "sweep" / "winner").guarantee.epsilon
     assert won == pytest.approx(whole)
     assert claim(store.path).guarantee.epsilon >= won
+
+
+def total(store):
+    return claim(store.path).guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_a_store_pays_for_what_the_base_models_of_its_runs_had_learned(store, tmp_path):
+    """Two stores of the same people; a run over each, the second on top of the first's model."""
+    tell, again = Teller(), toy_store(tmp_path / "again")
+    base = begin(store, tmp_path / "first") / "model"
+    _, second = train_from(tell, again.path, tmp_path / "second", base)
+    assert total(store) == PRICE
+    assert total(again) == pytest.approx(2 * PRICE) == claim(second).guarantee.epsilon
+    assert claim(again.path).standing == "spent so far"
+    train_from(tell, again.path, tmp_path / "third", second / "model")
+    assert total(again) == pytest.approx(3 * PRICE), "the first model's people paid for it once"
+
+
+@pytest.mark.slow
+def test_a_store_does_not_pay_for_a_base_model_of_other_people(store, tmp_path):
+    tell, other = Teller(), toy_store(tmp_path / "other")
+    base = begin(store, tmp_path / "first") / "model"
+    PLAN.save(tmp_path / "plan.json")
+    options = ("--plan", tmp_path / "plan.json", "--base-of-others", *LEARNING)
+    tell.done("train", other.path, "--out", tmp_path / "second", "--model", base, *options)
+    told = claim(other.path)
+    assert told.guarantee.epsilon == PRICE
+    assert "base-of-other-people" in [condition.kind for condition in told.conditions]
+
+
+@pytest.mark.slow
+def test_a_store_with_a_run_on_a_model_without_privacy_claims_nothing(store, tmp_path):
+    tell, again = Teller(), toy_store(tmp_path / "again")
+    train_from(tell, again.path, tmp_path / "second", plain(tell, store, tmp_path / "first"))
+    assert total(again) == math.inf
+
+
+@pytest.mark.slow
+def test_a_store_pays_for_the_base_model_of_a_private_selection_once(store, tmp_path):
+    """All trials begin from one model; so does what a later run of that store inherits."""
+    again = toy_store(tmp_path / "again")
+    base = begin(store, tmp_path / "first") / "model"
+    law = TruncatedNegativeBinomial.of_mean(2, eta=0.0)
+    config = replace(CONFIG, model=str(base))
+    candidates = grid([PLAN], config, axes={"learning_rate": [0.003, 0.03]})
+    mode = TuningMode.PRIVATE_SELECTION
+    asked = build_request(again, mode, candidates, repetitions=law, epsilon=8.0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TruncatedNegativeBinomial, "draw", lambda self: 2)
+        given = {"launch": InProcess(), "poll": 0, "tensorboard": False}
+        run_sweep(again, tmp_path / "sweep", asked, **given)
+    whole = PRICE + asked.tuning.guarantee().epsilon
+    assert total(again) == pytest.approx(whole)
+    later = begin(again, tmp_path / "later")
+    assert claim(later).guarantee.epsilon == pytest.approx(whole + PRICE)
+
+
+@pytest.mark.slow
+def test_a_store_does_not_pay_for_the_winner_of_its_own_sweep_again(store, tmp_path):
+    asked = tuned(store, "new", tmp_path)
+    before = total(store)
+    train_from(Teller(), store.path, tmp_path / "on-top", tmp_path / "sweep" / "winner" / "model")
+    assert before >= asked.tuning.guarantee().epsilon
+    assert total(store) == pytest.approx(before + PRICE)

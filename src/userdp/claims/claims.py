@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -261,11 +261,22 @@ def inherited_at(history: History, at: int) -> Lineage:
     # What has no price is a look: a condition. What it was used for is the operator's to say.
     parts = [part for part in parts_of(earlier) if math.isfinite(part.guarantee().epsilon)]
     own_people = of_parts(parts, *conditions, within=history.within)
-    for charge in earlier:
-        if charge.base:  # what an earlier run here released, it learned from other people too
-            base = lineage_from(charge.base, what=f"the base of {charge.run_id}")
-            own_people += _priced(base)
+    for base in _bases_of(history, earlier):  # what a run here released also shows its base
+        own_people += _priced(base)
     return own_people
+
+
+def _bases_of(history: History, charges: Iterable[Charge]) -> Iterator[Lineage]:
+    """What the models descend from that runs began from, or that answers were about.
+
+    The trials of a private selection are charged in one line, and each has a base of its own.
+    """
+    for charge in charges:
+        slots = history.slots.get(charge.run_id, {})
+        trials = [history.taken[slot] for slot in slots if slot in history.taken]
+        for base in (charge.base, *(history.bases.get(trial) for trial in trials)):
+            if base:
+                yield lineage_from(base, what=f"the base of {charge.run_id}")
 
 
 def _priced(base: Lineage) -> Lineage:
@@ -354,13 +365,23 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
 
 
 def _store_claim(history: History, delta: float | None) -> Claim:
+    """What these people paid: the charges of the ledger, and what its runs' base models paid.
+
+    A run over this store releases weights that still hold what its base model had learned, and
+    these people may have been in that: of a base model of other people only a declaration knows.
+    """
     charges = list(history.charges.values())
     single = charges[0] if len(charges) == 1 else None
-    lineage = of_parts(
-        parts_of(charges),
-        *([_COPIED] if history.copied else ()),
-        within=history.within,
-    )
+    lineage = of_parts(parts_of(charges), *([_COPIED] if history.copied else ()))
+    # Of a sweep each trial and each score was charged here: its winner's price is in them already.
+    sweeps = history.sweeps.keys() - history.charges.keys()
+    for base in _bases_of(history, charges):
+        unpaid = tuple(part for part in base.parts if part.id not in sweeps)
+        lineage += replace(base, parts=unpaid)
+    lineage = lineage.among(history.id, history.ids)
+    # A total that was fixed here bounds what was charged here, and nothing of another ledger.
+    ours = all(part.id in history.ids for part in lineage.parts)
+    lineage = replace(lineage, within=history.within if ours else "")
     return Claim(
         guarantee=compose(lineage, delta=delta),
         lineage=lineage,
