@@ -59,7 +59,8 @@ that it breaks ([invariants.md](../invariants.md)), or bear the number of its pi
 ([pitfalls.md](../concepts/pitfalls.md)). *Killed*: one of them fails, and passes without the fault.
 *Blind*: written from the source alone, before any test was read.
 
-**{summary(faults, rows)}.** `make mutants`, {date}, {cores} cores, {seconds / 60:.0f} minutes.
+**{summary(faults, rows)}.** `make mutants`, {date}, {cores} cores, {seconds / 60:.0f}
+minutes of processor time.
 
 {table(faults, rows)}
 

@@ -7,10 +7,10 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +23,12 @@ from benchmarks.faults.planted import LIST, PACKAGE, ROOT, Fault, forget_compile
 from benchmarks.faults.reporter import FAULT, REPORT
 from benchmarks.faults.reporter import LIST as LISTED
 
-_PATIENCE = 240.0
-"""Seconds. A fault by which a test does not end is no kill: nobody waits for it to be named."""
+_PATIENCE = 240
+"""Seconds of processor time. A fault by which a test does not end is no kill: nobody waits for it
+to be named."""
+_LONGEST = 3600.0
+"""Seconds on the clock, after which tests that wait for something are given up; a busy machine may
+need so long for those that do not."""
 _BROKEN = frozenset({"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError"})
 """Errors by which a fault did not get as far as being wrong."""
 _LIGHT = ("hypothesis", "numpy", "scipy.special", "scipy.stats")
@@ -53,7 +57,7 @@ class Trial:
     Args:
         verdict: of the tests that name its invariant.
         test: which one failed first; None where none did.
-        seconds: how long they took.
+        seconds: of processor time that they took.
         why: the verdict, where it is an error; else what the test said.
     """
 
@@ -69,10 +73,10 @@ class Trials:
     Args:
         folder: empty; for the copy.
         listed: the file that the faults come from.
-        patience: seconds that one run of tests may take.
+        patience: seconds of processor time that one run of tests may take.
     """
 
-    def __init__(self, folder: Path, *, listed: Path = LIST, patience: float = _PATIENCE) -> None:
+    def __init__(self, folder: Path, *, listed: Path = LIST, patience: int = _PATIENCE) -> None:
         self._folder, self._listed, self._patience = folder, listed, patience
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
@@ -90,9 +94,8 @@ class Trials:
         sound = path.read_text("utf-8")
         path.write_text(fault.planted(sound), "utf-8")
         forget_compiled(path)
-        begin = time.monotonic()
         try:
-            trial = self._judged(fault, begin)
+            trial = self._judged(fault)
         finally:
             path.write_text(sound, "utf-8")
             forget_compiled(path)
@@ -103,15 +106,16 @@ class Trials:
                 return Trial(verdict=Verdict.ERROR, test=trial.test, seconds=trial.seconds, why=why)
         return trial
 
-    def _judged(self, fault: Fault, begin: float) -> Trial:
+    def _judged(self, fault: Fault) -> Trial:
+        begin = _spent()
         code, failed = self._pytest(fault, list(fault.tests))
-        seconds = round(time.monotonic() - begin, 1)
+        seconds = round(_spent() - begin, 1)
 
         def trial(verdict: Verdict, why: str) -> Trial:
             return Trial(verdict=verdict, test=failed.get("test"), seconds=seconds, why=why)
 
         if code is None:
-            return trial(Verdict.ERROR, f"the tests did not end within {self._patience:g} s")
+            return trial(Verdict.ERROR, f"the tests did not end within {self._patience} s")
         if code == _ALL_PASSED:
             return trial(Verdict.SURVIVED, "")
         if code == _NONE_RAN:
@@ -134,15 +138,23 @@ class Trials:
             LISTED: str(self._listed),
             REPORT: str(report),
         }
-        child = _FORKS.Process(target=_run_pytest, args=(targets, environment))
+        child = _FORKS.Process(target=_run_pytest, args=(targets, environment, self._patience))
         child.start()
-        child.join(self._patience)
+        child.join(_LONGEST)
         if child.is_alive():
             with suppress(ProcessLookupError):
                 os.killpg(child.pid or 0, signal.SIGKILL)  # what the tests started too
             child.join()
+        code = child.exitcode
+        if code is None or code < 0:  # a signal ended it
             return None, {}
-        return child.exitcode, json.loads(report.read_text()) if report.exists() else {}
+        return code, json.loads(report.read_text()) if report.exists() else {}
+
+
+def _spent() -> float:
+    """Processor time of all children that ended, in seconds: clocks run on while others compute."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def is_heavy(fault: Fault) -> bool:
@@ -154,9 +166,10 @@ def is_heavy(fault: Fault) -> bool:
     )
 
 
-def _run_pytest(targets: list[str], environment: Mapping[str, str]) -> None:
+def _run_pytest(targets: list[str], environment: Mapping[str, str], patience: int) -> None:
     """In a fork that has not imported userdp yet: run the tests over the copy of the source."""
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (patience, patience))
     os.environ.update(environment)
     os.chdir(ROOT)
     sys.path[:] = [environment["PYTHONPATH"], str(ROOT), *sys.path]

@@ -133,7 +133,7 @@ def test_a_test_that_fails_without_the_fault_too_is_no_kill(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_a_fault_by_which_a_test_does_not_end_is_no_kill(tmp_path) -> None:
     fault = of(old=ROUND_UP, new="while True: pass", tests=("tests/test_vocabulary.py",))
-    trials = Trials(tmp_path, listed=written(tmp_path, fault), patience=30)
+    trials = Trials(tmp_path, listed=written(tmp_path, fault), patience=20)
     assert trials.try_(fault).verdict is Verdict.ERROR
 
 
