@@ -27,6 +27,7 @@ def main() -> int:
         default=Path("runs/faults.jsonl"),
         help="JSON lines: append, and skip what was tried with the same source and tests",
     )
+    parser.add_argument("--limit", type=int, help="try at most so many; 0 only writes the table")
     parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
     options = parser.parse_args()
     faults = [one for one in read_faults() if options.only is None or one.name in options.only]
@@ -36,7 +37,7 @@ def main() -> int:
     source = digest_of_source()
     digests = {fault.name: fault.digest(source) for fault in faults}
     todo = [fault for fault in faults if (fault.name, digests[fault.name]) not in known]
-    todo.sort(key=is_heavy)
+    todo = sorted(todo, key=is_heavy)[: options.limit]
     options.results.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="userdp-faults-") as folder:
