@@ -15,6 +15,8 @@ from tests.plans import changed_plan, els_plan, for_users, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps, gaussian_steps
 from userdp.accounting import implemented as module
+from userdp.accounting.bracket import Bracket
+from userdp.accounting.closeness import close_epsilon
 from userdp.accounting.implemented import (
     ideal_delta_for,
     implemented_delta,
@@ -71,6 +73,19 @@ def test_noise_that_ends_is_covered_by_the_addition(
 
 def test_twin_the_ideal_mechanisms_delta_is_exceeded_by_noise_that_ends() -> None:
     assert exact_delta(3.0, 4.0) > 20 * GAUSS.delta(4.0).upper
+
+
+def test_invariant_8_a_share_of_delta_pays_at_the_epsilon_that_it_leaves() -> None:
+    """(1 + e^5) τ is 75 times (1 + e^0) τ: a share may suffice for one and not for the other."""
+    five = Bracket(lower=5.0, upper=5.0, accountant="made up")
+
+    def close(distance: float) -> Bracket | None:
+        return close_epsilon(lambda delta: five, 0.1, distance=distance, shares=(0.1, 0.5))
+
+    assert close(1e-3) is None
+    paid = close(1e-5)
+    assert paid is not None
+    assert paid.upper == 5.0
 
 
 @pytest.mark.parametrize(("end", "delta"), [(3.0, 0.3), (4.0, 0.3), (4.0, 0.05)])
