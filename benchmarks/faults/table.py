@@ -36,15 +36,14 @@ def table(faults: Sequence[Fault], rows: Mapping[str, Mapping[str, Any]]) -> str
 
 
 def summary(faults: Sequence[Fault], rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many of those that were tried were killed, in one sentence."""
+    """How many were killed, in one sentence."""
     killed = {name for name, row in rows.items() if row["verdict"] == "killed"}
     blind = [fault.name for fault in faults if fault.blind]
-    tried = {fault.name for fault in faults if fault.name in rows}
     text = (
-        f"{len(killed)} of {len(tried)} faults killed; of the {len(tried.intersection(blind))} "
-        f"blind ones {len(killed.intersection(blind))}"
+        f"{len(killed)} of {len(faults)} faults killed; of the {len(blind)} blind ones "
+        f"{len(killed.intersection(blind))}"
     )
-    left = len(faults) - len(tried)
+    left = sum(fault.name not in rows for fault in faults)
     return f"{text}; {left} not tried yet" if left else text
 
 

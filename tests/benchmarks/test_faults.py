@@ -92,7 +92,7 @@ def test_only_kills_are_counted() -> None:
     rows = {"one": {"verdict": "survived"}, "two": {"verdict": "killed"}}
     assert summary(faults, rows) == "1 of 2 faults killed; of the 1 blind ones 0"
     del rows["one"]
-    assert summary(faults, rows) == "1 of 1 faults killed; of the 0 blind ones 0; 1 not tried yet"
+    assert summary(faults, rows) == "1 of 2 faults killed; of the 1 blind ones 0; 1 not tried yet"
 
 
 ROUND_UP = "return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))"
