@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence release-check clean
+.PHONY: help install demo test test-slow lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ families: $(STAMP)  ## every engine on tiny models of all families: what is batc
 
 influence: $(STAMP)  ## by how much one unit moves the sum, 300 cases a kind and engine; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.influence --page docs/results/influence.md
+
+mutants: $(STAMP)  ## plants faults one at a time; the tests of its invariant must notice each; goes on where it stopped
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults --page docs/results/reliability.md
 
 selftest: $(STAMP)  ## exactness, sensitivity and price of every gradient engine, on this machine
 	$(BIN)/userdp selftest

@@ -20,6 +20,15 @@ def test_an_operators_folder_is_never_open(tmp_path, monkeypatch, umask):
     assert mode(tmp_path / "above" / "folder") == 0o700
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_invariant_9_lines_for_the_operator_are_the_operators_from_the_first_on(
+    tmp_path, monkeypatch, umask
+):
+    with made_with(umask, monkeypatch):
+        files.append_line(tmp_path / "operator.jsonl", {"loss": 1.0})
+    assert mode(tmp_path / "operator.jsonl") == 0o600
+
+
 def test_an_operators_folder_that_is_there_already_is_closed(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -15,6 +15,8 @@ from tests.plans import changed_plan, els_plan, for_users, uls_plan
 from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps, gaussian_steps
 from userdp.accounting import implemented as module
+from userdp.accounting.bracket import Bracket
+from userdp.accounting.closeness import close_epsilon
 from userdp.accounting.implemented import (
     ideal_delta_for,
     implemented_delta,
@@ -73,8 +75,21 @@ def test_twin_the_ideal_mechanisms_delta_is_exceeded_by_noise_that_ends() -> Non
     assert exact_delta(3.0, 4.0) > 20 * GAUSS.delta(4.0).upper
 
 
+def test_invariant_8_a_share_of_delta_pays_at_the_epsilon_that_it_leaves() -> None:
+    """(1 + e^5) τ is 75 times (1 + e^0) τ: a share may suffice for one and not for the other."""
+    five = Bracket(lower=5.0, upper=5.0, accountant="made up")
+
+    def close(distance: float) -> Bracket | None:
+        return close_epsilon(lambda delta: five, 0.1, distance=distance, shares=(0.1, 0.5))
+
+    assert close(1e-3) is None
+    paid = close(1e-5)
+    assert paid is not None
+    assert paid.upper == 5.0
+
+
 @pytest.mark.parametrize(("end", "delta"), [(3.0, 0.3), (4.0, 0.3), (4.0, 0.05)])
-def test_the_epsilon_of_what_runs_holds_for_noise_that_ends(
+def test_invariant_8_the_epsilon_of_what_runs_holds_for_noise_that_ends(
     end: float, delta: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beyond = 2 * float(stats.norm.sf(end))
@@ -160,7 +175,7 @@ NOISES = {
 @pytest.mark.parametrize(
     "what", fast_then_slow(sorted(CLAIMS, key="group privacy".__eq__), fast=len(CLAIMS) - 1)
 )
-def test_every_claim_pays_for_the_noises_distance(
+def test_invariant_8_every_claim_pays_for_the_noises_distance(
     what: str, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Made visible by noise that ends early: a fortieth of δ for each step."""

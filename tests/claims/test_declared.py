@@ -49,7 +49,7 @@ def test_several_that_were_declared_run_in_their_order(ledger):
     assert [run(ledger, f"run {one}", one).conditions for one in "abc"] == [()] * 3
 
 
-def test_which_of_several_runs_next_may_be_chosen_by_a_look(ledger):
+def test_invariant_13_which_of_several_runs_next_may_be_chosen_by_a_look(ledger):
     """2^k declared variants would tell k bits of what `stats` showed by the one that is trained."""
     declare_then_look(ledger, "a", "b", "c")
     lineage = run(ledger, "first", "b")

@@ -38,7 +38,7 @@ def taken(records, k, tally=None) -> list[int]:
 
 @settings(max_examples=60)
 @given(graph=st.lists(USERS, max_size=25), k=st.integers(1, 5))
-def test_no_user_owns_more_than_k_and_nothing_more_could_be_taken(graph, k):
+def test_invariant_3_no_user_owns_more_than_k_and_nothing_more_could_be_taken(graph, k):
     kept = taken(records_of(graph), k)
     owned = Counter(user for n in kept for user in graph[n])
     assert all(count <= k for count in owned.values())

@@ -75,7 +75,7 @@ def one_each(split: Users) -> list[list[int]]:
     return [[e] for e in selection.map(np.arange(n), np.zeros(n, dtype=np.int64)).tolist()]
 
 
-def test_a_users_selection_does_not_depend_on_the_other_users():
+def test_invariant_11_a_users_selection_does_not_depend_on_the_other_users():
     split = users([50, 9, 4000, 3])
     alone = [Users(split.counts[u : u + 1], split.user_hashes[u : u + 1]) for u in range(4)]
     assert chosen(split, 8) == [chosen(one, 8)[0] for one in alone]

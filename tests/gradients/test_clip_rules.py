@@ -163,3 +163,17 @@ def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(
 def test_a_stability_constant_out_of_range_is_refused(bad: float) -> None:
     with pytest.raises(UseError, match="stability"):
         ClipRule(stability=bad)
+
+
+@pytest.mark.parametrize("split", LayerSplit)
+def test_invariant_6_the_factors_of_such_a_unit_are_zero_in_every_layer(split: LayerSplit) -> None:
+    """Engines leave it out by themselves too; whoever asks for factors alone must see it here."""
+    squares = {
+        "head.weight": torch.tensor([4.0, math.nan, 4.0], dtype=torch.float64),
+        "norm.weight": torch.tensor([9.0, 9.0, math.inf], dtype=torch.float64),
+    }
+    sizes = {"head.weight": 6, "norm.weight": 3}
+    factors = ClipRule(layer_split=split).factors(squares, sizes, l2_clip_norm=1.0)
+    for factor in factors.values():
+        assert factor[0] > 0
+        assert factor[1:].tolist() == [0.0, 0.0]

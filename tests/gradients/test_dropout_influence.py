@@ -124,7 +124,9 @@ def forced(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 @pytest.mark.parametrize("items", fast_then_slow([None, 0.5]))
 @pytest.mark.parametrize("how", fast_then_slow(["no rule", "no norm in float32"]))
 @pytest.mark.parametrize("kind", fast_then_slow(["tokens", "gpt2"]))
-def test_what_is_computed_again_sees_the_masks_of_the_first_time(kind, how, items, monkeypatch):
+def test_invariant_14_what_is_computed_again_sees_the_masks_of_the_first_time(
+    kind, how, items, monkeypatch
+):
     model, units = build_model(kind, rate=0.5), Units.from_rows(build_rows((2, 1, 3, 1, 2)))
 
     def summed() -> ClippedSum:

@@ -153,7 +153,7 @@ def test_twin_a_tail_without_its_acceptance_step_is_rejected() -> None:
     assert stats.kstest(values, "norm").pvalue < REJECT
 
 
-def test_draws_on_the_host_beyond_six_deviations_are_redrawn(
+def test_invariant_5_draws_on_the_host_beyond_six_deviations_are_redrawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """NumPy's own tail, of 53-bit uniforms, is not what is released there."""

@@ -42,7 +42,7 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-def test_numbers_within_are_not_those_of_a_public_seed_and_never_the_same_twice():
+def test_invariant_14_numbers_within_are_not_those_of_a_public_seed_and_never_the_same_twice():
     seen = []
     for _ in range(3):
         seed_all(0)

@@ -137,7 +137,7 @@ def test_invariant_5_no_two_tensors_and_no_two_blocks_of_a_call_share_noise() ->
     assert value["2"] != 0
 
 
-def test_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
+def test_invariant_5_each_draw_of_each_block_is_seeded_by_256_fresh_bits_of_the_operating_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
@@ -323,7 +323,9 @@ def test_the_grid_is_never_coarser_than_stated_just_below_a_power_of_two() -> No
 
 
 @pytest.mark.parametrize("std", [1e-6, 0.75, STD, 1e5])
-def test_every_noisy_value_lies_on_one_public_grid_whatever_the_data(std: float) -> None:
+def test_invariant_5_every_noisy_value_lies_on_one_public_grid_whatever_the_data(
+    std: float,
+) -> None:
     """Mironov 2012: the low-order bits of the sum must not tell which data it came from."""
     grid = 2.0 ** (math.floor(math.log2(std)) - 20)
     assert grid <= std * 2**-20 < 2 * grid

@@ -226,7 +226,7 @@ def tail_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
         nn.InstanceNorm1d(4, track_running_stats=True),
     ],
 )
-def test_a_model_with_statistics_over_the_batch_is_refused(layer: nn.Module) -> None:
+def test_invariant_3_a_model_with_statistics_over_the_batch_is_refused(layer: nn.Module) -> None:
     with pytest.raises(UseError, match="statistics over the batch"):
         clipped_sum(Tail(layer), tail_loss, Units.from_rows([[[1, 2], [3, 4]]]), l2_clip_norm=1.0)
 

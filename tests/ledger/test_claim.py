@@ -8,7 +8,7 @@ from tests.ledgers import begun, run_with
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.lineage import Lineage, Query, of_parts
+from userdp.claims.lineage import ConditionKind, Lineage, Query, of_parts
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger
@@ -16,6 +16,7 @@ from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.run import SCHEMA, samplers_of, write_winner
 from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import FixedGrid, PrivateSelection, StepRecord
+from userdp.plans.origin import NonPrivateLook
 
 
 @pytest.mark.parametrize("plan", [uls_plan(), els_plan()], ids=["ULS", "ELS"])
@@ -88,7 +89,7 @@ def test_the_store_charges_whole_plans_whether_or_not_all_of_it_ran(tmp_path):
     assert claim(tmp_path).complete
 
 
-def test_runs_on_one_store_add_up(tmp_path):
+def test_invariant_13_runs_on_one_store_add_up(tmp_path):
     uls, els = uls_plan(), els_plan()
     store = StoreLedger(tmp_path)
     store.reserve("one", uls)
@@ -161,7 +162,7 @@ def test_invariant_9_the_shareable_ledger_holds_public_constants_only(tmp_path):
     assert all(set(entry) == allowed for entry in attempts)
 
 
-def test_a_run_with_known_seeds_claims_nothing(tmp_path):
+def test_invariant_1_a_run_with_known_seeds_claims_nothing(tmp_path):
     plan = uls_plan()
     path = tmp_path / "ledger.jsonl"
     begun(path, plan, facts={"unsafe_seeds": True}).close()
@@ -288,3 +289,19 @@ def test_invariant_1_twin_a_winner_of_a_tuning_that_never_tried_it_is_refused(tm
     (tmp_path / "edited.jsonl").write_text(json.dumps(header) + "\n")
     with pytest.raises(UseError, match="did not try"):
         claim(tmp_path / "edited.jsonl")
+
+
+def test_invariant_13_a_run_claims_what_it_descends_from_besides_its_own_steps(tmp_path):
+    plan = uls_plan()
+    before = of_parts([Query(id="q", name="users", pure_epsilon=0.25)])
+    found = claim(run_with(tmp_path / "run", plan, plan.steps, lineage=before.plain))
+    assert [part.id for part in found.parts] == ["q", "run"]
+    assert found.guarantee.epsilon == plan.guarantee().epsilon + 0.25
+
+
+def test_invariant_13_a_plan_that_rests_on_exact_numbers_is_a_condition(tmp_path):
+    origins = {"l2_clip_norm": NonPrivateLook(what="gradient norms")}
+    plan = dataclasses.replace(uls_plan(), origins=origins)
+    (condition,) = claim(run_with(tmp_path / "run", plan, plan.steps)).conditions
+    assert condition.kind is ConditionKind.PLAN
+    assert "gradient norms" in condition.told

@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -16,6 +17,28 @@ def test_what_was_appended_is_read_back_in_order(tmp_path):
     append_entries(path, lambda _: [{"a": 1}, {"a": 2}])
     append_entries(path, lambda _: [{"a": 3}])
     assert [entry["a"] for entry in read_entries(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["append_entries", "JournalWriter"])
+def test_invariant_7_a_line_is_on_the_disk_when_it_is_acknowledged(tmp_path, monkeypatch, how):
+    """As far as a process can see: the file was synced after its last byte was written."""
+    path = tmp_path / "ledger.jsonl"
+    append_entries(path, lambda _: [{"n": 0}])
+    synced, fsync = [], os.fsync
+
+    def watched(descriptor):
+        fsync(descriptor)
+        seen = os.fstat(descriptor)
+        synced.append((seen.st_ino, seen.st_size))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    if how == "append_entries":
+        append_entries(path, lambda _: [{"n": 1}])
+    else:
+        writer = JournalWriter(path)
+        writer.append({"n": 1})
+        writer.close()
+    assert (path.stat().st_ino, path.stat().st_size) in synced
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
@@ -39,7 +62,7 @@ def edited(lines):
     [edited, lambda lines: [lines[0], lines[2]], lambda lines: [lines[1], lines[0], lines[2]]],
     ids=["edited", "dropped", "re-ordered"],
 )
-def test_a_tampered_ledger_is_noticed(tmp_path, tamper):
+def test_invariant_1_a_tampered_ledger_is_noticed(tmp_path, tamper):
     path = tmp_path / "ledger.jsonl"
     append_entries(path, lambda _: [{"a": 1}, {"a": 2}, {"a": 3}])
     path.write_bytes(b"".join(tamper(path.read_bytes().splitlines(keepends=True))))

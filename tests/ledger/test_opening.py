@@ -170,7 +170,7 @@ def test_a_copy_of_before_the_end_of_a_finished_run_is_refused(run, store, tmp_p
         go_on(run, store)
 
 
-def test_a_copy_is_not_opened_while_the_first_is_open(run, store, tmp_path):
+def test_invariant_12_a_copy_is_not_opened_while_the_first_is_open(run, store, tmp_path):
     opening = opened(run, store)
     copy = copied(run, tmp_path / "copy")
     with pytest.raises(FailureError, match="in use by another process"):
@@ -245,7 +245,7 @@ def test_broken_twin_processes_that_are_not_told_apart_take_more(run, store, mon
     assert steps_of_both(run, store) == 2 * (PLAN.steps - 1)
 
 
-def test_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
+def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
     (counter,) = (store.path / "runs").iterdir()
     opening = opened(run, store)
 
@@ -260,6 +260,46 @@ def test_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypa
     assert int(counter.read_bytes()) == 2
     opened(run, store).close()
     assert claim(run).steps == 2
+
+
+def test_invariant_12_a_step_that_a_kill_cut_off_is_not_offered_again(run, store, monkeypatch):
+    opening = opened(run, store)
+
+    def killed(*arguments):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.JournalWriter, "append", killed)
+        with pytest.raises(Killed):
+            opening.ledger.attempt(StepRecord.of_plan(PLAN))
+    opening.close()
+    # One was taken by the fixture, one was cut off between the counter and its line.
+    assert go_on(run, store, 9) == PLAN.steps - 2
+
+
+def test_invariant_12_a_folder_and_a_ledger_that_were_put_back_together_are_refused(
+    run, store, tmp_path
+):
+    backup, kept = copied(run, tmp_path / "backup"), kept_of(store)
+    go_on(run, store, 2)
+    copied(backup, run)
+    put_back(store, kept)
+    with pytest.raises(UseError, match=ELSEWHERE):
+        go_on(run, store)
+
+
+def test_invariant_12_a_stores_ledger_that_lost_its_last_lines_is_refused(run, store):
+    ledger = store.path / "ledger.jsonl"
+    kept = ledger.read_bytes()
+    StoreLedger(store.path).query("q", name="users", pure_epsilon=0.1)
+    ledger.write_bytes(kept)
+    with pytest.raises(UseError, match="put back to an earlier state"):
+        StoreLedger(store.path)
+
+
+def test_invariant_9_what_a_run_needs_to_go_on_is_the_operators(run):
+    """It holds a digest of everybody's text, by which a guess could be tested."""
+    assert (run / "resume.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_counter_that_was_deleted_or_damaged_is_refused(run, store):

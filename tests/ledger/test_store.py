@@ -36,7 +36,7 @@ def looks(lineage):
 # Looks, and what was declared before them.
 
 
-def test_a_run_after_a_look_says_so(ledger):
+def test_invariant_13_a_run_after_a_look_says_so(ledger):
     ledger.look("stats")
     ledger.look("evaluate")
     ledger.look("stats")
@@ -232,7 +232,7 @@ def test_invariant_12_what_would_exceed_the_total_is_not_charged(ledger):
     assert claim(ledger.path).guarantee.epsilon <= 2.2 * PRICE.epsilon
 
 
-def test_a_total_bounds_delta_too(ledger):
+def test_invariant_12_a_total_bounds_delta_too(ledger):
     ledger.declare_total(99.0, 1.5 * PRICE.delta)
     ledger.reserve("one", PLAN)
     with pytest.raises(UseError, match="beyond the total"):

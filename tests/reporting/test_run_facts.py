@@ -38,6 +38,12 @@ def test_only_allowed_settings_are_read(make_run: MakeRun) -> None:
     assert dict(run.settings) == {"seq_len": "64", "learning_rate": "0.001"}
 
 
+def test_invariant_9_of_a_models_folder_only_the_name_is_shown(make_run: MakeRun) -> None:
+    run = read_run(make_run(config={"model": "/home/somebody/models/base"}))
+    assert run.settings["model"] == "base"
+    assert "somebody" not in str(run.settings) + str(run.train)
+
+
 def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
     runs = read_runs([make_run("a/run"), make_run("b/run")])
     assert [run.name for run in runs] == ["a/run", "b/run"]

@@ -162,7 +162,7 @@ def test_the_price_of_a_fixed_size_agrees_with_dp_accounting(kind):
 
 
 @pytest.mark.parametrize("kind", FIXED)
-def test_twin_forgetting_that_a_draw_displaces_another_unit_is_caught(kind):
+def test_invariant_8_twin_forgetting_that_a_draw_displaces_another_unit_is_caught(kind):
     """The Poisson price at the same expected size is that of shifts by 1, and much too small."""
     priced = plan(kind)
     poisson = PoissonUsers if priced.sampling.by_user else PoissonExamples
@@ -202,7 +202,7 @@ def test_the_price_of_a_cap_is_the_poisson_price_and_the_overflow(kind):
     assert priced.guarantee().epsilon >= plain.guarantee().epsilon
 
 
-def test_twin_a_cap_priced_as_if_it_never_bound_is_caught():
+def test_invariant_8_twin_a_cap_priced_as_if_it_never_bound_is_caught():
     """By the δ that is left: a cap that overflows in one run of a thousand has no ε at 1e-5."""
     with pytest.raises(UseError, match="overflows"):
         plan(TruncatedUsers, cap=24).guarantee()
@@ -221,7 +221,7 @@ def test_calibration_ends_within_the_budget(kind):
 
 @pytest.mark.parametrize("kind", FIXED)
 @pytest.mark.parametrize(("beside", "refused"), [(0, False), (1, True)])
-def test_a_store_below_the_lower_bound_is_refused(kind, beside, refused):
+def test_invariant_4_a_store_below_the_lower_bound_is_refused(kind, beside, refused):
     """Everybody in it must be free to leave: the bound holds without any one user's units."""
     sampling = plan(kind).sampling
     total = sampling.total_units(COUNTS)
@@ -235,7 +235,7 @@ def test_a_store_below_the_lower_bound_is_refused(kind, beside, refused):
 
 @pytest.mark.parametrize("kind", TRUNCATED)
 @pytest.mark.parametrize(("beside", "refused"), [(0, False), (-1, True)])
-def test_a_store_above_the_upper_bound_is_refused(kind, beside, refused):
+def test_invariant_4_a_store_above_the_upper_bound_is_refused(kind, beside, refused):
     """And anybody must be free to join."""
     sampling = plan(kind).sampling
     total = sampling.total_units(COUNTS)

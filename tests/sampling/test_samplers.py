@@ -87,6 +87,13 @@ def test_invariant_2_an_empty_draw_is_a_cohort_without_units():
     assert all(cohort.rows == 0 for cohort in empty)
 
 
+def test_invariant_2_empty_draws_come_as_often_as_independent_coins_give_them():
+    """Two users at q = 1/2: no head in a quarter of all steps."""
+    plan = uls_plan(population=2, cohort_size=1)
+    empty = sum(cohort.units == 0 for cohort in draws(plan, np.array([3, 3]), 2_000))
+    assert stats.binomtest(empty, 2_000, 0.25).pvalue > 1e-4
+
+
 @pytest.mark.slow
 def test_invariant_2_draws_do_not_depend_on_other_users_data():
     """Given who is drawn, a user's rows are its own affair: one more user moves no probability."""
@@ -107,7 +114,7 @@ def test_broken_twin_of_invariant_4_a_probability_from_the_data_moves_with_one_u
     assert recorded[0] == recorded[1] == StepRecord.of_plan(plan).sampling
 
 
-def test_steps_are_independent():
+def test_invariant_2_steps_are_independent():
     cohorts = draws(uls_plan(), COUNTS, 2_000)
     sizes = np.array([c.units for c in cohorts])
     assert abs(np.corrcoef(sizes[:-1], sizes[1:])[0, 1]) < 0.1

@@ -286,4 +286,54 @@ def test_invariant_7_a_resumed_run_draws_other_noise(store, tmp_path):
     assert attempts(tmp_path / "run") == 3
 
 
+CHANCE = {"population": 40, "cohort_size": 20, "steps": 4}
+"""Half of some forty users: that two cohorts are equal has a probability of about 2^-32."""
+
+
+def drawn_of_steps(run, monkeypatch):
+    """The users of the cohort that each step uses from now on."""
+    seen, cut = [], run._cut
+
+    def watched(cohort, **options):
+        seen.append(tuple(sorted(set(cohort.users.tolist()))))
+        return cut(cohort, **options)
+
+    monkeypatch.setattr(run, "_cut", watched)
+    return seen
+
+
+def test_invariant_7_the_step_after_one_that_failed_draws_a_cohort_of_its_own(
+    store, tmp_path, monkeypatch
+):
+    """Within one process too, where a loop catches the error and goes on."""
+    model = toy_model(store)
+    optimizer = sgd(model)
+
+    def out_of_memory(*arguments, **options):
+        raise MemoryError
+
+    plan = uls_plan(**CHANCE)
+    with make_private(model, optimizer, store, plan, out=tmp_path / "run") as private:
+        seen = drawn_of_steps(private, monkeypatch)
+        with monkeypatch.context() as patch:
+            patch.setattr(private, "_engine", out_of_memory)
+            with pytest.raises(MemoryError):
+                next(iter(private))
+        for _ in private:
+            optimizer.step()
+    assert len(seen) == plan.steps
+    assert len(set(seen)) == plan.steps
+
+
+def test_invariant_7_two_runs_of_one_plan_draw_other_cohorts(store, tmp_path):
+    """What decides the draws is neither in the plan nor in anything else that is published."""
+    seen = []
+    for name in ("one", "other"):
+        model = toy_model(store)
+        plan = uls_plan(**CHANCE)
+        with make_private(model, sgd(model), store, plan, out=tmp_path / name) as private:
+            seen.append([tuple(private._sampler.draw().users.tolist()) for _ in range(3)])
+    assert seen[0] != seen[1]
+
+
 # The store's reservation.

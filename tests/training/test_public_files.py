@@ -9,12 +9,13 @@ import pytest
 
 from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import CONFIG, lines
+from tests.training.toy import CONFIG, lines, sgd, toy_model
 from userdp.data.store import UserStore
 from userdp.training import loop
 from userdp.training.config import TrainConfig
 from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.loop import train
+from userdp.training.private import make_private
 
 SHAREABLE = ("ledger.jsonl", "plan.json", "train.toml", "model")
 OPERATOR_FILES = ("operator.jsonl", "resume.json", ".lock")
@@ -95,6 +96,17 @@ def test_invariant_9_twin_an_operator_file_that_all_may_read_is_caught(store, tm
     run = finished(store, tmp_path, uls_plan())
     (run / "operator.jsonl").chmod(0o644)
     assert "operator.jsonl: mode" in leaks(run, store)
+
+
+FACTS = {"selection", "store_facts", "userdp", "store", "unsafe_seeds"}
+"""What the first line of a run's ledger may tell: each a constant, or a word of the set-up."""
+
+
+def test_invariant_9_a_run_notes_no_fact_that_is_not_on_the_list(store, tmp_path):
+    """A small whole number, such as a count of people, is told from a constant by its name only."""
+    model = toy_model(store)
+    make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run").close()
+    assert set(lines(tmp_path / "run" / "ledger.jsonl")[0]["facts"]) <= FACTS
 
 
 @pytest.mark.slow
