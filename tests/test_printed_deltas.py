@@ -88,7 +88,7 @@ def test_tables_with_one_formatter_for_all_numbers_round_delta_up() -> None:
     assert "1.0000001e-06" in out.getvalue()
     run = SimpleNamespace(name="run", plan=uls_plan(target_delta=AWKWARD), settings={})
     shown = {name: values for name, *values, _ in constants_of([run]).rows}
-    assert shown["target δ"] == ["1.00001e-06"]
+    assert shown["target δ"] == ["1.00001·10⁻⁶"]
 
 
 def test_nothing_else_in_the_package_formats_a_delta() -> None:

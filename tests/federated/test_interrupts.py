@@ -63,9 +63,9 @@ def test_a_silo_that_was_killed_in_a_round_sits_it_out(play, tmp_path, capsys, m
 
 
 def test_there_must_be_a_federation_to_resume(play, tmp_path, capsys):
-    status, _, said = federate(capsys, play, "--out", tmp_path / "f", *SMALL, "--resume")
+    status, told, _ = federate(capsys, play, "--out", tmp_path / "f", *SMALL, "--resume")
     assert status == 2
-    assert "there is no federation" in said
+    assert "there is no federation" in told["error"]
 
 
 def test_flowers_silos_compute_on_cpus(play, tmp_path, capsys):

@@ -122,7 +122,8 @@ def test_the_losses_are_each_units_mean_over_its_rows(
     units = Units.from_rows(make_rows([3, 1]))
     result = clipped_sum(model, causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=2)
     rows = causal_lm_loss(model, units.input_ids, units.lengths).double()
-    torch.testing.assert_close(result.losses, torch.stack([rows[:3].mean(), rows[3]]))
+    wanted = torch.stack([rows[:3].mean(), rows[3]])
+    torch.testing.assert_close(result.losses, wanted, rtol=1e-6, atol=0)  # float32, in other passes
 
 
 def test_an_empty_cohort_is_a_sum_of_zeros(make_model: MakeModel) -> None:

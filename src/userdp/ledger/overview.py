@@ -13,6 +13,7 @@ from userdp.errors import UseError
 from userdp.ledger.budget import cost_of, price_of, prices
 from userdp.ledger.history import Charge, History
 from userdp.plans import Plan
+from userdp.vocabulary import delta_up
 
 _MOST_NOISE = 1e4
 _MOST_RUNS = 10**6
@@ -225,7 +226,7 @@ def _bought_of_total(epsilon: float, delta: float, plan: Plan) -> Buys | None:
 
 def _buys(plan: Plan, runs: int, noise: float) -> Buys:
     return Buys(
-        like=f"{plan.steps} steps of {plan.sampling.words.title}, δ = {plan.budget.target_delta:g}",
+        like=f"{plan.steps} steps of {plan.sampling.words.title}, δ = {delta_up(plan.budget.target_delta)}",
         runs=runs,
         epsilon=_with_noise(plan, noise).guarantee().epsilon,
         noise_multiplier=noise,

@@ -8,6 +8,11 @@ be worst, constant ones whose roundings all go one way (`tests/gradients/test_gr
 Beyond, one process alone would form the gradient; here none is ever formed twice, so the norm is
 *taken larger*, `taken_larger`: a unit whose positions cancel to less than 1/64 is clipped some
 more. That moves nobody else, and has no threshold that rounding could cross.
+
+Sums that a library adds up one position after another (rows of a table, the vectors of a layer
+norm, and on some processors products with a side of fewer than `rules.linear.NARROW` columns) round
+in proportion to the number of positions; of them the norm is taken larger from an accordingly
+smaller W on. Sums over positions alone (biases) are added up in a tree.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from torch import Tensor, nn
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.precision import reduced_products
-from userdp.gradients.engines.rules.linear import GHOST_CONDITION, Ghost
+from userdp.gradients.engines.rules.linear import GHOST_CONDITION, NARROW, Ghost
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms
 from userdp.gradients.losses import Loss
@@ -31,7 +36,13 @@ from userdp.gradients.modes import run_backward
 from userdp.gradients.units import Units
 
 _ROUNDING = 1e-5
-"""τ of `taken_larger`."""
+"""τ of `taken_larger`, of products that are summed in blocks."""
+
+_ONE_BY_ONE = 2e-8
+"""The same for each position of a sum that is added up one position after another."""
+
+_COVERED = 2.0**15
+"""Positions of such a sum times W over the norm, up to which the margin covers its rounding."""
 
 
 class NormTape(Tape):
@@ -61,6 +72,7 @@ class NormTape(Tape):
         self._shared = shared
         self._squares: dict[str, Tensor] = {}
         self._lengths: dict[str, Tensor] = {}
+        self._summed: dict[str, int] = {}
 
     @contextmanager
     def watching(self, model: nn.Module, *by_row: Tensor | None) -> Iterator[None]:
@@ -103,6 +115,8 @@ class NormTape(Tape):
             for factor in factors[1:]:
                 lengths = lengths * _lengths(factor)
             self._lengths[name] = self.layout.summed(lengths)[:, 0] + self._lengths.get(name, 0)
+            if len(factors) == 1 or min(factor.shape[-1] for factor in factors) < NARROW:
+                self._summed[name] = lengths.numel() + self._summed.get(name, 0)
         if name in self._shared:
             self._uses[name].append(use.chosen(self._form, lambda shape, x: x.new_empty(shape)))
         elif name in self._squares:
@@ -118,24 +132,30 @@ class NormTape(Tape):
         squares = dict.fromkeys(self._parameters, nothing) | self._squares
         squares |= {name: _accurate(uses) for name, uses in self._uses.items()}
         for name, lengths in self._lengths.items():
-            squares[name] = taken_larger(squares[name], lengths)
+            squares[name] = taken_larger(squares[name], lengths, summed=self._summed.get(name, 0))
         return squares
 
 
-def taken_larger(squares: Tensor, lengths: Tensor) -> Tensor:
+def taken_larger(squares: Tensor, lengths: Tensor, *, summed: int) -> Tensor:
     r"""Squared norms, larger where the gradient is what is left of much that cancelled.
 
-    .. math:: \big(\|G\| + \tau \max(0, W - 64 \|G\|)\big)^2, \qquad \tau = 10^{-5}
+    .. math:: \big(\|G\| + \tau \max(0, W - t \|G\|)\big)^2
 
-    τ is three times the largest rounding of a product that a search for the worst rows found.
+    with :math:`\tau = 10^{-5}` and t = 64 for what is summed in blocks, and, for n positions that
+    may be added up one after another, :math:`\tau = \max(10^{-5}, 2 \cdot 10^{-8} n)` and
+    :math:`t = \min(64, 2^{15} / n)`. τ is three times the largest rounding that a search for the
+    worst rows found on two kinds of processors, and t that rounding's share of the margin.
 
     Args:
         squares: float64, (units,); NaN and inf stay.
         lengths: W; float64, (units,).
+        summed: n; 0 for what is summed in blocks.
     """
     norms = squares.sqrt()
-    beyond = (lengths - GHOST_CONDITION**0.5 * norms).clamp(min=0)
-    return torch.where(beyond > 0, (norms + _ROUNDING * beyond).square(), squares)
+    rounding = max(_ROUNDING, _ONE_BY_ONE * summed)
+    covered = min(GHOST_CONDITION**0.5, _COVERED / max(summed, 1))
+    beyond = (lengths - covered * norms).clamp(min=0)
+    return torch.where(beyond > 0, (norms + rounding * beyond).square(), squares)
 
 
 def _lengths(rows: Tensor) -> Tensor:

@@ -45,10 +45,10 @@ class _LayerNorm(Layer):
             )[0]
         gradient = gradient.to(rstd.dtype)
         if name is not None:
-            normal = (x.to(rstd.dtype) - mean) * rstd
-            self.tape.keep(name, Dense(wide(self.tape.layout.summed(gradient * normal))))
+            pulls = gradient * ((x.to(rstd.dtype) - mean) * rstd)
+            self.tape.keep(name, Dense(wide(self.tape.layout.summed(pulls))), pulls)
         if bias_name is not None:
-            self.tape.keep(bias_name, Dense(wide(self.tape.layout.summed(gradient))))
+            self.tape.keep(bias_name, Dense(wide(self.tape.layout.summed(gradient))), gradient)
         return to_input
 
 
