@@ -7,6 +7,7 @@ import pytest
 
 from tests.modes import made_with, open_to_others
 from userdp import files
+from userdp.errors import UseError
 
 
 def mode(path):
@@ -64,3 +65,15 @@ def test_broken_twin_a_folder_that_is_closed_after_it_was_made_is_caught(tmp_pat
         os.chmod(tmp_path / "late", 0o700)  # noqa: PTH101 - what the checker must see through
         files.operator_folder(tmp_path / "right")
     assert open_to_others(tmp_path) == {"late"}
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "meta.json", "model/model.safetensors"])
+def test_nothing_writes_over_what_tells_what_people_paid(tmp_path, name):
+    """Of a run or a store only pages and pictures are made anew."""
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    for file in ("ledger.jsonl", "meta.json", "model/model.safetensors", "report.html"):
+        (tmp_path / "run" / file).write_text("kept")
+    with pytest.raises(UseError, match="what its people paid"):
+        files.require_new(tmp_path / "run" / name, overwrite=True)
+    files.require_new(tmp_path / "run" / "report.html", overwrite=True)
+    files.require_new(tmp_path / "run" / "new.json", overwrite=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -45,6 +46,29 @@ def require_new(path: Path, *, overwrite: bool, name: str = "") -> None:
     require_place(path, name=name)
     if not overwrite and (path.exists() or path.is_symlink()):
         raise in_the_way(path)
+    if path.exists() and _is_kept(path):
+        raise UseError(
+            f"{path} is part of a user store or of a run: writing there would destroy what tells "
+            "what its people paid, and for which weights",
+            hint="choose another place",
+        )
+
+
+def _is_kept(path: Path) -> bool:
+    """Whether a file that is there belongs to a folder with a ledger, and is no page or picture."""
+    above = list(path.resolve().parents)[:4]
+    has_ledger = any((one / "ledger.jsonl").exists() for one in above)
+    return has_ledger and path.suffix.lower() not in _MADE_ANEW
+
+
+_MADE_ANEW = {".html", ".md", ".png", ".pdf", ".svg", ".csv", ".txt", ".tsv"}
+"""Pages, pictures and tables, which can be made again from what lies beside them."""
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def in_the_way(path: Path, what: str = "a file") -> UseError:

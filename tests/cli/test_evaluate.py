@@ -161,6 +161,8 @@ def test_a_release_is_charged_noted_and_shareable(place, capsys):
         (["--epsilon", "1", "--split", "train", "--split", "held-out-users"], "one split"),
         (["--loss-bound", "5"], "--epsilon"),
         (["--difference-bound", "1"], "--epsilon"),
+        (["--epsilon", "1", "--loss-bound", "8.325087700698235"], "two digits"),
+        (["--epsilon", "1", "--difference-bound", "0.00049920844"], "two digits"),
         (["--epsilon", "1", "--difference-bound", "0"], "--difference-bound"),
         (["--epsilon", "1", "--difference-bound", "nan"], "--difference-bound"),
         (["--epsilon", "1", "--difference-bound", "1", "--no-base"], "--no-base"),

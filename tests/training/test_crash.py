@@ -162,6 +162,16 @@ def test_invariant_13_a_checkpoint_of_another_run_is_refused(store, tmp_path, mo
     assert released_step(run) == 3, "nothing was taken from it, and nothing removed"
 
 
+def test_invariant_13_tensors_of_another_checkpoint_are_refused(store, tmp_path, monkeypatch):
+    """They may come from a run without privacy, and their step and run are as they should be."""
+    run = checkpoints_of(store, tmp_path / "run", monkeypatch, stop=1)
+    other = checkpoints_of(store, tmp_path / "other", monkeypatch, stop=1)
+    name = Path("checkpoints") / "step-000000001" / "state.safetensors"
+    shutil.copy(other / name, run / name)
+    with pytest.raises(FailureError, match="is not what this run wrote"):
+        train(store, uls_plan(), EACH_STEP, out=run, resume=True, tensorboard=False)
+
+
 def test_broken_twin_a_checkpoint_that_is_not_asked_whose_it_is_goes_on_in_another_run(
     store, tmp_path, monkeypatch
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,8 @@ def evaluate(
         )
     if len(splits) > 1:
         raise UseError("--epsilon releases one split at a time", hint="name one --split")
+    for name, bound in (("--loss-bound", loss_bound), ("--difference-bound", difference_bound)):
+        _require_round(name, bound)
     left = "before its end: what was charged stays charged"
     with told(left, resume=False), shown(progress) as bar:
         released = release_evaluation(
@@ -152,3 +155,17 @@ def evaluate(
             progress=bar,
         )
     return Evaluated(run=path, operator_only=False, released=released)
+
+
+def _require_round(name: str, bound: float | None) -> None:
+    """`UseError` of a bound with more digits than anybody states without having looked.
+
+    A bound is published beside the answer. One that was copied from an exact loss would publish
+    that loss, and no ε covers it.
+    """
+    if bound is not None and math.isfinite(bound) and bound != float(f"{bound:.2g}"):
+        raise UseError(
+            f"{name} has more than two digits that count: {bound!r}. It is published, and says "
+            "something exact about these people if it was read off their losses",
+            hint=f"state one without a look, such as {float(f'{bound:.1g}'):g}",
+        )

@@ -80,7 +80,7 @@ def _parts(result: dict[str, Any]) -> Iterator[Table | str]:
         yield f"Summary: {result['summary']}. It holds public facts only."
     if result["report"] is not None:
         secret = (
-            "It holds nothing that these epsilons do not cover."
+            "It holds public facts only; evaluations under DP in it have a price of their own."
             if result["public"]
             else "Its last section is for the operator only: make one with --public to hand on."
         )

@@ -225,8 +225,9 @@ def _bought_of_total(epsilon: float, delta: float, plan: Plan) -> Buys | None:
 
 
 def _buys(plan: Plan, runs: int, noise: float) -> Buys:
+    delta = delta_up(plan.budget.target_delta)
     return Buys(
-        like=f"{plan.steps} steps of {plan.sampling.words.title}, δ = {delta_up(plan.budget.target_delta)}",
+        like=f"{plan.steps} steps of {plan.sampling.words.title}, δ = {delta}",
         runs=runs,
         epsilon=_with_noise(plan, noise).guarantee().epsilon,
         noise_multiplier=noise,

@@ -72,7 +72,7 @@ def save_checkpoint(
     if not writes:
         return
     files.operator_folder(folder)
-    facts = {
+    facts: dict[str, Any] = {
         "step": position.step,
         "run_id": position.run_id,
         "average_updates": average.updates if average else None,
@@ -89,6 +89,7 @@ def save_checkpoint(
                 hint="free some disk space and resume the run",
             ) from error
         weights.chmod(files.OPERATOR_FILE)
+        facts["tensors"] = files.digest_of_file(weights)
         files.write_json(temporary / "state.json", facts, mode=files.OPERATOR_FILE)
     for old in _all(folder)[:-_KEPT]:
         shutil.rmtree(old)
@@ -113,13 +114,20 @@ def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Con
     if not paths:
         return None
     try:
-        tensors = load_file(paths[-1] / "state.safetensors")
         facts = json.loads((paths[-1] / "state.json").read_text(encoding="utf-8"))
+        changed = facts.get("tensors") != files.digest_of_file(paths[-1] / "state.safetensors")
+        tensors = {} if changed else load_file(paths[-1] / "state.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise FailureError(
             f"the checkpoint {paths[-1]} cannot be read: {error}",
             hint="remove it to resume from the one before",
         ) from error
+    if changed:
+        raise FailureError(
+            f"the checkpoint {paths[-1]} is not what this run wrote: nobody knows what its weights "
+            "have learned",
+            hint="remove it to resume from the one before",
+        )
     if not _is_of(facts, run_id, most_steps):
         raise FailureError(
             f"the checkpoint {paths[-1]} is not of this run: going on from it would release what "
