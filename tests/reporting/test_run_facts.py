@@ -39,9 +39,9 @@ def test_only_allowed_settings_are_read(make_run: MakeRun) -> None:
 
 
 def test_invariant_9_of_a_models_folder_only_the_name_is_shown(make_run: MakeRun) -> None:
-    run = read_run(make_run(config={"model": "/home/somebody/models/base"}))
-    assert run.settings["model"] == "base"
-    assert "somebody" not in str(run.settings) + str(run.train)
+    run = read_run(make_run(config={"train": {"model": "/home/somebody/models/base"}}))
+    assert "somebody" not in str(run.settings) + str(run.train) + str(run.base)
+    assert run.train["model"] == "base"
 
 
 def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
