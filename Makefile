@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants release-check clean
+.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test: $(STAMP) lint  ## linters, type checker, import rules, and a fast test of 
 
 test-slow: $(STAMP)  ## all other tests: kills, Spark, many processes, every model family, large random cases
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(PYTEST_FLAGS)
+
+lives: $(STAMP)  ## 200 random lives of stores, whose every claim is held against what was paid (half an hour)
+	USERDP_LIVES=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(PYTEST_FLAGS) tests/claims/test_lives.py
 
 lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
