@@ -277,7 +277,7 @@ def test_the_candidates_are_printed_and_drawn(store, norms, tmp_path, capsys, na
             ({"population": "0"}, "population"),
             ({"budget": "1e7"}, "more than all 1000 users"),
             ({"median_examples": "0"}, "median"),
-            ({"query_share": "1"}, "query_share"),
+            ({"query_share": "1"}, "--query-share"),
             ({"out": "nowhere/plan.json"}, "no folder"),
             ({"plot": "plan.gif"}, "cannot draw"),
         ],

@@ -163,7 +163,7 @@ def test_who_is_measured_is_drawn_by_a_coin_of_each(charged, tmp_path, monkeypat
 
     monkeypatch.setattr(probe_module, "draw_units", noted)
     for _ in range(12):
-        options = [*RELEASE, "--population", "200", "--epsilon", "1"]
+        options = [*RELEASE, "--population", "200", "--epsilon", "1", "--overwrite"]
         assert probe(charged, tmp_path / "norms.json", *options) == 0
     people = len(UserStore.open(charged / "store").split(Split.TRAIN).counts)
     assert abs(np.mean(seen) - people / 2) < 4 * np.sqrt(people / 4 / 12)

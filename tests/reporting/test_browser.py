@@ -51,6 +51,8 @@ addEventListener("load", () => {
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (ratio < least) [least, worst] = [ratio, node.data.trim().slice(0, 40)];
   }
+  const shut = [...document.querySelectorAll("details:not([open])")];
+  shut.forEach(d => d.open = true);  // what is folded away is reached once it is opened
   const unmarked = [], reached = [...document.querySelectorAll("a[href], [tabindex='0']")];
   for (const e of reached) {
     e.focus();
@@ -59,6 +61,7 @@ addEventListener("load", () => {
     if (document.activeElement !== e || line < 2)
       unmarked.push(e.outerHTML.slice(0, 60));
   }
+  shut.forEach(d => d.open = false);
   const scrolls = e => e.scrollWidth > e.clientWidth + 1 &&
     ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
   const unreachable = [...document.querySelectorAll("*")].filter(e => scrolls(e) && e.tabIndex < 0)

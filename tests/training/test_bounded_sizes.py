@@ -118,7 +118,7 @@ def test_the_command_line_plans_it(store, tmp_path, capsys, kind):
     bound = "--least-population" if kind in FIXED else "--cap"
     at = words.index(bound)
     assert userdp([*run, *words[:at], *words[at + 2 :]]) == 2
-    assert bound in capsys.readouterr().err
+    assert bound in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -243,7 +243,7 @@ def test_the_command_line_trains_evaluates_and_reports_fixed_graph(tmp_path, cap
     plan += f"--no-tensorboard --json --group-size {K}"
     run = ["train", str(store.path), "--out", str(tmp_path / "run"), *plan.split()]
     assert userdp(run) == 2
-    assert "--sampling fixed-graph" in capsys.readouterr().err
+    assert "--sampling fixed-graph" in capsys.readouterr().out
     run[run.index("examples")] = "fixed-graph"
     assert userdp(run) == 0
     assert json.loads(capsys.readouterr().out)["adjacency"] == "fixed-graph"

@@ -76,7 +76,7 @@ def test_a_dp_release_is_made_beside_the_base_of_a_loop(store, base, tmp_path):
     run = tmp_path / "run"
     trained(loaded(base), store, run)
     released = release_evaluation(run, store, "held-out-users", epsilon=1.0)
-    assert {"model", "base"} <= released.keys()
+    assert {"model", "difference"} <= released.keys()
 
 
 @pytest.mark.slow
