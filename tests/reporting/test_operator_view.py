@@ -63,7 +63,7 @@ def test_an_audit_above_the_claim_is_an_alarm(make_run: MakeRun) -> None:
 def test_an_audit_that_could_not_have_seen_it_says_so(make_run: MakeRun) -> None:
     run = make_run()
     audit_file(run, extra_run=bound(most_detectable=0.05))
-    assert "could not have shown more than ε = 0.05" in page_of(run)
+    assert "could not have shown more than ε\u00a0=\u00a00.05" in page_of(run)
 
 
 def audit_file(run: Path, **changes: object) -> Path:

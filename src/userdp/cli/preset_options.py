@@ -75,4 +75,5 @@ def settings(
         return None
     rate = chosen_by.learning_rate if learning_rate is None and chosen_by else learning_rate
     values = encode(config or TrainConfig())
-    return train_config(values if rate is None else values | {"learning_rate": rate})
+    chosen = train_config(values)
+    return chosen if rate is None else replace(chosen, learning_rate=rate)
