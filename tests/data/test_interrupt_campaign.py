@@ -48,7 +48,7 @@ def test_twenty_five_interrupts_leave_all_or_nothing_and_the_same_call_ends_it(t
         status, said, _ = run(
             [*command, "--overwrite"],
             stderr=stderr,
-            interrupt_after=draw.uniform(0, 1.1 * seconds),
+            interrupt_after=draw.uniform(0, 0.9 * seconds),
         )
         seen["done" if status == 0 else "kept" if "is kept in" in said else "nothing left"] += 1
         assert status in (0, 130), said
@@ -65,4 +65,4 @@ def test_twenty_five_interrupts_leave_all_or_nothing_and_the_same_call_ends_it(t
         assert [path.name for path in out.parent.iterdir()] == ["store"]
     print(dict(seen))
     assert not verify_store(out).problems
-    assert seen["done"] < INTERRUPTS / 2
+    assert INTERRUPTS - seen["done"] >= 5, "too few came before the end to tell anything"
