@@ -10,7 +10,6 @@ Source: in-toto Attestation Framework, Statement v1 (github.com/in-toto/attestat
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -182,8 +181,7 @@ def digests_of(folder: Path) -> tuple[dict[str, str], list[str]]:
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 odd.append(place)
             elif path.is_file() and place not in (STATEMENT, ENVELOPE):
-                with path.open("rb") as file:
-                    digests[place] = hashlib.file_digest(file, "sha256").hexdigest()
+                digests[place] = files.digest_of_file(path)
     return dict(sorted(digests.items())), sorted(odd)
 
 

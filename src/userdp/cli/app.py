@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         if (words := last_words(error, arguments)) is not None:
             print_note(words)
         return Interrupted.exit_status
-    except Exception as error:
+    except Exception as error:  # sorted by `failure_of`; what it does not know is raised again
         from userdp.cli.failures import failure_of
 
         failure = failure_of(error, app, tokens)

@@ -78,7 +78,9 @@ def scan(places: Iterable[Path], patterns: Patterns, progress: Progress | None =
                 hit = hit or _in_stream(file, patterns, deep=0)
             if hit:
                 found.append(path)
-        except Exception:  # whatever a damaged archive makes its reader raise
+        # A damaged archive makes its reader raise anything (zlib, struct, Arrow); a file that was
+        # not read to its end is told as such, and a scan with one is not clean.
+        except Exception:
             if path.exists():
                 unread.append(path)
         shown.at(number)

@@ -9,7 +9,6 @@ Operator-only: scores are exact functions of private records.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
-from userdp.files import OPERATOR_FILE, whole_file
+from userdp.files import OPERATOR_FILE, digest_of_file, whole_file
 
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"
 _FIRST = b"written_as"
@@ -129,8 +128,7 @@ def digest_of_scores(path: Path) -> str:
         facts = {}  # not a file of scores: whoever reads it says so
     if _FIRST in facts:
         return str(facts[_FIRST].decode())
-    with path.open("rb") as whole:
-        return hashlib.file_digest(whole, "sha256").hexdigest()
+    return digest_of_file(path)
 
 
 def lineage_of_scores(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,9 +104,11 @@ class OpenRun:
             {
                 "weights": weights,
                 "plan": None if plan is None else plan.digest,
-                "train": _file_digest(options) if options.exists() else None,
+                "train": files.digest_of_file(options) if options.exists() else None,
                 "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
-                "template": _file_digest(folder.template) if folder.template.exists() else None,
+                "template": files.digest_of_file(folder.template)
+                if folder.template.exists()
+                else None,
             },
             looks=self.looks,
         )
@@ -387,10 +388,6 @@ class _Opening:
                 logged=self.logged,
                 state=self.store.meta.state.id,
             )
-
-
-def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _hold(folder: RunFolder) -> int:

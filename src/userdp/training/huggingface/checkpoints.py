@@ -13,7 +13,6 @@ a choice that should not follow private results.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -94,12 +93,11 @@ def rotate(output: Path, *, limit: int | None, keep: str | None) -> None:
 
 def _digests(folder: Path) -> dict[str, str]:
     """SHA-256 of all files of a checkpoint but its seal, by name."""
-    digests = {}
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.name != SEAL:
-            with path.open("rb") as file:
-                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {
+        path.name: files.digest_of_file(path)
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != SEAL
+    }
 
 
 def _all(output: Path) -> list[Path]:
