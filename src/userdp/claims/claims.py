@@ -9,20 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
+from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.headline import headline
-from userdp.claims.lineage import (
-    Choice,
-    Condition,
-    ConditionKind,
-    Filtered,
-    Lineage,
-    OfSeries,
-    Part,
-    Steps,
-    Unclaimed,
-    lineage_from,
-    of_parts,
-)
+from userdp.claims.lineage import Lineage, lineage_from, of_parts
+from userdp.claims.parts import Choice, Filtered, OfSeries, Part, Steps, Unclaimed
 from userdp.claims.payers import parts_of, read_payer
 from userdp.codec import digest
 from userdp.errors import UseError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from userdp.claims.lineage import Steps, Unclaimed
+from userdp.claims.parts import Steps, Unclaimed
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
