@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from userdp.plans import Plan
+from userdp.plans.origin import NonPrivateLook
 
 
 class ConditionKind(StrEnum):
@@ -39,6 +43,12 @@ _WORDS = {
     ConditionKind.SILO_LEDGERS: "nothing was released of the people of the silos whose ledgers are "
     "not here ({told}) before they joined",
 }
+_WORDS_OF_A_STORE = {
+    ConditionKind.LOOKS: "nothing that was charged here was chosen by the exact numbers that "
+    "{told} showed its operator before",
+    ConditionKind.PLAN: "what plans were chosen from ({told}) says nothing of these people",
+}
+"""Where a store's total says it otherwise than a model's claim."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -57,3 +67,25 @@ class Condition:
     def in_words(self) -> str:
         """A clause that follows "provided that"."""
         return _WORDS[self.kind].format(told=self.told)
+
+    @property
+    def in_words_of_a_store(self) -> str:
+        """The same of everything that was charged in a store."""
+        return _WORDS_OF_A_STORE.get(self.kind, _WORDS[self.kind]).format(told=self.told)
+
+
+COPIED = Condition(kind=ConditionKind.COPY, told="it is not in the place where it was begun")
+
+
+def looked_at(looks: Iterable[str]) -> tuple[Condition, ...]:
+    """That exact numbers which these commands showed did not choose anything; none without any."""
+    told = ", ".join(sorted(looks))
+    return (Condition(kind=ConditionKind.LOOKS, told=told),) if told else ()
+
+
+def of_plan(plan: Plan | None) -> tuple[Condition, ...]:
+    """What a plan itself says of where its constants come from."""
+    origins = {} if plan is None else plan.origins
+    looks = {one.what for one in origins.values() if isinstance(one, NonPrivateLook)}
+    told = ", ".join(sorted(looks))
+    return (Condition(kind=ConditionKind.PLAN, told=told),) if told else ()

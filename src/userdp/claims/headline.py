@@ -50,7 +50,7 @@ def claim_in_words(claim: Claim) -> str:
 
 def conditions_in_words(claim: Claim) -> str:
     """All conditions of a claim in one clause, which follows "provided that"."""
-    return "; and ".join(condition.in_words for condition in claim.conditions)
+    return "; and ".join(claim.conditions_in_words)
 
 
 def so_far_in_words(claim: Claim) -> str | None:
