@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.claims.claims import inherited, looked_at, run_lineage
+from userdp.claims.claims import inherited, run_lineage
+from userdp.claims.conditions import looked_at
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
@@ -62,7 +63,7 @@ class OpenRun:
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
         own = run_lineage(self.ledger.path, read_entries(self.ledger.path))
-        return own + looked_at(self.looks)
+        return own + Lineage(conditions=looked_at(self.looks))
 
     @property
     def logged(self) -> bool:
@@ -216,6 +217,7 @@ def open_run(
             constants=constants_digest(plan, train, store, scores=scores),
             slot=slot,
             logged=exact_log,
+            steered=_is_steered(plan, train),
         ).open(
             base,
             {
@@ -232,13 +234,18 @@ def open_run(
             ledger=ledger,
             store=StoreLedger(store.path),
             lock=lock,
-            steered=plan is not None and train is None,
+            steered=_is_steered(plan, train),
         )
     except BaseException:
         os.close(lock)
         if made and not folder.resume.exists():
             _remove_new(folder)
         raise
+
+
+def _is_steered(plan: Plan | None, train: Mapping[str, Any] | None) -> bool:
+    """Whether a loop of somebody's own takes the steps: no options say how it learns."""
+    return plan is not None and train is None
 
 
 def constants_digest(
@@ -293,6 +300,7 @@ class _Opening:
     constants: str
     slot: str | None
     logged: bool
+    steered: bool
 
     def open(self, base: Lineage, facts: Mapping[str, Any], *, again: bool) -> RunLedger:
         history, nonce = self.charges.history(), new_id()
@@ -386,6 +394,7 @@ class _Opening:
                 base=base.plain,
                 constants=self.constants,
                 logged=self.logged,
+                steered=self.steered,
                 state=self.store.meta.state.id,
             )
 
