@@ -155,8 +155,6 @@ def make_private(
             something changed), or a value is out of range. Nothing has been charged then.
         FailureError: another process holds the folder, or the disk refused.
     """
-    if not (resume or allow_large_delta):
-        warn(plan_with_small_delta(plan))
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
@@ -168,6 +166,9 @@ def make_private(
         store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)
     )
     require_covered(opened, plan)
+    if not (resume or allow_large_delta):
+        total = StoreLedger(opened.path).history().total_delta
+        warn(plan_with_small_delta(plan, total_delta=total))
     if opened.meta.loss_mask:
         require_masked(loss)
     world = current_world()
