@@ -237,6 +237,7 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
     own = Lineage(parts=(_own_part(path, entries, plan),), within=inherited.within)
     finish = run_ledger.finish_of(entries) or {}
     conditions = {*of_plan(plan), *looked_at(finish.get("looks", ()))}
+    conditions |= {COPIED} if run_ledger.is_copied(entries) else set()
     return inherited + own + Lineage(conditions=tuple(conditions))
 
 

@@ -142,7 +142,8 @@ class History:
         budget: a total with a filter, if that was opened before the first of them.
         series: that were declared, by id.
         halted: runs that were settled before their end.
-        copied: the ledger was found in another place than it was begun in.
+        copied: its file was found to be another one than before, or changed by somebody else
+            (`userdp.ledger.place`).
         lines: how many there are.
     """
 

@@ -50,11 +50,16 @@ class StoreLedger(BudgetLines):
         ledger = cls(store)
 
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            ledger.place.take(str(entries[0].get("id")) if entries else None)
-            return [] if entries else [ledger.first_line()]
+            moved = ledger.place.take(str(entries[0].get("id")) if entries else None)
+            if not entries:
+                return [ledger.first_line()]
+            return [{"kind": "place"}] if moved else []
 
-        append_entries(ledger.path, lines, mode=files.OPERATOR_FILE)
-        ledger.place.settle()
+        def noted(whole: bool) -> None:
+            if whole:
+                ledger.place.settle()
+
+        append_entries(ledger.path, lines, mode=files.OPERATOR_FILE, noted=noted)
         return ledger
 
     def reserve(

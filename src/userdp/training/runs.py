@@ -11,7 +11,7 @@ from typing import Any
 
 from userdp import files
 from userdp.claims.claims import inherited, run_lineage
-from userdp.claims.conditions import looked_at
+from userdp.claims.conditions import COPIED, looked_at
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
@@ -63,7 +63,8 @@ class OpenRun:
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
         own = run_lineage(self.ledger.path, read_entries(self.ledger.path))
-        return own + Lineage(conditions=looked_at(self.looks))
+        copied = [COPIED] if self.store.history().copied else []
+        return own + Lineage(conditions=(*copied, *looked_at(self.looks)))
 
     @property
     def logged(self) -> bool:
@@ -101,6 +102,7 @@ class OpenRun:
         """
         folder = self.folder
         plan, options = self.ledger.plan, folder.train
+        _note_copy(self.ledger, self.store)
         self.ledger.finish(
             {
                 "weights": weights,
@@ -341,6 +343,7 @@ class _Opening:
             self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             if begun:
                 ledger = RunLedger(self.folder.ledger)
+                _note_copy(ledger, self.charges)
             else:
                 history = self.charges.history()
                 origin = base + inherited(history, self.run_id, self.constants)
@@ -397,6 +400,14 @@ class _Opening:
                 steered=self.steered,
                 state=self.store.meta.state.id,
             )
+
+
+def _note_copy(ledger: RunLedger, store: StoreLedger) -> None:
+    """Have a run's ledger say what was found of its store's ledger since the run began."""
+    if store.history().copied:
+        own = run_lineage(ledger.path, read_entries(ledger.path))
+        if COPIED not in own.conditions:
+            ledger.note_copy()
 
 
 def _hold(folder: RunFolder) -> int:
