@@ -117,6 +117,20 @@ def test_invariant_12_a_run_that_goes_on_after_both_were_put_back_says_so(tmp_pa
     assert kinds(run) == kinds(store.path) == {ConditionKind.COPY}
 
 
+@pytest.mark.parametrize("kill", ["before the line", "within the line", "before the note"])
+def test_a_kill_does_not_hide_what_was_put_back(store, monkeypatch, kill):
+    backup = backed_up(store)
+    charge(store, "forgotten")
+    PUT_BACK["cp -r"](backup, store)
+    with monkeypatch.context() as patch:
+        patch.setattr(*KILLS[kill])
+        with pytest.raises(Killed):
+            charge(store, "killed")
+    assert kinds(store) == {ConditionKind.COPY}
+    charge(store, "two")
+    assert kinds(store) == {ConditionKind.COPY}
+
+
 # What is ours, or no change.
 
 

@@ -17,6 +17,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from userdp.ledger.note import Note
 
 PLACE = "ledger.json"
 _WHAT = "where the ledger is"
+_NONE = -1
+"""The inode of no file: what has this one noted differs from every ledger."""
 
 
 class Place:
@@ -136,6 +139,9 @@ class Place:
         self._require_whole()
         moved = self._differs(begun_as)
         self.id = begun_as
+        noted = Note.read(self._kept)
+        if moved and noted is not None:  # a kill within the line that tells it must not hide it
+            self._keep(replace(noted, inode=_NONE))
         return moved
 
     def elsewhere(self, begun_as: str) -> bool:
