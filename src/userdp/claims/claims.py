@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from userdp.claims.store_conditions import conditions_of, in_one
 from userdp.codec import digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
+from userdp.ledger.charges import Charge
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.history import Charge, History, history_of
+from userdp.ledger.history import History, history_of
 from userdp.ledger.journal import read_entries
 from userdp.ledger.place import PLACE
 from userdp.ledger.store import StoreLedger
@@ -238,7 +239,9 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
     finish = run_ledger.finish_of(entries) or {}
     conditions = {*of_plan(plan), *looked_at(finish.get("looks", ()))}
     conditions |= {COPIED} if run_ledger.is_copied(entries) else set()
-    return inherited + own + Lineage(conditions=tuple(conditions))
+    since = finish.get("since")
+    told = lineage_from(since, what=f"what was released meanwhile, in {path}") if since else None
+    return inherited + own + (told or Lineage()) + Lineage(conditions=tuple(conditions))
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
@@ -261,13 +264,28 @@ def inherited_at(history: History, at: int) -> Lineage:
     earlier = [charge for charge in history.charges.values() if charge.at < at]
     conditions = [COPIED] if history.copied else []
     conditions += looked_at(history.looked_before(at))
+    return _shown_by(history, earlier, *conditions)
+
+
+def charged_since(history: History, own: Charge) -> Lineage:
+    """What was released of these people since a run was charged, other than by the run itself.
+
+    Whoever takes a run's steps in a loop of their own may choose by it what nobody recorded: the
+    next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
+    """
+    later = (one for one in history.charges.values() if one.at > own.at)
+    return _shown_by(history, [one for one in later if one.again != own.run_id])
+
+
+def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
+    """What was released by charges of a store's ledger, and by the bases of their models."""
     # What has no price is a look: a condition. What it was used for is the operator's to say.
-    parts = parts_of(history, earlier)
+    parts = parts_of(history, charges)
     parts = [part for part in parts if math.isfinite(part.guarantee().epsilon)]
-    own_people = of_parts(parts, *conditions, within=history.within)
-    for base in _bases_of(history, earlier):  # what a run here released also shows its base
-        own_people += _priced(base)
-    return own_people
+    shown = of_parts(parts, *conditions, within=history.within)
+    for base in _bases_of(history, charges):  # what a run here released also shows its base
+        shown += _priced(base)
+    return shown
 
 
 def _bases_of(history: History, charges: Iterable[Charge]) -> Iterator[Lineage]:

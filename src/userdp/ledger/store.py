@@ -22,7 +22,8 @@ from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger.budget_lines import BudgetLines
-from userdp.ledger.history import History, Released
+from userdp.ledger.charges import Released
+from userdp.ledger.history import History
 from userdp.ledger.journal import append_entries
 from userdp.ledger.place import Place
 from userdp.ledger.store_journal import now

@@ -15,7 +15,8 @@ from typing import Any
 from userdp import files
 from userdp.errors import FailureError, UseError
 from userdp.ledger.budget import refuse_beyond
-from userdp.ledger.history import SCHEMA, Charge, History, history_of, take
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import SCHEMA, History, history_of, take
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.opening import attempts_in
 from userdp.ledger.place import Place

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from userdp import files
-from userdp.claims.claims import inherited, run_lineage
+from userdp.claims.claims import charged_since, inherited, run_lineage
 from userdp.claims.conditions import COPIED, looked_at
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
@@ -62,9 +62,16 @@ class OpenRun:
     @property
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
-        own = run_lineage(self.ledger.path, read_entries(self.ledger.path))
         copied = [COPIED] if self.store.history().copied else []
-        return own + Lineage(conditions=(*copied, *looked_at(self.looks)))
+        told = Lineage(conditions=(*copied, *looked_at(self.looks)))
+        return self._own_lineage + self.since + told
+
+    @property
+    def since(self) -> Lineage:
+        """What was released of these people since the run was charged, and may have steered it."""
+        history = self.store.history()
+        own = history.charges.get(self.run_id)
+        return charged_since(history, own) if self.steered and own is not None else Lineage()
 
     @property
     def logged(self) -> bool:
@@ -76,23 +83,28 @@ class OpenRun:
     def looks(self) -> tuple[str, ...]:
         """What showed exact numbers since the run was charged, where they may have steered it."""
         history = self.store.history()
-        own = history.charges.get(self.run_id)
+        own = history.charges.get(self.ledger.charge)
         if not self.steered or own is None:
             return ()
-        return tuple(sorted({what for at, what in history.looks if at > own.at}))
+        # Ledgers of before that was noted do not say that a loop of somebody's own is open.
+        return tuple(sorted(history.looked_during(replace(own, steered=True))))
 
     def released_elsewhere(self, weights: str) -> bool:
         """Whether weights of this digest hold what another run over these people has learned.
 
         Those that this run's own lineage tells of, such as its base model's, are none.
         """
-        told = {part.id for part in self.lineage.parts}
+        told = {part.id for part in self._own_lineage.parts}
         known = [
             lineage_from(one.lineage, what="the lineage of released weights")
             for one in self.store.history().released
             if one.weights == weights
         ]
         return any({part.id for part in one.parts} - told for one in known)
+
+    @property
+    def _own_lineage(self) -> Lineage:
+        return run_lineage(self.ledger.path, read_entries(self.ledger.path))
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end in the ledger and settle with the store.
@@ -114,6 +126,7 @@ class OpenRun:
                 else None,
             },
             looks=self.looks,
+            since=self.since.plain if self.since != Lineage() else None,
         )
         # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
         self.store.settle(
