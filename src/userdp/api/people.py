@@ -12,7 +12,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, require_new, write_file
 from userdp.ledger import StoreLedger
-from userdp.ledger.history import Charge
+from userdp.ledger.charges import Charge
 from userdp.people.forget import Forgotten, forget_user, statement_for
 from userdp.people.membership import Intake, intakes, state_number
 from userdp.people.statement import Statement

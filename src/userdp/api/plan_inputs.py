@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
-    from userdp.ledger.history import Charge
+    from userdp.ledger.charges import Charge
     from userdp.planning.budget import Release
     from userdp.planning.norms import GradientNorms
     from userdp.planning.options import Declared, Goals

@@ -17,7 +17,8 @@ from userdp.data import format as layout
 from userdp.data.splits import Split
 from userdp.data.states import State, StateKind, joined_at
 from userdp.data.store import UserStore
-from userdp.ledger.history import Charge, History
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import History
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 from userdp.claims.claims import Claim
 from userdp.data.splits import Split
-from userdp.ledger.history import Charge, History
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import History
 from userdp.people.membership import Member, claim_over
 from userdp.reporting.meaning import meaning_of_claim, percent_up
 from userdp.vocabulary import delta_up, round_up
