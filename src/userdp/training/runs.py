@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
+from userdp.claims.bound import bound_files
 from userdp.claims.claims import inherited, looked_at, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
@@ -106,10 +107,8 @@ class OpenRun:
                 "plan": None if plan is None else plan.digest,
                 "train": files.digest_of_file(options) if options.exists() else None,
                 "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
-                "template": files.digest_of_file(folder.template)
-                if folder.template.exists()
-                else None,
             },
+            files=bound_files(folder),
             looks=self.looks,
         )
         # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
