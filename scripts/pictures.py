@@ -148,7 +148,7 @@ def printed(page: Path, out: Path) -> None:
     print(f"{out.name}: {pages} pages in print, {out.stat().st_size:,} bytes")
 
 
-def sheets(page: Path, out: Path, *, across: int = 4) -> None:
+def sheets(page: Path, out: Path, *, across: int = 3) -> None:
     """All sheets that a page is printed on, side by side in rows."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

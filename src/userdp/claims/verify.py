@@ -54,12 +54,7 @@ def require_released_files(folder: RunFolder) -> None:
     released = released_digests(entries).get("weights")
     if released is None or not folder.model.is_dir():
         return
-    here = {top.name for top in (folder.model, folder.adapter) if top.is_dir()}
-    bound = {
-        place: digest
-        for place, digest in (bound_in(entries) or {}).items()
-        if place.partition("/")[0] in here
-    }
+    bound = _bound_here(folder, entries)
     hint = "put the released files back; `userdp verify RUN` names all that differs"
     weights = {f"{folder.model.name}/{path.name}" for path in folder.model.glob("*.safetensors")}
     different = next(files_differ(folder, bound), None)
@@ -194,8 +189,15 @@ def _of_files(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]
     if "adapter" in told:  # runs of before this was noted say nothing of it
         seen = _of_weights(folder.adapter)
         yield from _same("the adapter", folder.adapter, told["adapter"], seen)
-    for _, problem in files_differ(folder, bound_in(entries) or {}):
+    for _, problem in files_differ(folder, _bound_here(folder, entries)):
         yield problem
+
+
+def _bound_here(folder: RunFolder, entries: list[dict[str, Any]]) -> dict[str, str]:
+    """What the finishing line binds of those folders that are here: others are named as a whole."""
+    here = {top.name for top in (folder.model, folder.adapter) if top.is_dir()}
+    bound = bound_in(entries) or {}
+    return {place: one for place, one in bound.items() if place.partition("/")[0] in here}
 
 
 def plan_differs(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]:

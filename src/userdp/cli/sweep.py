@@ -101,7 +101,8 @@ def sweep(
     from userdp.data.store import UserStore
     from userdp.planning.proposal import load_plan
     from userdp.sweeping.request import TuningMode, build_request, grid
-    from userdp.sweeping.sweep import describe, run_sweep
+    from userdp.sweeping.result import describe
+    from userdp.sweeping.sweep import run_sweep
 
     opened = UserStore.open(store, fixed_graph=True)  # each plan is held against it
     request: SweepRequest | None = None
