@@ -92,7 +92,7 @@ def sweep(
         resume: go on with the interrupted sweep in --out; its options need not be given again.
         device: where the trials and their scores compute: auto (cuda where there is one, else cpu),
             cpu, cuda or cuda:N.
-        tensorboard: write curves, where TensorBoard is installed.
+        tensorboard: write curves, where TensorBoard is installed (the default).
         allow_large_delta: begin even where a plan's delta is not below 1 over its declared
             population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
@@ -101,7 +101,8 @@ def sweep(
     from userdp.data.store import UserStore
     from userdp.planning.proposal import load_plan
     from userdp.sweeping.request import TuningMode, build_request, grid
-    from userdp.sweeping.sweep import describe, run_sweep
+    from userdp.sweeping.result import describe
+    from userdp.sweeping.sweep import run_sweep
 
     opened = UserStore.open(store, fixed_graph=True)  # each plan is held against it
     request: SweepRequest | None = None
