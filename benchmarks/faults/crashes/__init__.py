@@ -1,4 +1,4 @@
-"""Real processes of every command that writes, killed or refused by the disk, and then gone on with.
+"""Real processes of every command that writes: killed, or refused by the disk, and gone on with.
 
 A *case* is a command over a folder of its own, and a fault in it: ``SIGKILL`` at a random instant,
 before a random change of a file, in the middle of a write, or together with everything that was not
