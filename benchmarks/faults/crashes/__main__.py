@@ -13,11 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"  # before anything is imported that computes: a fork takes no threads
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
 from benchmarks.faults.crashes import children
 from benchmarks.faults.crashes.cases import COMMANDS, case_of
 from benchmarks.faults.crashes.table import failures, section, summary, survived, table
@@ -47,11 +42,8 @@ def main() -> int:
     if options.only:
         cases = [case for case in cases if case.command in options.only]
     digest = hashlib.sha256(f"{digest_of_source()} {options.twin}".encode()).hexdigest()[:16]
-    rows = {
-        number: row
-        for number, row in _rows(options.results, digest).items()
-        if _is_in(cases, number)
-    }
+    known = _rows(options.results, digest)
+    rows = {case.number: known[case.number] for case in cases if case.number in known}
     todo = [case for case in cases if case.number not in rows][: options.limit]
     if todo:
         children.warm()
@@ -76,10 +68,6 @@ def main() -> int:
     print(summary(rows))
     print(failures(rows))
     return int(not all(map(survived, rows.values())))
-
-
-def _is_in(cases: list[Any], number: int) -> bool:
-    return any(case.number == number for case in cases)
 
 
 def _rows(path: Path, digest: str) -> dict[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The cases of the campaign: drawn one by one by a committed seed, so that a number names a case."""
+"""The cases of the campaign, drawn one by one by a committed seed: a number names a case."""
 
 from __future__ import annotations
 

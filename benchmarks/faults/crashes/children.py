@@ -41,6 +41,11 @@ def warm() -> None:
 
     Only imports: a process that computes has threads, which a fork would not take along.
     """
+    # Before anything is loaded that computes.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import pandas  # noqa: F401  (pyarrow loads it when a column is first read)
     import peft  # noqa: F401
     import torch

@@ -91,7 +91,7 @@ class FileLayer:
             if isinstance(target, int):
                 place = str(read(f"/proc/self/fd/{target}"))
             else:
-                base = os.getcwd() if folder is None else str(read(f"/proc/self/fd/{folder}"))
+                base = str(Path.cwd()) if folder is None else str(read(f"/proc/self/fd/{folder}"))
                 place = os.path.join(base, os.fsdecode(target))  # noqa: PTH118
         except OSError:
             return False

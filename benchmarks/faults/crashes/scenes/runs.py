@@ -86,7 +86,7 @@ class Audit(Scene):
     name = "audit"
 
     def make(self, folder: Path) -> None:
-        must(prepare(folder, users=200))  # canaries take the place of some
+        must(prepare(folder, users=320))  # canaries take the place of some
         must(train(folder))
 
     def act(self, folder: Path) -> int:
