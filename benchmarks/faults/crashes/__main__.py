@@ -63,7 +63,7 @@ def main() -> int:
                 print(f"{verdict} {case.name} ({row['seconds']} s)", file=sys.stderr, flush=True)
     if options.page is not None:
         date, cores = datetime.now(UTC).date().isoformat(), os.cpu_count() or 1
-        write_section(options.page, section(rows, date=date, cores=cores))
+        write_section(options.page, section(rows, date=date, cores=cores, source=digest))
     print(table(rows))
     print(summary(rows))
     print(failures(rows))

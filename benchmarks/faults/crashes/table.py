@@ -58,7 +58,7 @@ def failures(rows: Mapping[int, Mapping[str, Any]]) -> str:
     )
 
 
-def section(rows: Mapping[int, Mapping[str, Any]], *, date: str, cores: int) -> str:
+def section(rows: Mapping[int, Mapping[str, Any]], *, date: str, cores: int, source: str) -> str:
     """The section of the page, between its marks."""
     minutes = sum(row["seconds"] for row in rows.values()) / 60
     return f"""{BEGIN}
@@ -77,7 +77,7 @@ sums, and no state of a sampler drew two cohorts; nothing half-written is left; 
 is told as one; and what came out is, to the last bit, what comes out of a command that nobody
 disturbs (of runs that lost the update of a charged step: of one that leaves out these updates).
 
-**{summary(rows)}.** `make crash`, {date}, {cores} cores, {minutes:.0f} minutes.
+**{summary(rows)}.** `make crash`, {date}, source {source}, {cores} cores, {minutes:.0f} minutes.
 
 {table(rows)}
 

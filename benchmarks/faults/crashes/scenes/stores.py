@@ -96,7 +96,7 @@ class Plan(Scene):
         GradientNorms(
             model="synthetic",
             users=128,
-            user_norms={1: 1.1, 2: 0.8, 4: 0.7},
+            user_norms={1: 1.1, 2: 0.8},
             example_norm=1.1,
             source=NormSource.PUBLIC,
         ).save(folder / "norms.json")
@@ -114,7 +114,8 @@ class Plan(Scene):
             return 0
         return userdp(
             "plan", store, "--norms", folder / "norms.json", "--epsilon", 8, "--budget", 8,
-            "--steps", 5, "--population", POPULATION, "--delta", 1e-5, "--out", out,
+            "--steps", 5, "--population", POPULATION, "--delta", 1e-5, "--algorithm", "uls",
+            "--out", out,
         )  # fmt: skip
 
     def check(self, folder: Path) -> list[str]:
@@ -145,12 +146,12 @@ class Forget(Scene):
     """``userdp forget`` of a person of whom a private run and one without privacy learned."""
 
     name = "forget"
-    _USER, _TEXT = "user007", "the copper heron never rang its bell before March"
+    _USER, _TEXT = "the-person-who-leaves", "w0 w17 w3 w29 w11 w23 w5"
 
     def make(self, folder: Path) -> None:
         must(prepare(folder))
         more = folder / "more.jsonl"
-        rows = [{"user": self._USER, "text": f"{self._TEXT} {number}"} for number in range(3)]
+        rows = [{"user": self._USER, "text": self._TEXT}] * 3
         more.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         must(userdp("prepare", more, "--out", folder / "store", "--append"))
         more.unlink()
