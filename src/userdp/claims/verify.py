@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims.claims import Claim, claim_of, compose, run_lineage
-from userdp.claims.lineage import Lineage, Steps
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Steps
 from userdp.claims.weights import LINEAGE, descriptions_of, digest_of
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder

@@ -146,16 +146,24 @@ class RunLedger:
         self.last_clip_norm = step.l2_clip_norm
         return number
 
-    def finish(self, digests: Mapping[str, str | None], *, looks: Sequence[str] = ()) -> None:
+    def finish(
+        self,
+        digests: Mapping[str, str | None],
+        *,
+        looks: Sequence[str] = (),
+        since: Mapping[str, Any] | None = None,
+    ) -> None:
         """Note that the run ended as planned, and bind what it released.
 
         Args:
             digests: of the released weights, of plan.json, of train.toml, of the adapter's weights
                 and of the chat template; None for what is not there.
             looks: what showed exact numbers while it was open, and may have steered it.
+            since: what was released meanwhile, and may have steered it, as plain values.
         """
-        entry = {"kind": "finish", "attempts": self.attempts, "digests": dict(digests)}
-        self._writer.append({**entry, "looks": list(looks)} if looks else entry)
+        entry: dict[str, Any] = {"kind": "finish", "attempts": self.attempts}
+        entry |= {"digests": dict(digests)} | ({"looks": list(looks)} if looks else {})
+        self._writer.append(entry | ({"since": dict(since)} if since else {}))
 
     def close(self) -> None:
         """Close the file; every line is on the disk already."""
