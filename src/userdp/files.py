@@ -213,10 +213,7 @@ def _begin(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
 
     The lock tells it from what a killed process left: that nobody holds, and it is removed here.
     """
-    kind = re.compile(rf"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")
-    for left in path.parent.glob(f"{TEMPORARY}*"):
-        if kind.fullmatch(left.name):
-            _remove_left(left)
+    sweep(path.parent, path.name)
     while True:
         temporary = _temporary(path)
         descriptor = make(temporary)
@@ -263,10 +260,17 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed processes left half-written in ``folder``; what others write now stays."""
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes left half-written in ``folder``; what others write now stays.
+
+    Args:
+        folder: is looked through.
+        name: of what was to be written there; None for anything.
+    """
+    kind = re.compile(rf"{re.escape(f'{TEMPORARY}{name}')}-[0-9a-f]{{8}}")
     for left in folder.glob(f"{TEMPORARY}*"):
-        _remove_left(left)
+        if name is None or kind.fullmatch(left.name):
+            _remove_left(left)
 
 
 def sync(path: Path) -> None:

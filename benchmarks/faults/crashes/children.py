@@ -95,7 +95,7 @@ def run(
         elif time.monotonic() >= deadline:
             break
         else:
-            time.sleep(0.001)
+            time.sleep(0.004)
     if status is None:
         for kill in (os.kill, os.killpg):  # it may not lead a group yet
             with suppress(ProcessLookupError):
