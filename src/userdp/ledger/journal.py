@@ -87,7 +87,7 @@ class JournalWriter:
         _, end = _parse(path, data)
         if not end:
             raise UseError(f"the ledger {path} is empty: it never was begun")
-        self._descriptor = os.open(path, os.O_RDWR)
+        self._descriptor: int | None = os.open(path, os.O_RDWR)
         if end != len(data):
             os.ftruncate(self._descriptor, end)
         self._end = end
@@ -95,15 +95,26 @@ class JournalWriter:
         self._path = path
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Append one entry durably; `FailureError` (and no half line) if the disk refuses."""
+        """Append one entry durably; `FailureError` (and no half line) if the disk refuses.
+
+        `UseError` after `close`: the number of the descriptor may be another file's by then.
+        """
+        if self._descriptor is None:
+            raise UseError(
+                f"the run of {self._path} was closed: a step that it took now would be charged "
+                "nowhere",
+                hint="resume the run: resume=True, or --resume",
+            )
         line, previous = _chained(entry, self._previous)
         _write(self._descriptor, self._path, line, self._end)
         self._end += len(line)
         self._previous = previous
 
     def close(self) -> None:
-        """Close the file; nothing is pending."""
-        os.close(self._descriptor)
+        """Close the file; nothing is pending. Twice does no harm."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 @contextmanager

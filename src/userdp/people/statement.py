@@ -94,11 +94,13 @@ class Statement:
     def lines(self) -> Iterator[str]:
         """The statement in words, a paragraph or a point each."""
         if self.splits == (Split.HELD_OUT_USERS,):
-            yield "Your text was in the part that models are tested on and never trained on."
+            yield (
+                "In this store your text is in the part that tests models, and does not train them."
+            )
         else:
-            yield "Your text was in the part that models are trained on."
+            yield "In this store your text is in the part that models are trained on."
         if not self.releases:
-            yield "Nothing was released for which it was in the store."
+            yield "Nothing that its ledger holds was released of a store with your text in it."
         else:
             yield "It was in the store for the following."
             yield from (f"- {one.in_words}" for one in self.releases)
