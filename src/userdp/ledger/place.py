@@ -49,6 +49,7 @@ class Place:
 
     def __init__(self, store: Path) -> None:
         self._path = store / PLACE
+        files.sweep(store, PLACE)  # what a kill left of the note after the last line
         self._kept: dict[str, Any] = {}
         self.id = ""
         self._read()
