@@ -31,6 +31,7 @@ from userdp.reporting.model_card import (
 )
 from userdp.reporting.run_facts import RunFacts, read_run
 from userdp.version import __version__
+from userdp.withheld import withheld
 
 REPORT = "report.html"
 _LINES = {"run", "open", "lost", "attempt", "finish", "release"}
@@ -67,6 +68,7 @@ class Exported:
         }
 
 
+@withheld()
 def export(
     run: Place,
     *,

@@ -16,6 +16,7 @@ from userdp.ledger.history import Charge
 from userdp.people.forget import Forgotten, forget_user, statement_for
 from userdp.people.membership import Intake, intakes, state_number
 from userdp.people.statement import Statement
+from userdp.withheld import withheld
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
@@ -56,6 +57,7 @@ class Members:
         }
 
 
+@withheld()
 def members(store: UserStore | str | Path) -> Members:
     """Who was in a store for what was charged, and what each user was charged in all.
 
@@ -82,6 +84,7 @@ def members(store: UserStore | str | Path) -> Members:
     )
 
 
+@withheld()
 def statement(
     store: UserStore | str | Path,
     user: str,
@@ -108,6 +111,7 @@ def statement(
     return made
 
 
+@withheld()
 def forget(
     store: UserStore | str | Path,
     user: str,

@@ -19,11 +19,13 @@ from userdp.planning.planner import propose
 from userdp.planning.proposal import Proposal
 from userdp.plans.small_delta import require_small_delta
 from userdp.queries.ownership import require_one_owner
+from userdp.withheld import withheld
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
 
 
+@withheld()
 def plan(
     store: UserStore | str | Path,
     *,

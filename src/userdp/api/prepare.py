@@ -24,11 +24,13 @@ from userdp.errors import UseError, warn
 from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place
+from userdp.withheld import withheld
 
 REQUIRED = "required"
 """In place of a ledger's path: refuse to prepare a store that shares none."""
 
 
+@withheld()
 def prepare(
     data: Any,
     *,

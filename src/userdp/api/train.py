@@ -18,11 +18,13 @@ from userdp.planning.proposal import Proposal, declared_users, load_plan
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.config import PlainPlan, TrainConfig, train_config
+from userdp.withheld import withheld
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
 
 
+@withheld()
 def train(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None = None,
@@ -141,6 +143,7 @@ def train(
     )
 
 
+@withheld()
 def declare(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None,
