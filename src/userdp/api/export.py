@@ -31,7 +31,7 @@ from userdp.reporting.model_card import (
 )
 from userdp.reporting.run_facts import RunFacts, read_run
 from userdp.version import __version__
-from userdp.withheld import withheld
+from userdp.withheld import withholding
 
 REPORT = "report.html"
 _LINES = {"run", "open", "lost", "attempt", "finish", "release"}
@@ -68,7 +68,7 @@ class Exported:
         }
 
 
-@withheld()
+@withholding
 def export(
     run: Place,
     *,

@@ -16,7 +16,7 @@ from userdp.ledger.history import Charge
 from userdp.people.forget import Forgotten, forget_user, statement_for
 from userdp.people.membership import Intake, intakes, state_number
 from userdp.people.statement import Statement
-from userdp.withheld import withheld
+from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
@@ -57,7 +57,7 @@ class Members:
         }
 
 
-@withheld()
+@withholding
 def members(store: UserStore | str | Path) -> Members:
     """Who was in a store for what was charged, and what each user was charged in all.
 
@@ -84,7 +84,7 @@ def members(store: UserStore | str | Path) -> Members:
     )
 
 
-@withheld()
+@withholding
 def statement(
     store: UserStore | str | Path,
     user: str,
@@ -111,7 +111,7 @@ def statement(
     return made
 
 
-@withheld()
+@withholding
 def forget(
     store: UserStore | str | Path,
     user: str,

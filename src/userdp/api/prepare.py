@@ -24,13 +24,13 @@ from userdp.errors import UseError, warn
 from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
 from userdp.ledger.place import Place
-from userdp.withheld import withheld
+from userdp.withheld import withholding
 
 REQUIRED = "required"
 """In place of a ledger's path: refuse to prepare a store that shares none."""
 
 
-@withheld()
+@withholding
 def prepare(
     data: Any,
     *,

@@ -60,7 +60,7 @@ def write_scores(
                 written += len(block)
         examples = int(store.split(split).counts.sum())
         if written != examples:
-            raise UseError(f"{written} scores came for the {examples} examples of {split}")
+            raise UseError(f"another number of scores came for the examples of {split}")
     return written
 
 
