@@ -32,6 +32,7 @@ from userdp.reporting.model_card import (
 )
 from userdp.reporting.run_facts import RunFacts, read_run
 from userdp.version import __version__
+from userdp.withheld import withholding
 
 REPORT = "report.html"
 _LINES = {"run", "open", "copied", "lost", "attempt", "finish", "release"}
@@ -68,6 +69,7 @@ class Exported:
         }
 
 
+@withholding
 def export(
     run: Place,
     *,

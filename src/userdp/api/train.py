@@ -18,11 +18,13 @@ from userdp.planning.proposal import Proposal, declared_users, load_plan
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.config import PlainPlan, TrainConfig, train_config
+from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
 
 
+@withholding
 def train(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None = None,
@@ -142,6 +144,7 @@ def train(
     )
 
 
+@withholding
 def declare(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None,

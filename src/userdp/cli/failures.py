@@ -23,6 +23,7 @@ from userdp.cli.commands import names
 from userdp.cli.program import options_of
 from userdp.errors import UserdpError
 from userdp.hints import closest, in_shell
+from userdp.withheld import WithheldError
 
 _REFUSED = {
     **dict.fromkeys(
@@ -116,6 +117,8 @@ def failure_of(error: Exception, app: App, tokens: Sequence[str]) -> Failure | N
 
 def _ours(error: BaseException) -> UserdpError | None:
     """The error of userdp's own, also where the command-line library met it in a dataclass."""
+    if isinstance(error, WithheldError):
+        return None
     if isinstance(error, UserdpError):
         return error
     cause = error.__cause__ if isinstance(error, CycloptsError) else None

@@ -74,8 +74,10 @@ from userdp.training.runs import OpenRun, open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
+from userdp.withheld import withholding
 
 
+@withholding
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
