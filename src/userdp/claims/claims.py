@@ -22,7 +22,7 @@ from userdp.ledger.charges import Charge
 from userdp.ledger.folder import LEDGER
 from userdp.ledger.history import History, history_of
 from userdp.ledger.journal import read_entries
-from userdp.ledger.place import PLACE
+from userdp.ledger.place import PLACE, shared_elsewhere
 from userdp.ledger.store import StoreLedger
 from userdp.notebook import html_of
 from userdp.plans import Plan, StepRecord
@@ -183,7 +183,9 @@ def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None =
     if not entries:
         raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
     if entries[0].get("kind") == "store":
-        return store_claim(history_of(path, entries), delta)
+        history = history_of(path, entries)  # of a ledger that stores share: no store is named
+        history.copied = history.copied or shared_elsewhere(path)
+        return store_claim(history, delta)
     return _run_claim(path, entries, delta)
 
 

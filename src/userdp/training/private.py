@@ -60,6 +60,7 @@ from userdp.training.distributed_run import (
     SharedRun,
     shared_secret,
 )
+from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import (
     digest_of_frozen,
@@ -70,7 +71,7 @@ from userdp.training.origin import (
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import device_of, require_fit_for_steps
-from userdp.training.runs import OpenRun, open_run
+from userdp.training.runs import open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
