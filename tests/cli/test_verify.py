@@ -207,7 +207,7 @@ def test_broken_twin_a_verifier_that_trusts_the_first_line_misses_the_weights(
     monkeypatch.setattr(verifying, "released_digests", lambda entries: {"plan": PLAN.digest})
     swap_weights(place / "run")
     folder = RunFolder(place / "run")
-    verifying.require_released_weights(folder)  # the twin lets them pass
+    verifying.require_released_files(folder)  # the twin lets them pass
     monkeypatch.undo()
     with pytest.raises(UseError, match="not those that the run released"):
-        verifying.require_released_weights(folder)
+        verifying.require_released_files(folder)

@@ -206,3 +206,10 @@ def test_invariant_12_a_shared_ledger_that_is_a_copy_is_told(shared):
     assert kinds(other) == {ConditionKind.COPY}
     charged(other)
     assert kinds(other) == {ConditionKind.COPY}
+
+
+def test_what_a_kill_left_of_the_last_note_goes_when_the_ledger_is_next_looked_at(store):
+    left = store / f".partial-{place.PLACE}-0123abcd"
+    left.write_text("half")
+    claim(store)
+    assert not left.exists()

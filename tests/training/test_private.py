@@ -159,6 +159,17 @@ def test_invariant_7_a_closed_run_takes_no_step(store, tmp_path, how):
     assert attempts(tmp_path / "run") == 1
 
 
+def test_the_delta_of_a_budget_is_held_against_the_population_too(store, tmp_path):
+    """The model claims the budget, whatever δ its own plan has."""
+    userdp.budget(store, epsilon=8, delta=0.5)
+    model, plan = toy_model(store), uls_plan()
+    with pytest.raises(UseError, match=r"delta = 0\.5 is not below 1/n"):
+        make_private(model, sgd(model), store, plan, out=tmp_path / "run")
+    assert not StoreLedger(store.path).history().charges
+    with pytest.raises(UseError, match=r"delta = 0\.5 is not below 1/n"):
+        userdp.train(store, plan, out=tmp_path / "run", model="new")
+
+
 def steered_by(what, store, folder):
     """A loop that stops after a step, sees a release, and ends with a rate that it chose by it."""
     model, plan = toy_model(store), uls_plan()

@@ -12,8 +12,9 @@ from userdp.accounting.mechanisms import NoisySteps
 from userdp.claims.conditions import COPIED, Condition, looked_at, of_plan
 from userdp.claims.headline import headline
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
-from userdp.claims.parts import Choice, Part, Steps, Unclaimed
+from userdp.claims.parts import Choice, Part, Query, Steps, Unclaimed
 from userdp.claims.payers import parts_of, read_payer
+from userdp.claims.printed import printed_in, together
 from userdp.claims.store_conditions import conditions_of, in_one
 from userdp.codec import digest
 from userdp.errors import UseError
@@ -56,6 +57,8 @@ class Claim:
             claim, since when it stopped may have been chosen by what it released.
         trial: it is a trial of a private selection: operator-only, and without a claim.
         plan: of the single run that this is the claim of; None without one.
+        printed: what was released under DP after the run had ended, at prices of its own, and
+            stands beside the model wherever that is told of.
     """
 
     guarantee: Guarantee
@@ -66,6 +69,12 @@ class Claim:
     so_far: Guarantee | None = None
     trial: bool = False
     plan: Plan | None = None
+    printed: tuple[Query, ...] = ()
+
+    @property
+    def together(self) -> Guarantee | None:
+        """The model and what is printed beside it; None where nothing is."""
+        return together(self.guarantee, self.printed) if self.printed else None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -145,7 +154,19 @@ class Claim:
                 for own in [part.guarantee()]
             ],
             "epsilon_so_far": None if self.so_far is None else self.so_far.epsilon,
+            **self._printed_dict(),
         }
+
+    def _printed_dict(self) -> dict[str, Any]:
+        """What is printed beside the model, and both together, where anything is."""
+        both = self.together
+        if both is None:
+            return {}
+        printed = [
+            {"id": one.id, "what": one.in_words, "epsilon": one.pure_epsilon}
+            for one in self.printed
+        ]
+        return {"printed": printed, "together": asdict(both)}
 
 
 def claim(path: Path, *, delta: float | None = None) -> Claim:
@@ -356,6 +377,7 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         so_far=plan.guarantee(steps, delta=delta) if plan and unfinished else None,
         trial=bool(entries[0].get("trial")),
         plan=plan,
+        printed=printed_in(path, entries),
     )
 
 

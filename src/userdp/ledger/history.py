@@ -75,6 +75,13 @@ class History:
         return frozenset({*self.charges, *self.taken.values(), *self.sweeps, *shared})
 
     @property
+    def total_delta(self) -> float:
+        """δ of a total that all that is charged claims or stays within; 0 where none was fixed."""
+        if self.budget is not None:
+            return self.budget.filter.delta
+        return self.total[1] if self.total is not None else 0.0
+
+    @property
     def within(self) -> str:
         """The ledger's id if a total was fixed in it, that all its charges stay within."""
         return "" if self.total is None and self.budget is None else self.id

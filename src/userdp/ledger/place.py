@@ -49,6 +49,7 @@ class Place:
 
     def __init__(self, store: Path) -> None:
         self._path = store / PLACE
+        files.sweep(store, PLACE)  # what a kill left of the note after the last line
         self._kept: dict[str, Any] = {}
         self.id = ""
         self._read()
@@ -56,6 +57,8 @@ class Place:
         self.ledger = Path(shared) if shared else store / LEDGER
         self.runs = self.ledger.parent / "runs"
         self._beside = _beside(self.ledger) if shared else None
+        if self._beside is not None:
+            files.sweep(self._beside.parent, self._beside.name)
         if self.ledger.exists():
             self._require_whole()
         else:

@@ -4,8 +4,8 @@
 the clip norm where that adapts, a function of DP releases: no times (a step's
 duration tells its cohort's size), no losses, no hash of the data. Its first line says what the run
 descends from (`userdp.claims.lineage`), each opening is a line with a nonce that the store's ledger
-knows too, and the finishing line binds the weights, the plan and the options by their digests.
-Losses that were released under DP follow it.
+knows too, and the finishing line binds every file of the released model, the plan and the options
+by their digests. Losses that were released under DP follow it.
 """
 
 from __future__ import annotations
@@ -160,19 +160,22 @@ class RunLedger:
         self,
         digests: Mapping[str, str | None],
         *,
+        files: Mapping[str, str] | None = None,
         looks: Sequence[str] = (),
         since: Mapping[str, Any] | None = None,
     ) -> None:
         """Note that the run ended as planned, and bind what it released.
 
         Args:
-            digests: of the released weights, of plan.json, of train.toml, of the adapter's weights
-                and of the chat template; None for what is not there.
+            digests: of the released weights, of plan.json, of train.toml and of the adapter's
+                weights; None for what is not there.
+            files: digest of each file of the released model (`userdp.claims.bound`).
             looks: what showed exact numbers while it was open, and may have steered it.
             since: what was released meanwhile, and may have steered it, as plain values.
         """
         entry: dict[str, Any] = {"kind": "finish", "attempts": self.attempts}
-        entry |= {"digests": dict(digests)} | ({"looks": list(looks)} if looks else {})
+        entry |= {"digests": dict(digests), "files": dict(files or {})}
+        entry |= {"looks": list(looks)} if looks else {}
         self._writer.append(entry | ({"since": dict(since)} if since else {}))
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 
 from userdp import files
+from userdp.claims.bound import bound_files
 from userdp.claims.claims import charged_since, run_lineage
 from userdp.claims.conditions import COPIED, looked_at
 from userdp.claims.lineage import Lineage, lineage_from
@@ -100,10 +101,8 @@ class OpenRun:
                 "plan": None if plan is None else plan.digest,
                 "train": files.digest_of_file(options) if options.exists() else None,
                 "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
-                "template": files.digest_of_file(folder.template)
-                if folder.template.exists()
-                else None,
             },
+            files=bound_files(folder),
             looks=self.looks,
             since=self.since.plain if self.since != Lineage() else None,
         )
