@@ -132,7 +132,8 @@ def make_private(
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
         facts: public constants to note in the ledger's first line.
-        train: options of ``userdp train`` to note in train.toml.
+        train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
+            are all the constants. Of any other loop the claim would leave out what it followed.
         base: what the model's weights descend from. By default that is looked up: by the weights
             themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
             Weights that neither knows make the claim conditional.
