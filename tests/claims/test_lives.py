@@ -13,7 +13,8 @@ from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import claims as claims_module
 from userdp.claims import weights as weights_module
-from userdp.claims.lineage import Lineage, Query, Steps, of_parts
+from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.parts import Query, Steps
 from userdp.ledger import history as history_module
 from userdp.ledger import run as run_module
 from userdp.ledger import store as store_module

@@ -85,7 +85,7 @@ def test_an_answer_covers_everybody_so_that_the_sum_holds_for_two_neighbours():
 
 
 def claim_of_printed(epsilon: float):
-    from userdp.claims.lineage import Query
+    from userdp.claims.parts import Query
 
     return (Query(id="a", name="loss", pure_epsilon=epsilon),)
 

@@ -14,7 +14,7 @@ from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import Condition, Lineage
 from userdp.claims import verify as verifying
-from userdp.claims.lineage import ConditionKind
+from userdp.claims.conditions import ConditionKind
 from userdp.claims.weights import describe
 from userdp.data.store import UserStore
 from userdp.errors import UseError

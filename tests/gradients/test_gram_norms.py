@@ -293,6 +293,34 @@ def test_invariant_3_sums_over_positions_are_no_longer_than_the_norm_they_take(
         assert float(added.double().norm()) <= taken * (1 + 3e-4)
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (8, 1), (64, 64), (64, 8)])
+@pytest.mark.parametrize(("rows", "positions"), [(1, 16384), (128, 128)])
+def test_invariant_3_the_sum_of_a_kernel_is_no_longer_than_the_norm_that_is_taken(
+    channels: int, groups: int, rows: int, positions: int
+) -> None:
+    layer, draw = nn.Conv1d(channels, channels, 4, groups=groups, bias=False), random.Random(1)
+    name = {"weight": next(iter(layer.parameters()))}
+    layout = Layout(bounds=(0, rows), unit_of_row=torch.zeros(rows, dtype=torch.int64))
+    for left_over in (1e-1, 3e-2, 1e-3):
+        x = torch.full((rows, channels, positions + 3), 1 + draw.random())
+        _, pull = opposite(1, 1 + draw.random(), left_over, positions=rows * positions, columns=1)
+        pulls = pull.view(rows, 1, positions).expand(-1, channels, -1).contiguous()
+        layer.zero_grad()
+        layer(x).backward(pulls)
+        added = layer.weight.grad
+        assert added is not None
+        layer.zero_grad()
+        tape = NormTape(name, layout, Workspace(), shared=frozenset())
+        with tape.watching(layer, x, pulls):
+            assert not tape.backward((layer(x) * pulls).sum())
+        taken = float(tape.squares_by_name()["weight"].sqrt())
+        assert float(added.double().norm()) <= taken * (1 + 3e-4)
+    # Broken twin: the true norm, where a processor sums one position after another.
+    terms = x[:1, :1, :1] * pulls[:, :1]
+    blind = float(one_by_one(terms.reshape(-1, 1), torch.ones(rows * positions, 1)))
+    assert abs(blind / float(terms.double().sum()) - 1) > 3e-4
+
+
 def test_the_norm_pass_takes_norms_larger_where_rows_cancel_and_only_there() -> None:
     parameter = nn.Parameter(torch.zeros(16, 1))
     for left_over, larger in ((0.5, False), (1e-6, True)):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.plans import uls_plan
 from userdp.claims import claim
-from userdp.claims.lineage import ConditionKind
+from userdp.claims.conditions import ConditionKind
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger, journal, place
 from userdp.ledger.journal import read_entries

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import userdp
@@ -41,6 +43,16 @@ def test_each_user_pays_for_what_came_since_they_joined(grown):
     assert totals == [pytest.approx(2 * EPSILON), pytest.approx(EPSILON), None]
     assert [(one.run_id, state) for one, state in found.charges] == [("first", 1), ("second", 2)]
     assert ("members" in {what for _, what in StoreLedger(grown).history().looks}) is True
+
+
+@pytest.mark.parametrize("user", [None, "user001", "nobody"])
+def test_who_is_in_a_store_is_a_look_even_before_anything_was_charged(tmp_path, user):
+    """What is fixed later may have been chosen by the number of users, or by who is there."""
+    path = prepared(corpus(6), tmp_path / "store", held_out_users=0).path
+    with contextlib.suppress(UseError):  # nobody has that id
+        userdp.members(path) if user is None else userdp.statement(path, user)
+    history = StoreLedger(path).history()
+    assert "members" in history.looked_before(history.lines)
 
 
 def test_a_charge_of_an_unknown_state_counts_for_everybody(grown):
@@ -101,10 +113,9 @@ def test_further_charges_of_a_run_are_one_release(tmp_path):
     assert one.claim.guarantee.epsilon == pytest.approx(2 * EPSILON)
 
 
-def test_a_store_without_charges_says_so_and_looks_at_nothing(tmp_path):
+def test_a_store_without_charges_says_so(tmp_path):
     store = prepared(corpus(3), tmp_path / "store")
     assert [one.total for one in userdp.members(store).intakes] == [None]
-    assert StoreLedger(store.path).history().lines == 0
 
 
 def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):

@@ -20,13 +20,16 @@ from tests.training.toy import (
     weights,
 )
 from userdp.claims import claim
+from userdp.claims.lineage import Lineage
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
+from userdp.queries import release
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
 from userdp.training.private import make_private
+from userdp.training.runs import OpenRun
 
 
 def test_the_readme_loop_runs_and_the_claim_is_the_plans(store, tmp_path):
@@ -128,6 +131,37 @@ def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_model(store, tmp_
             next(iter(private))
     assert attempts(tmp_path / "run") == 1
     run_all(toy_model(store), store, uls_plan(), **options)
+
+
+def steered_by(what, store, folder):
+    """A loop that stops after a step, sees a release, and ends with a rate that it chose by it."""
+    model, plan = toy_model(store), uls_plan()
+    with make_private(model, sgd(model), store, plan, out=folder / "run") as private:
+        next(iter(private))
+    if what == "a run":
+        run_all(toy_model(store), store.path, plan, folder / "other")
+    else:
+        release(store, epsilon=0.5)
+    rate = torch.optim.SGD(model.parameters(), lr=0.3)
+    with make_private(model, rate, store, plan, out=folder / "run", resume=True) as private:
+        for _ in private:
+            rate.step()
+    return claim(folder / "run").guarantee.epsilon, plan.guarantee().epsilon
+
+
+@pytest.mark.parametrize(("what", "price"), [("a run", None), ("an answer", 0.5)])
+def test_invariant_13_what_is_released_while_a_loop_is_open_is_in_its_claim(
+    store, tmp_path, what, price
+):
+    found, own = steered_by(what, store, tmp_path)
+    assert found == pytest.approx(own + (own if price is None else price))
+    assert claim(tmp_path / "run").guarantee == claim(store.path).guarantee
+
+
+def test_invariant_13_twin_a_loops_claim_of_its_opening_is_caught(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(OpenRun, "since", Lineage())
+    found, own = steered_by("an answer", store, tmp_path)
+    assert found < own + 0.5
 
 
 def test_invariant_13_a_run_begins_with_an_optimizer_that_took_no_step(store, tmp_path):

@@ -71,9 +71,8 @@ def members(store: UserStore | str | Path) -> Members:
     place = _place(store)
     opened = UserStore.open(place, fixed_graph=True)
     ledger = StoreLedger(place)
+    ledger.look("members")
     history = ledger.history()
-    if history.lines:  # else nothing was charged, and whatever is fixed now is fixed after it
-        ledger.look("members")
     numbers = ((charge, state_number(opened, charge)) for charge in history.charges.values())
     return Members(
         store=place,
@@ -91,6 +90,8 @@ def statement(
 ) -> Statement:
     """What a person can be told who asks what became of their text: releases, and their bounds.
 
+    Whether somebody is in a store is exact, so this is a look at the store.
+
     Args:
         store: a user store, or its folder.
         user: the person's id, as `prepare` read it.
@@ -102,7 +103,10 @@ def statement(
     """
     if out is not None:
         require_new(Path(out), overwrite=overwrite, name="statement.txt")
-    made = statement_for(_place(store), user)
+    place = _place(store)
+    UserStore.open(place, fixed_graph=True)
+    StoreLedger(place).look("members")  # that nobody has this id is an answer too
+    made = statement_for(place, user)
     if out is not None:
         _write(Path(out), made)
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from userdp.claims.lineage import Steps, Unclaimed
+from userdp.claims.parts import Steps, Unclaimed
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def claim_in_words(claim: Claim) -> str:
 
 def conditions_in_words(claim: Claim) -> str:
     """All conditions of a claim in one clause, which follows "provided that"."""
-    return "; and ".join(condition.in_words for condition in claim.conditions)
+    return "; and ".join(claim.conditions_in_words)
 
 
 def so_far_in_words(claim: Claim) -> str | None:

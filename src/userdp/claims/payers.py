@@ -12,15 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.lineage import (
-    Choice,
-    Filtered,
-    OfSeries,
-    Part,
-    Query,
-    Steps,
-    Unclaimed,
-)
+from userdp.claims.parts import Choice, Filtered, OfSeries, Part, Query, Steps, Unclaimed
 from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.budget import adjacency_of

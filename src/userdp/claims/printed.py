@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.lineage import Query
+from userdp.claims.parts import Query
 from userdp.errors import UseError
 from userdp.ledger.run import releases_of
 from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit

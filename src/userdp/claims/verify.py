@@ -16,7 +16,8 @@ from typing import Any
 
 from userdp.claims.bound import bound_in, files_differ, unbound
 from userdp.claims.claims import Claim, claim_of, compose, run_lineage
-from userdp.claims.lineage import Lineage, Steps
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Steps
 from userdp.claims.weights import LINEAGE, descriptions_of, digest_of
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from userdp import files
-from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage, lineage_from
 from userdp.errors import UseError
 
 LINEAGE = "userdp.json"

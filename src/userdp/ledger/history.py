@@ -40,6 +40,8 @@ class Charge:
         stopped: the attempts of a run that was settled before its end, where only these count
             against a filter (`userdp.ledger.settling`); None where the whole plan does.
         logged: a run that kept exact numbers for its operator.
+        steered: a loop of somebody's own takes its steps; see `History.looked_during`.
+        ended: the line that settled it; None before that.
         when: the date and time that it was charged at, in UTC; None in ledgers of before that was
             noted.
         state: the id of the state that the store was in; empty where that was not written.
@@ -60,6 +62,8 @@ class Charge:
     series: str | None = None
     stopped: int | None = None
     logged: bool = True
+    steered: bool = False
+    ended: int | None = None
     when: str | None = None
     state: str = ""
 
@@ -186,6 +190,18 @@ class History:
         trained = any(one.query_epsilon is None and one.logged for one in earlier)
         return frozenset(looks | ({"train"} if trained else set()))
 
+    def looked_during(self, charge: Charge) -> frozenset[str]:
+        """What showed exact numbers while a loop of somebody's own was open or interrupted.
+
+        They may have chosen how it went on. What goes on at the price of a further charge was open
+        since the first one.
+        """
+        if not charge.steered:
+            return frozenset()
+        begun = self.charges.get(charge.again or "", charge).at
+        ended = self.lines if charge.ended is None else charge.ended
+        return frozenset(what for at, what in self.looks if begun < at < ended)
+
     def only_erased_since(self, before: str, now: str) -> bool:
         """Whether a store that was in the state ``before`` and is in ``now`` only lost people."""
         reached = {before}
@@ -250,6 +266,7 @@ def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
         constants=entry["constants"],
         series=series.take_run(history, plan),
         logged=entry.get("logged", True),
+        steered=entry.get("steered", False),
         when=entry.get("when"),
         state=entry.get("state", ""),
     )
@@ -266,7 +283,7 @@ def _settle(history: History, entry: dict[str, Any], at: int) -> None:
     history.settled.add(run_id)
     if run_id in history.charges:
         history.charges[run_id] = replace(
-            history.charges[run_id], steps=entry["steps"], settled=True
+            history.charges[run_id], steps=entry["steps"], settled=True, ended=at
         )
     if "weights" in entry:
         _release(history, entry, at)
@@ -361,7 +378,7 @@ def _series(history: History, entry: dict[str, Any], at: int) -> None:
 
 
 def _halt(history: History, entry: dict[str, Any], at: int) -> None:
-    settling.read(history, entry["run_id"], attempts=entry["attempts"])
+    settling.read(history, entry["run_id"], attempts=entry["attempts"], at=at)
 
 
 def _place(history: History, entry: dict[str, Any], at: int) -> None:

@@ -152,6 +152,7 @@ class RunLedger:
         *,
         files: Mapping[str, str] | None = None,
         looks: Sequence[str] = (),
+        since: Mapping[str, Any] | None = None,
     ) -> None:
         """Note that the run ended as planned, and bind what it released.
 
@@ -160,10 +161,12 @@ class RunLedger:
                 weights; None for what is not there.
             files: digest of each file of the released model (`userdp.claims.bound`).
             looks: what showed exact numbers while it was open, and may have steered it.
+            since: what was released meanwhile, and may have steered it, as plain values.
         """
         entry: dict[str, Any] = {"kind": "finish", "attempts": self.attempts}
         entry |= {"digests": dict(digests), "files": dict(files or {})}
-        self._writer.append({**entry, "looks": list(looks)} if looks else entry)
+        entry |= {"looks": list(looks)} if looks else {}
+        self._writer.append(entry | ({"since": dict(since)} if since else {}))
 
     def close(self) -> None:
         """Close the file; every line is on the disk already."""

@@ -66,6 +66,7 @@ class StoreLedger(BudgetLines):
         base: Mapping[str, Any] | None = None,
         constants: str = "",
         logged: bool = True,
+        steered: bool = False,
         state: str = "",
     ) -> None:
         """Charge a run's whole plan, on the disk before this returns.
@@ -77,6 +78,8 @@ class StoreLedger(BudgetLines):
             base: what the model that it begins from descends from, as plain values.
             constants: the digest of its plan and options, see `declare`.
             logged: whether it keeps exact numbers for its operator.
+            steered: a loop of somebody's own takes its steps, which exact numbers may steer as long
+                as it is open or interrupted.
             state: the id of the store's state, which tells whose text it covers; see `forget`.
 
         Raises:
@@ -86,6 +89,7 @@ class StoreLedger(BudgetLines):
         entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan), "again": again}
         entry |= {"base": None if base is None else dict(base), "constants": constants}
         entry |= {"when": now(), "state": state} | ({} if logged else {"logged": False})
+        entry |= {"steered": True} if steered else {}
         self.charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:

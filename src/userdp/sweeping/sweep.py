@@ -18,7 +18,8 @@ from pathlib import Path
 from userdp import files
 from userdp.claims import claim
 from userdp.claims.claims import compose, inherited_at
-from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.claims.payers import parts_of
 from userdp.codec import encode
 from userdp.data.blocks import require_intact

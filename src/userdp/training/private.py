@@ -27,7 +27,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage, lineage_from
 from userdp.codec import encode
 from userdp.data.scores import digest_of_scores, lineage_of_scores, read_scores
 from userdp.data.splits import Split

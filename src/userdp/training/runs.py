@@ -11,7 +11,8 @@ from typing import Any
 
 from userdp import files
 from userdp.claims.bound import bound_files
-from userdp.claims.claims import inherited, looked_at, run_lineage
+from userdp.claims.claims import charged_since, inherited, run_lineage
+from userdp.claims.conditions import looked_at
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
@@ -62,8 +63,14 @@ class OpenRun:
     @property
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
-        own = run_lineage(self.ledger.path, read_entries(self.ledger.path))
-        return own + looked_at(self.looks)
+        return self._own_lineage + self.since + Lineage(conditions=looked_at(self.looks))
+
+    @property
+    def since(self) -> Lineage:
+        """What was released of these people since the run was charged, and may have steered it."""
+        history = self.store.history()
+        own = history.charges.get(self.run_id)
+        return charged_since(history, own) if self.steered and own is not None else Lineage()
 
     @property
     def logged(self) -> bool:
@@ -85,13 +92,17 @@ class OpenRun:
 
         Those that this run's own lineage tells of, such as its base model's, are none.
         """
-        told = {part.id for part in self.lineage.parts}
+        told = {part.id for part in self._own_lineage.parts}
         known = [
             lineage_from(one.lineage, what="the lineage of released weights")
             for one in self.store.history().released
             if one.weights == weights
         ]
         return any({part.id for part in one.parts} - told for one in known)
+
+    @property
+    def _own_lineage(self) -> Lineage:
+        return run_lineage(self.ledger.path, read_entries(self.ledger.path))
 
     def finish(self, weights: str | None = None) -> None:
         """Note the end in the ledger and settle with the store.
@@ -110,6 +121,7 @@ class OpenRun:
             },
             files=bound_files(folder),
             looks=self.looks,
+            since=self.since.plain if self.since != Lineage() else None,
         )
         # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
         self.store.settle(
@@ -215,6 +227,7 @@ def open_run(
             constants=constants_digest(plan, train, store, scores=scores),
             slot=slot,
             logged=exact_log,
+            steered=_is_steered(plan, train),
         ).open(
             base,
             {
@@ -231,13 +244,18 @@ def open_run(
             ledger=ledger,
             store=StoreLedger(store.path),
             lock=lock,
-            steered=plan is not None and train is None,
+            steered=_is_steered(plan, train),
         )
     except BaseException:
         os.close(lock)
         if made and not folder.resume.exists():
             _remove_new(folder)
         raise
+
+
+def _is_steered(plan: Plan | None, train: Mapping[str, Any] | None) -> bool:
+    """Whether a loop of somebody's own takes the steps: no options say how it learns."""
+    return plan is not None and train is None
 
 
 def constants_digest(
@@ -292,6 +310,7 @@ class _Opening:
     constants: str
     slot: str | None
     logged: bool
+    steered: bool
 
     def open(self, base: Lineage, facts: Mapping[str, Any], *, again: bool) -> RunLedger:
         history, nonce = self.charges.history(), new_id()
@@ -385,6 +404,7 @@ class _Opening:
                 base=base.plain,
                 constants=self.constants,
                 logged=self.logged,
+                steered=self.steered,
                 state=self.store.meta.state.id,
             )
 

@@ -10,9 +10,10 @@ Beyond, one process alone would form the gradient; here none is ever formed twic
 more. That moves nobody else, and has no threshold that rounding could cross.
 
 Sums that a library adds up one position after another (rows of a table, the vectors of a layer
-norm, and on some processors products with a side of fewer than `rules.linear.NARROW` columns) round
-in proportion to the number of positions; of them the norm is taken larger from an accordingly
-smaller W on. Sums over positions alone (biases) are added up in a tree.
+norm, kernels of convolutions, and on some processors products with a side of fewer than
+`rules.linear.NARROW` columns) round in proportion to the number of positions; of them the norm is
+taken larger from an accordingly smaller W on. Sums over positions alone (biases) are added up in a
+tree.
 """
 
 from __future__ import annotations

@@ -57,27 +57,40 @@ class _Conv1d(Layer):
                 [True, False, False],
             )[0]
         if name is not None:
-            self.tape.keep(name, Dense(self._of_units(self._of_rows(x, gradient, weight.shape))))
+            seen, moved = self._sides(x, gradient, weight.shape)
+            by_row = torch.einsum("rgot,rgitk->rgoik", moved, seen).reshape(-1, *weight.shape)
+            self.tape.keep(name, Dense(self._of_units(by_row)), _lengths(seen, moved))
         if bias_name is not None:
             self.tape.keep(bias_name, Dense(self._of_units(wide(gradient).sum(2))))
         return to_input
 
-    def _of_rows(self, x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
-        """Each row's gradient of the kernel: (rows, *shape)."""
+    def _sides(self, x: Tensor, gradient: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """What each position saw, (rows, groups, channels in, positions, k), and what moved it,
+        (rows, groups, channels out, positions); channels of one group.
+        """
         rows, outputs, positions = gradient.shape
         reach = self.dilation * (shape[2] - 1) + 1
         padded = F.pad(wide(x), (self.padding, self.padding))
-        # (rows, channels in, positions, k): the inputs that each position saw.
         seen = padded.unfold(2, reach, self.stride)[..., :: self.dilation]
         seen = seen.reshape(rows, self.groups, shape[1], positions, shape[2])
         moved = wide(gradient).reshape(rows, self.groups, outputs // self.groups, positions)
-        return torch.einsum("rgot,rgitk->rgoik", moved, seen).reshape(rows, *shape)
+        return seen, moved
 
     def _of_units(self, gradients: Tensor) -> Tensor:
         """(rows, ...) summed over each unit's rows: (units, ...)."""
         layout = self.tape.layout
         summed = layout.summed(gradients.reshape(layout.rows, -1))
         return summed.view(layout.units, *gradients.shape[1:])
+
+
+def _lengths(seen: Tensor, moved: Tensor) -> Tensor:
+    """The length of what each position adds to the kernel's gradient: (rows, positions, 1).
+
+    Libraries add it up one position after another; see `engines.norm_pass`.
+    """
+    sides = torch.linalg.vector_norm(seen, dim=(2, 4), dtype=torch.float64)
+    sides = sides * torch.linalg.vector_norm(moved, dim=2, dtype=torch.float64)
+    return torch.linalg.vector_norm(sides, dim=1)[..., None]
 
 
 @stands_in_for(torch.conv1d)
