@@ -113,8 +113,8 @@ def flag(name: str) -> str:
 
 
 def _option(
-    name: str, kind: Any, words: str, also: tuple[str, ...], **shown: bool
+    name: str, kind: Any, words: str, also: tuple[str, ...], *, show_choices: bool = True
 ) -> tuple[str, Any, Any]:
     names = (flag(name), *also) if also else None
-    parameter = Parameter(name=names, help=words, **shown)
+    parameter = Parameter(name=names, help=words, show_choices=show_choices)
     return name, Annotated[kind | None, parameter], field(default=None)
