@@ -14,7 +14,7 @@ from userdp.claims.headline import headline
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.claims.parts import Choice, Part, Query, Steps, Unclaimed
 from userdp.claims.payers import parts_of, read_payer
-from userdp.claims.printed import printed_in, together
+from userdp.claims.printed import printed_dict, printed_in, together
 from userdp.claims.store_conditions import conditions_of, in_one
 from userdp.codec import digest
 from userdp.errors import UseError
@@ -154,19 +154,8 @@ class Claim:
                 for own in [part.guarantee()]
             ],
             "epsilon_so_far": None if self.so_far is None else self.so_far.epsilon,
-            **self._printed_dict(),
+            **printed_dict(self.guarantee, self.printed),
         }
-
-    def _printed_dict(self) -> dict[str, Any]:
-        """What is printed beside the model, and both together, where anything is."""
-        both = self.together
-        if both is None:
-            return {}
-        printed = [
-            {"id": one.id, "what": one.in_words, "epsilon": one.pure_epsilon}
-            for one in self.printed
-        ]
-        return {"printed": printed, "together": asdict(both)}
 
 
 def claim(path: Path, *, delta: float | None = None) -> Claim:
