@@ -169,12 +169,11 @@ OUTPUTS = (
     Output(
         name="the corpus that `userdp dedup` leaves",
         reader=OPERATOR,
-        why="",
         files=("clean.jsonl*",),
     ),
     Output(
-        name="the output folder of a trainer of Hugging Face's, with `trainer_state.json`, logs and "
-        "event files of TensorBoard",
+        name="the output folder of a trainer of Hugging Face's, with `trainer_state.json`, logs "
+        "and event files of TensorBoard",
         reader=ANYONE,
         files=("trained/*",),
     ),
