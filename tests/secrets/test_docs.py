@@ -1,4 +1,4 @@
-"""The page that says who may read what is made from the table that the tests hold outputs against."""
+"""The page that says who may read what shows the table that outputs are held against."""
 
 from pathlib import Path
 
