@@ -110,8 +110,11 @@ WITHIN = {
     "audit RUN --store STORE --no-repeat --most-users 20": (EMBEDDING,),
     "probe STORE --out norms.json --users 6 --max-group-size 2": (EMBEDDING,),
     "score STORE --out scores.arrow": (EMBEDDING,),
+    "federate INPUT --user author --text message --out federation --silos 2 --rounds 1 --runtime "
+    "in-process --seq-len 16 --model new --layers 1 --width 8 --heads 2 --items-per-silo 2000 "
+    "--subjects-per-silo 400 --batch-size 5": (EMBEDDING,),
 }  # fmt: skip
-SLOW = ("audit", "probe", "score", "personalize")
+SLOW = ("federate", "audit", "probe", "score", "personalize")
 DEEP = [
     pytest.param(
         line, place, id=f"{line.split()[0]}-{place.rpartition('.')[2]}",
