@@ -38,7 +38,7 @@ def plan() -> Plan:
     return replace(base, sampling=sampling, noise=LAW)
 
 
-class Stopped(BaseException):  # no error, whose words would be withheld
+class Stopped(BaseException):
     """Ends a run in its middle."""
 
 
