@@ -30,9 +30,9 @@ from userdp.codec import encode
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.training.constants import constants_digest
 from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.loop import train
-from userdp.training.runs import constants_digest
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 EPSILONS = (8.0, 2.0)

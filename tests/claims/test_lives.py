@@ -19,8 +19,8 @@ from userdp.ledger import history as history_module
 from userdp.ledger import run as run_module
 from userdp.ledger import store as store_module
 from userdp.ledger.note import Note
+from userdp.training import opening as opening_module
 from userdp.training import origin as origin_module
-from userdp.training import runs as runs_module
 
 __all__ = ["prepared"]
 
@@ -84,7 +84,7 @@ def _forget_looks(patch: pytest.MonkeyPatch) -> None:
 def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
     inherited = claims_module.inherited
     patch.setattr(
-        runs_module,
+        opening_module,
         "inherited",
         lambda *args: of_parts(
             part for part in inherited(*args).parts if not isinstance(part, Steps)

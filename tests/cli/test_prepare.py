@@ -84,7 +84,10 @@ BAD_INPUT = {
     "missing user field": ([{"text": "a"}, {"text": "b"}], "no record has the field 'user'"),
     "missing text field": ([{"user": "a", "body": "b"}], "fields there: 'user', 'body'"),
     "no users": ([{"user": "", "text": "a"}, {"user": None, "text": "b"}], "nothing to store"),
-    "empty text": ([{"user": "a", "text": ""}, {"user": "b", "text": " "}], "empty text: 2"),
+    "empty text": (
+        [{"user": "a", "text": ""}, {"user": "b", "text": " "}],
+        "can be used (empty text)",
+    ),
     "no lines": ([], "no records"),
     "binary": ([b"\x00\x01\x02PK"], "binary file"),
     "prose": (["Once upon a time"], "JSON object"),

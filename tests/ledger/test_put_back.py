@@ -291,6 +291,7 @@ def test_invariant_12_a_shared_ledger_that_was_put_back_is_told_by_each_store(sh
     PUT_BACK["cp -r"](backups[0], people)
     PUT_BACK["cp -r"](backups[1], first)
     assert kinds(first) == kinds(second) == {ConditionKind.COPY}
+    assert kinds(people / "people.jsonl") == {ConditionKind.COPY}, "without a store"
     charge(second, "two")
     assert kinds(first) == kinds(second) == {ConditionKind.COPY}
 
@@ -303,6 +304,8 @@ def test_invariant_12_a_shared_ledger_alone_that_was_put_back_is_refused_by_each
     for one in (first, second):
         with pytest.raises(UseError, match="put back to an earlier state"):
             charge(one, "two")
+    with pytest.raises(UseError, match="put back to an earlier state"):
+        claim(people / "people.jsonl")
 
 
 def test_a_store_that_begins_to_share_a_copied_ledger_notes_that_it_is_one(shared, tmp_path):

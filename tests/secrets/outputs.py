@@ -155,11 +155,27 @@ OUTPUTS = (
         files=("sweep/winner/*",),
     ),
     Output(
-        name="the rest of a sweep's folder, and of a federation's",
+        name="the rest of a sweep's folder",
         reader=OPERATOR,
         holds=OF_A_STORE,
-        why="the runs of its trials and silos, with all that is the operator's of them",
-        files=("sweep/*", "federation/*"),
+        why="the runs of its trials, with all that is the operator's of them",
+        files=("sweep/*",),
+    ),
+    Output(
+        name="a federation's plan, model and rounds; a silo's `begun.json` and its last update",
+        reader=ANYONE,
+        files=("federation/*",),
+    ),
+    Output(
+        name="the corpus that `userdp dedup` leaves",
+        reader=OPERATOR,
+        files=("clean.jsonl*",),
+    ),
+    Output(
+        name="the output folder of a trainer of Hugging Face's, with `trainer_state.json`, logs "
+        "and event files of TensorBoard",
+        reader=ANYONE,
+        files=("trained/*",),
     ),
 )
 

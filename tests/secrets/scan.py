@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
@@ -128,6 +129,9 @@ def _look_for_numbers(data: bytes, secrets: Secrets) -> Iterator[str]:
     try:
         said = data.decode()
     except UnicodeDecodeError:
+        packed = (struct.pack(form, one) for one in secrets.measured for form in ("<f", "<d"))
+        if any(one in data for one in packed):
+            yield "a measurement, as the bytes of a float"
         return
     said = said.replace("&nbsp;", " ").replace("&#160;", " ")
     for number in sorted(secrets.numbers):

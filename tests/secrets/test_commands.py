@@ -17,6 +17,7 @@ from tests.secrets.outputs import ERRORS, OPERATOR, PROCESSES, Output, output_of
 from tests.secrets.planted import Secrets, measured_in
 from tests.secrets.scan import findings
 from tests.secrets.watch import Said, listen
+from userdp.api.probe import probe
 from userdp.cli.app import run as userdp
 from userdp.cli.commands import names
 
@@ -107,6 +108,9 @@ def test_what_a_command_says_and_writes(call, planted, tmp_path, monkeypatch, ca
     (place / "given" / "public.jsonl").write_text('{"text": "what everybody may read"}\n')
     if call.own:
         planted = plant(tmp_path / "own", trained="RUN" in call.line, finished=False)
+    if "NORMS" in call.line:
+        norms = planted.folder / "norms.json"
+        probe(planted.store, out=norms, users=6, max_group_size=2, overwrite=True)
     monkeypatch.chdir(place)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{call.typed}\n"))
     before = files(place, planted.folder)

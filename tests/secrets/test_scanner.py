@@ -52,6 +52,7 @@ def test_a_mark_is_found_in_every_form(kind, form):
         (b"of 1,009 records", Kind.NUMBER),
         (b"<td>1 009</td>", Kind.NUMBER),
         (b"loss 5.4319", Kind.NUMBER),
+        (b"\xff" + np.array([1, 5.431862], "<f4").tobytes(), Kind.NUMBER),
         (chr(RARE + 5).encode(), Kind.TEXT),
         (json.dumps(chr(RARE + 5)).encode(), Kind.TEXT),
     ],

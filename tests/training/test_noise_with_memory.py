@@ -38,7 +38,7 @@ def plan() -> Plan:
     return replace(base, sampling=sampling, noise=LAW)
 
 
-class Stopped(Exception):
+class Stopped(BaseException):
     """Ends a run in its middle."""
 
 

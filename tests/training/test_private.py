@@ -29,8 +29,8 @@ from userdp.ledger import StoreLedger
 from userdp.queries import release
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
+from userdp.training.opened import OpenRun
 from userdp.training.private import make_private
-from userdp.training.runs import OpenRun
 
 
 def test_the_readme_loop_runs_and_the_claim_is_the_plans(store, tmp_path):

@@ -54,6 +54,7 @@ def gather(
                 f"--unsafe-exact-counts reads the private counts, and the {given[0]} is declared",
                 hint="leave one of the two out",
             )
+        StoreLedger(store).look("plan")
         values, origin = _exact(store), Origin.NON_PRIVATE
     constants: dict[str, Constant] = {}
     releases: list[Release] = []

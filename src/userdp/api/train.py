@@ -165,7 +165,7 @@ def declare(
     chosen = chosen_plan(plan, None, resume=False)
     if isinstance(chosen, PlainPlan):
         raise UseError("a run without privacy claims nothing: there is nothing to declare")
-    from userdp.training.runs import constants_digest
+    from userdp.training.constants import constants_digest
 
     settings = chosen_config(config, options, None, resume=False)
     people = opened(store, fixed_graph=True)

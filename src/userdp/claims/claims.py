@@ -14,7 +14,7 @@ from userdp.claims.headline import headline
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.claims.parts import Choice, Part, Query, Steps, Unclaimed
 from userdp.claims.payers import parts_of, read_payer
-from userdp.claims.printed import printed_in, together
+from userdp.claims.printed import printed_dict, printed_in, together
 from userdp.claims.store_conditions import conditions_of, in_one
 from userdp.codec import digest
 from userdp.errors import UseError
@@ -23,7 +23,7 @@ from userdp.ledger.charges import Charge
 from userdp.ledger.folder import LEDGER
 from userdp.ledger.history import History, history_of
 from userdp.ledger.journal import read_entries
-from userdp.ledger.place import PLACE
+from userdp.ledger.place import PLACE, shared_elsewhere
 from userdp.ledger.store import StoreLedger
 from userdp.notebook import html_of
 from userdp.plans import Plan, StepRecord
@@ -154,19 +154,8 @@ class Claim:
                 for own in [part.guarantee()]
             ],
             "epsilon_so_far": None if self.so_far is None else self.so_far.epsilon,
-            **self._printed_dict(),
+            **printed_dict(self.guarantee, self.printed),
         }
-
-    def _printed_dict(self) -> dict[str, Any]:
-        """What is printed beside the model, and both together, where anything is."""
-        both = self.together
-        if both is None:
-            return {}
-        printed = [
-            {"id": one.id, "what": one.in_words, "epsilon": one.pure_epsilon}
-            for one in self.printed
-        ]
-        return {"printed": printed, "together": asdict(both)}
 
 
 def claim(path: Path, *, delta: float | None = None) -> Claim:
@@ -204,7 +193,9 @@ def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None =
     if not entries:
         raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
     if entries[0].get("kind") == "store":
-        return store_claim(history_of(path, entries), delta)
+        history = history_of(path, entries)  # of a ledger that stores share: no store is named
+        history.copied = history.copied or shared_elsewhere(path)
+        return store_claim(history, delta)
     return _run_claim(path, entries, delta)
 
 

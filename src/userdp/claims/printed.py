@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,14 @@ def together(model: Guarantee, printed: Sequence[Query]) -> Guarantee:
     price = math.fsum(one.pure_epsilon for one in printed)
     epsilon = math.inf if times is None else math.fsum((model.epsilon, times * price))
     return replace(model, epsilon=epsilon, accountant=f"{model.accountant} + pure")
+
+
+def printed_dict(model: Guarantee, printed: Sequence[Query]) -> dict[str, Any]:
+    """As plain values, for JSON; empty where nothing is printed beside the model."""
+    if not printed:
+        return {}
+    told = [{"id": one.id, "what": one.in_words, "epsilon": one.pure_epsilon} for one in printed]
+    return {"printed": told, "together": asdict(together(model, printed))}
 
 
 def _answer(path: Path, at: int, entry: dict[str, Any]) -> Query:

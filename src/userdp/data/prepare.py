@@ -315,5 +315,5 @@ def _disk_errors(store: Path) -> Iterator[None]:
 def _nothing(tally: Tally) -> str:
     if tally.records_read == 0:
         return "nothing to store: the source has no records"
-    reasons = ", ".join(f"{reason}: {n}" for reason, n in tally.drops.most_common())
-    return f"nothing to store: none of {tally.records_read} records can be used ({reasons})"
+    reasons = ", ".join(str(reason) for reason, _ in tally.drops.most_common())
+    return f"nothing to store: none of the records can be used ({reasons})"

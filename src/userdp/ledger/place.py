@@ -16,7 +16,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,9 @@ class Place:
         shared = self._kept.get("shared")
         self.ledger = Path(shared) if shared else store / LEDGER
         self.runs = self.ledger.parent / "runs"
-        self._beside = self.ledger.with_name(f"{self.ledger.name}.place") if shared else None
+        self._beside = _beside(self.ledger) if shared else None
+        if self._beside is not None:
+            files.sweep(self._beside.parent, self._beside.name)
         if self.ledger.exists():
             self._require_whole()
         else:
@@ -73,11 +75,7 @@ class Place:
 
     def _require_whole(self) -> None:
         if not all(note.begins(self.ledger) for note in self._notes()):
-            raise UseError(
-                f"the privacy ledger {self.ledger} was put back to an earlier state, or written "
-                "anew: it does not hold what these people were charged since",
-                hint="prepare the store again; what was trained before is then not in its claims",
-            )
+            raise _put_back(self.ledger)
 
     @staticmethod
     def require_shareable(store: Path, ledger: Path) -> None:
@@ -177,14 +175,8 @@ class Place:
         other = self.id != begun_as and not begins_to_share
         return other or any(note.differs(self.ledger) for note in self._notes())
 
-    @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
-        descriptor = os.open(self.ledger, os.O_RDONLY if how == fcntl.LOCK_SH else os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, how)
-            yield
-        finally:
-            os.close(descriptor)
+    def _locked(self, how: int) -> AbstractContextManager[None]:
+        return _locked(self.ledger, how)
 
     def _read(self) -> None:
         exists = self._path.exists()
@@ -204,6 +196,46 @@ class Place:
         files.write_json(self._path, self._kept, mode=files.OPERATOR_FILE)
         if self._beside is not None and note is not None:
             files.write_json(self._beside, note.plain, mode=files.OPERATOR_FILE)
+
+
+def shared_elsewhere(ledger: Path) -> bool:
+    """`Place.elsewhere` of a ledger that stores share, for whoever names the ledger and no store.
+
+    False where no note lies beside it.
+
+    Raises:
+        UseError: the ledger was put back to an earlier state.
+    """
+    if not _beside(ledger).exists():
+        return False
+    with _locked(ledger, fcntl.LOCK_SH):
+        note = Note.read(files.read_json(_beside(ledger), what=_WHAT))
+        if note is not None and not note.begins(ledger):
+            raise _put_back(ledger)
+        return note is not None and note.differs(ledger)
+
+
+def _beside(ledger: Path) -> Path:
+    """Where the note of a ledger lies that several stores share."""
+    return ledger.with_name(f"{ledger.name}.place")
+
+
+@contextmanager
+def _locked(ledger: Path, how: int) -> Iterator[None]:
+    descriptor = os.open(ledger, os.O_RDONLY if how == fcntl.LOCK_SH else os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _put_back(ledger: Path) -> UseError:
+    return UseError(
+        f"the privacy ledger {ledger} was put back to an earlier state, or written anew: it does "
+        "not hold what these people were charged since",
+        hint="prepare the store again; what was trained before is then not in its claims",
+    )
 
 
 @contextmanager

@@ -51,9 +51,9 @@ from userdp.sweeping.trials import (
     launcher,
     train_arguments,
 )
+from userdp.training.constants import constants_digest
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.origin import lineage_of_named, lineage_of_text
-from userdp.training.runs import constants_digest
 from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]

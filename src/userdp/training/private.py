@@ -60,6 +60,7 @@ from userdp.training.distributed_run import (
     SharedRun,
     shared_secret,
 )
+from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import (
     digest_of_frozen,
@@ -70,7 +71,7 @@ from userdp.training.origin import (
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import device_of, require_fit_for_steps
-from userdp.training.runs import OpenRun, open_run
+from userdp.training.runs import open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
@@ -131,7 +132,8 @@ def make_private(
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
         facts: public constants to note in the ledger's first line.
-        train: options of ``userdp train`` to note in train.toml.
+        train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
+            are all the constants. Of any other loop the claim would leave out what it followed.
         base: what the model's weights descend from. By default that is looked up: by the weights
             themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
             Weights that neither knows make the claim conditional.

@@ -129,7 +129,7 @@ def test_a_binary_file_is_refused(tmp_path):
 
 def test_a_file_without_a_single_object_is_refused(tmp_path):
     (tmp_path / "prose.jsonl").write_text("Once upon a time\nthere was no JSON.\n")
-    refused("none of 2 lines is a JSON object", tmp_path / "prose.jsonl")
+    refused("no line is a JSON object", tmp_path / "prose.jsonl")
     (tmp_path / "array.jsonl").write_text(json.dumps(GOOD, indent=1))
     refused("is a JSON object|no record has", tmp_path / "array.jsonl")
 

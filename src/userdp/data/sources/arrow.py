@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from userdp.data.columns import objects
 from userdp.data.records import Drop
+from userdp.data.sources.field_names import told
 from userdp.data.sources.provenance import GENERATED
 from userdp.data.sources.rows import Row
 from userdp.errors import UseError
@@ -33,7 +34,7 @@ def wanted_columns(schema: pa.Schema, fields: tuple[str, ...], *, where: str) ->
     if not names:
         raise UseError(
             f"{where} has none of the columns {', '.join(fields)}; columns there: "
-            f"{', '.join(schema.names[:20])}",
+            f"{told(schema.names, fields)}",
             hint="name the right ones with --user and --text",
         )
     if len(set(names)) < len(names):

@@ -21,9 +21,8 @@ from typing import Any
 from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
 from userdp.data.sources.base import PrivateSource, SourceOptions
-from userdp.data.sources.paths import expand, total_size, words
+from userdp.data.sources.paths import expand, total_size, unreadable
 from userdp.data.sources.rows import record_of
-from userdp.errors import UseError
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 
@@ -63,7 +62,7 @@ class _Folder(PrivateSource):
             try:
                 content = file.read_bytes()
             except OSError as error:
-                raise UseError(f"{file} cannot be read: {words(error)}") from error
+                raise unreadable(file, self.paths, error) from error
             yield record_of(unit, content, order)  # a file name may be no UTF-8
             done += len(content)
             progress.at(done)

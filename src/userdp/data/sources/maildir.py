@@ -25,7 +25,7 @@ from userdp.data.progress import Progress
 from userdp.data.records import Drop, Record
 from userdp.data.sources.base import SourceOptions
 from userdp.data.sources.mail import MailSource
-from userdp.data.sources.paths import words
+from userdp.data.sources.paths import unreadable
 from userdp.errors import UseError
 
 
@@ -61,7 +61,7 @@ class _Maildir(MailSource):
             try:
                 content = file.read_bytes()
             except OSError as error:
-                raise UseError(f"{file} cannot be read: {words(error)}") from error
+                raise unreadable(file, self.paths, error) from error
             yield from self.parse(content, order)
             progress.at(order + 1)
 

@@ -116,6 +116,24 @@ def _unzipped(raw: IO[bytes]) -> IO[bytes]:
     return open(raw.fileno(), "rb", closefd=False, buffering=2**20)
 
 
+def unreadable(file: Path, paths: Sequence[Path], error: OSError) -> UseError:
+    """What to say of a file of a kind whose files are called after people.
+
+    Args:
+        file: what cannot be read.
+        paths: what the operator named; a file that is none of them lies in one that is a folder.
+        error: why.
+    """
+    if file in paths:
+        return UseError(f"{file} cannot be read: {words(error)}")
+    folder = next(path for path in paths if file.is_relative_to(path))
+    return UseError(
+        f"a file in {folder} cannot be read: {words(error)}; its name is not told, as it may be "
+        "somebody's id",
+        hint=f"find it: find {folder} -type f ! -readable",
+    )
+
+
 def words(error: BaseException) -> str:
     """What went wrong, in a few words."""
     if isinstance(error, EOFError):

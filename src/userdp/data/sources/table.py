@@ -12,11 +12,12 @@ from userdp.data.columns import BlockBuilder, Columns
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import FileSource, PrivateSource
+from userdp.data.sources.field_names import told
 from userdp.data.sources.provenance import GENERATED, provenance
 from userdp.data.sources.rows import Parser, PlainParser, Row
 from userdp.errors import UseError
 
-_FIELDS_SHOWN = 20
+_ROWS_SHOWN = 20
 _ROWS_LOOKED_AT = 100
 
 
@@ -72,8 +73,8 @@ class FileTable(TableSource, FileSource):
 
     def facts(self) -> dict[str, Any]:
         """The fields, the number of files and bytes, and what is said of where the text is from."""
-        told = provenance(self.paths)
-        return {"fields": list(self.parser.fields), **FileSource.facts(self), **told}
+        origin = provenance(self.paths)
+        return {"fields": list(self.parser.fields), **FileSource.facts(self), **origin}
 
     def each(self) -> Iterator[FileTable]:
         """Each file by itself."""
@@ -109,24 +110,20 @@ class _SeenFields:
             if not isinstance(row, Drop):
                 self._rows += 1
                 self._missing = [group for group in self._missing if not row.keys() & group]
-                if self._rows <= _FIELDS_SHOWN:
+                if self._rows <= _ROWS_SHOWN:
                     self._names.update(dict.fromkeys(row))
 
     def require(self, lines: int) -> None:
         """`UseError` if no row came of so many lines, or none had what is required."""
         if lines and not self._rows:
             raise UseError(
-                f"none of {lines} lines is a JSON object",
+                "no line is a JSON object",
                 hint="expected one object per line; a JSON array must be split into lines",
             )
         if self._rows and self._missing:
             wanted = " or ".join(repr(name) for name in self._missing[0])
             raise UseError(
-                f"no record has the field {wanted}; fields there: {self._shown()}",
+                f"no record has the field {wanted}; fields there: "
+                f"{told(self._names, self._missing[0])}",
                 hint="name the right ones with --user and --text",
             )
-
-    def _shown(self) -> str:
-        names = list(self._names)
-        more = ", …" if len(names) > _FIELDS_SHOWN else ""
-        return ", ".join(repr(str(name)[:40]) for name in names[:_FIELDS_SHOWN]) + more or "none"

@@ -1,0 +1,237 @@
+"""What fails, deep within and by the operator's own mistakes, quotes no text and no id."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.secrets.commands import SMALL
+from tests.secrets.conftest import PLAN
+from tests.secrets.faults import ERRORS, ID, TEXT, raising
+from tests.secrets.planted import MARKS, PEOPLE, Kind, rows
+from tests.secrets.scan import findings
+from tests.secrets.watch import listen
+from userdp.cli.app import run as userdp
+from userdp.data.tokenize import StoreTokenizer
+from userdp.errors import UseError
+from userdp.withheld import WithheldError, withheld, withholding
+
+
+def found(said, secrets) -> list[str]:
+    """What any channel of a call that failed holds, itself and without what the operator typed."""
+    return [
+        f"{channel}: {one}"
+        for channel, data in said.channels.items()
+        for one in findings(data, secrets)
+    ]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_words_of_a_foreign_error_are_withheld(error, planted, tmp_path, capfd):
+    def call():
+        with withheld():
+            raising(error)()
+
+    said = listen(call, capfd, tmp_path)
+    assert isinstance(said.error, WithheldError)
+    assert found(said, planted.secrets) == []
+    assert "faults.py" in said.channels["trace"].decode(), "the place of the fault is told"
+    assert type(said.error.withheld) is type(ERRORS[error]())
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_of_our_own_loses_causes_that_are_not(error, planted, tmp_path, capfd):
+    @withholding
+    def call():
+        try:
+            raising(error)()
+        except Exception as cause:
+            raise UseError("records cannot be read", hint="look at them") from cause
+
+    said = listen(call, capfd, tmp_path)
+    assert type(said.error) is UseError
+    assert found(said, planted.secrets) == []
+
+
+def test_twin_without_the_boundary_every_one_of_them_is_caught(planted, tmp_path, capfd):
+    for name in ERRORS:
+        said = listen(raising(name), capfd, tmp_path / name)
+        assert found(said, planted.secrets), name
+
+
+def test_what_python_says_of_a_wrong_call_and_the_machine_of_a_file_stays():
+    @withholding
+    def call(*, seed: int) -> None:
+        Path("/nowhere/at/all").read_bytes()
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sead'"):
+        call(sead=1)
+    with pytest.raises(FileNotFoundError, match="/nowhere/at/all"):
+        call(seed=1)
+
+
+def test_a_log_with_the_trace_holds_no_words_either(planted, tmp_path, capfd):
+    def call():
+        try:
+            with withheld():
+                raising("a cause")()
+        except WithheldError:
+            logging.getLogger("somebody").exception("it failed")
+
+    said = listen(call, capfd, tmp_path)
+    assert "WithheldError" in said.channels["log"].decode()
+    assert found(said, planted.secrets) == []
+
+
+EMBEDDING = "torch.nn.Embedding.forward"
+WITHIN = {
+    "prepare INPUT --user author --text message --out made": (
+        "userdp.data.tokenize.StoreTokenizer._batch", "userdp.data.grouping._rows_of",
+        "userdp.data.sources.jsonl._parse",
+    ),
+    "stats STORE": ("userdp.data.statistics.describe",),
+    "members STORE --user nobody": (
+        "userdp.data.store.UserStore.user_ids", "userdp.data.store._Segment.open",
+    ),
+    "verify STORE": ("userdp.data.verify._check_index",),
+    f"train STORE --out run --plan PLAN {SMALL}": (
+        "userdp.data.store.StoreSplit.gather", EMBEDDING,
+    ),
+    "evaluate RUN --store STORE": (EMBEDDING,),
+    "generate RUN --records 2 --max-tokens 4": (EMBEDDING,),
+    "personalize RUN --store STORE --most-users 3": (EMBEDDING,),
+    "audit RUN --store STORE --no-repeat --most-users 20": (EMBEDDING,),
+    "probe STORE --out norms.json --users 6 --max-group-size 2": (EMBEDDING,),
+    "score STORE --out scores.arrow": (EMBEDDING,),
+    "federate INPUT --user author --text message --out federation --silos 2 --rounds 1 --runtime "
+    "in-process --seq-len 16 --model new --layers 1 --width 8 --heads 2 --items-per-silo 2000 "
+    "--subjects-per-silo 400 --batch-size 5": (EMBEDDING,),
+}  # fmt: skip
+SLOW = ("federate", "audit", "probe", "score", "personalize")
+DEEP = [
+    pytest.param(
+        line, place, id=f"{line.split()[0]}-{place.rpartition('.')[2]}",
+        marks=[pytest.mark.slow] if line.split()[0] in SLOW else [],
+    )
+    for line, places in WITHIN.items()
+    for place in places
+]  # fmt: skip
+
+
+def words(line: str, planted) -> list[str]:
+    meant = {
+        "STORE": planted.folder / "store",
+        "RUN": planted.folder / "run",
+        "INPUT": planted.folder / "input",
+        "PLAN": planted.folder / "plan.json",
+    }
+    return [str(meant.get(word, word)) for word in shlex.split(line)]
+
+
+@pytest.mark.parametrize(("line", "place"), DEEP)
+def test_a_command_in_which_something_raises(line, place, planted, tmp_path, monkeypatch, capfd):
+    (tmp_path / "place").mkdir()
+    monkeypatch.chdir(tmp_path / "place")
+    PLAN.save(planted.folder / "plan.json")
+    monkeypatch.setattr(place, raising("a cause"))
+    said = listen(lambda: userdp(words(line, planted)), capfd, tmp_path / "temporary")
+    assert said.error is not None or said.status != 0, "nothing failed"
+    assert found(said, planted.secrets) == []
+
+
+def _jsonl(path: Path, *lines: str) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _inputs(folder: Path) -> None:
+    """Files that are broken in the ways in which files are."""
+    good = [json.dumps(row) for row in rows()[:5]]
+    _jsonl(folder / "broken.jsonl", *good, f'{{"author": "{ID}", "message": "{TEXT}')
+    _jsonl(folder / "types.jsonl", *good, json.dumps({"author": [1], "message": {TEXT: ID}}))
+    _jsonl(folder / "fields.jsonl", json.dumps({ID: TEXT, "message": TEXT}))
+    _jsonl(folder / "headless.csv", *(f"{row['author']},{row['message']}" for row in rows()[:5]))
+    _jsonl(folder / "twice.csv", f"{TEXT},{TEXT},author", f"{ID},{TEXT},a")
+    (folder / "latin.jsonl").write_bytes("\n".join(good).encode("utf-16"))
+    whole = gzip.compress("\n".join(good).encode())
+    (folder / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    table = pa.table({"author": [ID], "message": pa.array([[TEXT]])})
+    pq.write_table(table, folder / "nested.parquet")
+    content = (folder / "nested.parquet").read_bytes()
+    (folder / "cut.parquet").write_bytes(content[: len(content) // 2])
+    _jsonl(folder / "leaf.json", json.dumps({"user_data": {ID: {"x": [TEXT]}}}))
+    _jsonl(folder / "no-leaf.json", f'{{"user_data": {TEXT}')
+    (folder / "people.sqlite").write_bytes(b"SQLite format 3\0" + TEXT.encode() * 30)
+    (folder / "mail.mbox").write_text(f"{TEXT}\nFrom {ID}\n")
+    (folder / "tokenizer.json").write_text(json.dumps({TEXT: ID}))
+
+
+MISTAKES = {
+    "prepare broken.jsonl --user author --text message --out made": 0,
+    "prepare types.jsonl --user author --text message --out made --json": 0,
+    "prepare fields.jsonl --user author --text message --out made": 2,
+    "prepare headless.csv --user author --text message --out made": 2,
+    "prepare twice.csv --user author --text message --out made": 2,
+    "prepare latin.jsonl --user author --text message --out made": 2,
+    "prepare cut.jsonl.gz --user author --text message --out made --json": 2,
+    "prepare nested.parquet --user author --text message --out made": 2,
+    "prepare cut.parquet --user author --text message --out made": 2,
+    "prepare leaf.json --source leaf --out made": 2,
+    "prepare no-leaf.json --source leaf --out made": 2,
+    "prepare people.sqlite --source stackoverflow --out made": 2,
+    "prepare mail.mbox --source mbox --out made": 2,
+    "prepare types.jsonl --user author --text message --tokenizer tokenizer.json --out made": 2,
+    "members STORE --user nobody": 2,
+    "forget STORE --user nobody": 2,
+    "audit RUN --store STORE --canaries 8 --no-inference": 2,
+    "train STORE --out run --plan PLAN --model bundled --selection highest-perplexity": 2,
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake(line, planted, tmp_path, monkeypatch, capfd):
+    place = tmp_path / "place"
+    place.mkdir()
+    _inputs(place)
+    monkeypatch.chdir(place)
+    PLAN.save(planted.folder / "plan.json")
+    said = listen(lambda: userdp(words(line, planted)), capfd, tmp_path / "temporary")
+    assert said.error is None
+    assert said.status == MISTAKES[line], said.channels
+    assert found(said, planted.secrets) == []
+
+
+def test_a_file_that_is_named_after_a_person_is_told_by_its_place(
+    planted, tmp_path, monkeypatch, capfd
+):
+    """In a folder, the operator typed the folder's name, and a file's may be a person's."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / f"{MARKS[Kind.FILE]}.txt").write_text("words")
+    (folder / "cur").mkdir()
+    (folder / "new").mkdir()
+    (folder / "cur" / MARKS[Kind.FILE]).write_text("From: a\n\nwords")
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    honest = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: (refuse if "documents" in str(path) else honest)(path)
+    )
+    for kind in ("folder", "maildir"):
+        line = ["prepare", str(folder), "--source", kind, "--out", str(tmp_path / "made")]
+        said = listen(lambda line=line: userdp(line), capfd, tmp_path / "temporary")
+        assert said.status == 2
+        assert str(folder) in said.channels["stderr"].decode()
+        assert found(said, planted.secrets) == []
+
+
+def test_the_tokenizer_that_is_patched_above_is_the_one_that_is_used():
+    assert StoreTokenizer.load().encode([PEOPLE[0].texts[0]])

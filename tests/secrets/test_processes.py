@@ -1,0 +1,75 @@
+"""Several processes: what each says, and what the list of processes shows of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.secrets.commands import SMALL
+from tests.secrets.conftest import PLAN
+from tests.secrets.scan import findings
+from tests.secrets.watch import listen
+
+QUOTING = """
+import torch
+
+def forward(self, ids):
+    raise IndexError(f"cannot look up {ids.tolist()}")
+
+torch.nn.Embedding.forward = forward
+"""
+"""Put where every process imports it: a model that quotes the tokens that it is handed."""
+
+
+def torchrun(*arguments: str, environment: dict[str, str]) -> int:
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    done = subprocess.run(
+        [*launch, "-m", "userdp", *arguments], env=os.environ | environment, timeout=500
+    )
+    return done.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [False, True], ids=["done", "failed"])
+def test_two_processes_that_train_one_model(fault, planted, tmp_path, capfd):
+    environment = {}
+    if fault:
+        (tmp_path / "sitecustomize.py").write_text(QUOTING)
+        environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    PLAN.save(tmp_path / "plan.json")
+    line = f"train {planted.folder / 'store'} --out {tmp_path / 'run'} {SMALL}"
+    plan = ["--plan", str(tmp_path / "plan.json")]
+    said = listen(
+        lambda: torchrun(*line.split(), *plan, environment=environment),
+        capfd,
+        tmp_path / "temporary",
+    )
+    assert (said.status != 0) == fault, said.channels["stderr"].decode()
+    if fault:
+        assert b"IndexError" in said.channels["stderr"], "the fault is told by its class"
+    assert b"torch.distributed.run" in said.channels["processes"]
+    for channel, data in said.channels.items():
+        assert findings(data, planted.secrets) == [], channel
+
+
+@pytest.mark.slow
+def test_twin_a_process_that_prints_what_failed_is_caught(planted, tmp_path, capfd):
+    text = Path(planted.folder / "input").iterdir().__next__().read_text()[:200]
+    program = "import sys; raise ValueError(sys.stdin.read())"
+    said = listen(
+        lambda: subprocess.run([sys.executable, "-c", program], input=text.encode()).returncode,
+        capfd,
+        tmp_path / "temporary",
+    )
+    assert findings(said.channels["stderr"], planted.secrets)
