@@ -1,4 +1,5 @@
-"""Make the pictures in docs/images anew: reports of four small runs, as a browser shows them.
+"""Make the pictures in docs/images anew: reports of four small runs as a browser shows and prints
+them, and what two commands print in a terminal of 80 columns.
 
     python scripts/pictures.py --work build/pictures
 
@@ -9,12 +10,19 @@ Needs Chromium, pdftoppm (poppler-utils) and pngquant. The runs are those of ``u
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME
+from rich.text import Text
 
 import userdp
 from userdp.cli.demo_recipe import DEMO
@@ -22,9 +30,9 @@ from userdp.codec import encode
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.ledger import StoreLedger
+from userdp.training.constants import constants_digest
 from userdp.training.evaluate_run import evaluate_splits
 from userdp.training.loop import train
-from userdp.training.runs import constants_digest
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 EPSILONS = (8.0, 2.0)
@@ -105,7 +113,9 @@ def height_of(page: Path, *, width: int) -> int:
     return int(done.stdout.split("<title>")[1].split("</title>")[0])
 
 
-def screen(page: Path, out: Path, *, width: int, most: int = 1 << 16) -> None:
+def screen(
+    page: Path, out: Path, *, width: int, most: int = 1 << 16, scale: float | None = None
+) -> None:
     """The page at a width, from its top, as a small PNG of at most so many pixels in height."""
     height = min(height_of(page, width=width), most)
     frame = page.with_name("frame.html")
@@ -116,7 +126,7 @@ def screen(page: Path, out: Path, *, width: int, most: int = 1 << 16) -> None:
     chromium(
         f"--screenshot={out}",
         f"--window-size={width},{height}",
-        f"--force-device-scale-factor={SCALE if width == WIDE else 1}",
+        f"--force-device-scale-factor={scale or (SCALE if width == WIDE else 1)}",
         frame.as_uri(),
     )
     frame.unlink()
@@ -138,6 +148,48 @@ def printed(page: Path, out: Path) -> None:
     print(f"{out.name}: {pages} pages in print, {out.stat().st_size:,} bytes")
 
 
+def sheets(page: Path, out: Path, *, across: int = 3) -> None:
+    """All sheets that a page is printed on, side by side in rows."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pdf = folder / "printed.pdf"
+        chromium("--no-pdf-header-footer", f"--print-to-pdf={pdf}", page.as_uri())
+        subprocess.run(["pdftoppm", "-png", "-r", "80", pdf, folder / "sheet"], check=True)
+        found = sorted(folder.glob("sheet*.png"))
+        images = "".join(f'<img src="{one.name}">' for one in found)
+        (folder / "sheets.html").write_text(
+            "<style>body{margin:0;padding:12px;background:#9aa4ae;display:grid;gap:12px;"
+            f"grid-template-columns:repeat({across},1fr)}}img{{width:100%;display:block}}</style>"
+            f"<body>{images}</body>"
+        )
+        screen(folder / "sheets.html", out, width=WIDE, scale=1)
+    print(f"{out.name}: {len(found)} sheets")
+
+
+def terminal(arguments: list[str], out: Path) -> None:
+    """What a command prints in a terminal of 80 columns, in colour."""
+    done = subprocess.run(
+        [sys.executable, "-m", "userdp", *arguments],
+        env={**os.environ, "COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "xterm-256color"},
+        check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    console = Console(
+        record=True, width=80, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(Text(f"$ userdp {' '.join(arguments)}\n", style="bold"))
+    console.print(Text.from_ansi(done.stdout))
+    html = console.export_html(
+        theme=DEFAULT_TERMINAL_THEME,
+        inline_styles=True,
+        code_format="<body style='margin:16px;background:{background};color:{foreground}'>"
+        "<pre style=\"font:14px/18px 'DejaVu Sans Mono',monospace;margin:0\">{code}</pre></body>",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "terminal.html"
+        page.write_text(html, encoding="utf-8")
+        screen(page, out, width=80 * 9, scale=1)
+
+
 def small(picture: Path) -> None:
     """Fewer colours, without dithering, until the file is small enough for a repository."""
     for colours in (32, 16, 8, 4):
@@ -154,7 +206,7 @@ def small(picture: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
-    work = parser.parse_args().work
+    work = parser.parse_args().work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     IMAGES.mkdir(exist_ok=True)
     runs = make_runs(work)
@@ -171,6 +223,12 @@ def main() -> None:
     screen(pages["operator"], IMAGES / "report-operator.png", width=WIDE)
     screen(pages["compare"], IMAGES / "report-compare.png", width=WIDE)
     printed(pages["summary"], IMAGES / "report-summary.png")
+    sheets(pages["public"], IMAGES / "report-printed.png")
+    terminal(["train", "--help"], IMAGES / "train-help.png")
+    here = Path.cwd()
+    os.chdir(work)  # so that the line that is shown names no folder of this machine
+    terminal(["evaluate", runs[0].name, "--store", "store"], IMAGES / "evaluate.png")
+    os.chdir(here)
 
 
 if __name__ == "__main__":

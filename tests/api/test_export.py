@@ -13,15 +13,21 @@ import pytest
 import torch
 import transformers
 import yaml
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 import userdp
 from tests.claims.conftest import finished_selection, selection
 from tests.claims.lives import PLAN, begin
-from tests.exports import MARK, holding, make_key, make_runs, modes
+from tests.exports import MARK, holding, make_key, make_runs, modes, write_anew
 from tests.training.conftest import _one_thread, prepared
 from tests.training.toy import toy_store
+from userdp.claims import exported as exported_module
+from userdp.claims import verify as verify_module
+from userdp.claims.weights import read_header
 from userdp.cli.app import run as command
 from userdp.errors import UseError
+from userdp.training import published
 from userdp.training.private import make_private
 
 __all__ = ["_one_thread", "finished_selection", "prepared", "selection"]
@@ -31,6 +37,9 @@ FILES = {
     "plan.json", "report.html", "statement.json", "tokenizer.json", "tokenizer_config.json",
     "userdp.json",
 }  # fmt: skip
+
+RELEASED = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+"""Of these the files that lay beside the weights in the run's folder."""
 
 
 @pytest.fixture(scope="module")
@@ -127,40 +136,94 @@ def plant_in_weights(path: Path) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :] + MARK.encode())
 
 
-PLANTED = {
-    "config": lambda m: plant_json(m / "config.json", note=MARK),
-    "code": lambda m: plant_json(m / "config.json", auto_map={"AutoConfig": f"{MARK}.Config"}),
-    "name": lambda m: plant_json(m / "config.json", _name_or_path=MARK),
-    "labels": lambda m: plant_json(m / "config.json", id2label={"0": MARK}),
-    "generation": lambda m: plant_json(m / "generation_config.json", note=MARK),
-    "tokenizer": lambda m: plant_json(m / "tokenizer_config.json", note=MARK, auto_map={"a": MARK}),
-    "token": lambda m: plant_json(m / "tokenizer_config.json", bos_token=MARK),
+def plant_token(path: Path) -> None:
+    """A word in the vocabulary, as a tokenizer's own library adds it."""
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.add_tokens([MARK])
+    tokenizer.save(str(path))
+
+
+def plant_tensor_name(path: Path) -> None:
+    """A tensor a second time, under a word: the digest of the weights is the same."""
+    tensors = load_file(path)
+    metadata = {"format": "pt", **read_header(path)[0]["__metadata__"]}
+    save_file({**tensors, MARK: next(iter(tensors.values())).clone()}, path, metadata=metadata)
+
+
+CHANGED = {
+    "config.json": lambda f: plant_json(f, note=MARK),
+    "config.json, a setting that its class knows": lambda f: plant_json(f, model_type=MARK),
+    "config.json, code": lambda f: plant_json(f, auto_map={"AutoConfig": f"{MARK}.Config"}),
+    "config.json, its place": lambda f: plant_json(f, _name_or_path=MARK),
+    "config.json, labels": lambda f: plant_json(f, id2label={"0": MARK}),
+    "generation_config.json": lambda f: plant_json(f, note=MARK),
+    "generation_config.json, a setting": lambda f: plant_json(f, cache_implementation=MARK),
+    "tokenizer.json": plant_token,
+    "tokenizer_config.json": lambda f: plant_json(f, note=MARK, auto_map={"a": MARK}),
+    "tokenizer_config.json, a template": lambda f: plant_json(f, chat_template=MARK),
+    "tokenizer_config.json, a token": lambda f: plant_json(f, bos_token=MARK),
+    "model.safetensors, a name": plant_tensor_name,
+}
+"""A file that the run released, and how somebody puts a word into it."""
+
+
+@pytest.mark.parametrize("how", CHANGED)
+def test_a_released_file_with_a_word_put_into_it_is_refused_by_name(run, tmp_path, capsys, how):
+    file = run / "model" / how.partition(",")[0]
+    CHANGED[how](file)
+    assert holding(run, MARK), "it was planted"
+    said = refused(run, tmp_path / "shared", capsys)
+    assert file.name in said or "the weights in" in said
+    assert command(["verify", str(run)]) == 1
+    assert command(["report", str(run), "--public", "--out", str(tmp_path / "page.html")]) == 2
+
+
+def test_broken_twin_a_ledger_that_binds_weights_only_lets_words_leave(run, tmp_path, monkeypatch):
+    """What an export would be worth without the digests: the same attacks, and most pass."""
+    monkeypatch.setattr(verify_module, "files_differ", lambda *_: iter(()))
+    monkeypatch.setattr(exported_module._Ledger, "unreleased", lambda *_: iter(()))
+    monkeypatch.setattr(published, "read_bound", lambda path, _: path.read_bytes())
+    plant_token(run / "model" / "tokenizer.json")
+    userdp.export(run, out=tmp_path / "shared")
+    assert holding(tmp_path / "shared", MARK) != []
+
+
+ADDED = {
     "template": lambda m: (m / "chat_template.jinja").write_text(MARK),
-    "weights": lambda m: plant_in_weights(m / "model.safetensors"),
+    "card": lambda m: (m / "README.md").write_text(MARK),
     "code file": lambda m: (m / "modeling.py").write_text(MARK),
     "pickle": lambda m: (m / "pytorch_model.bin").write_text(MARK),
     "hub cache": lambda m: shutil.copytree(m, m / ".cache" / "huggingface" / MARK),
 }
 
 
-@pytest.mark.parametrize("where", PLANTED)
-def test_what_was_put_into_the_runs_folder_by_hand_does_not_leave(run, tmp_path, where):
-    PLANTED[where](run / "model")
+@pytest.mark.parametrize("where", ADDED)
+def test_a_file_that_was_put_beside_the_released_ones_stays_and_is_named(run, tmp_path, where):
+    ADDED[where](run / "model")
     assert holding(run, MARK), "it was planted"
-    userdp.export(run, out=tmp_path / "shared")
+    assert not verify_module.verify_run(run).problems
+    assert any("in no line of the ledger" in note for note in verify_module.verify_run(run).notes)
+    exported = userdp.export(run, out=tmp_path / "shared")
     assert holding(tmp_path / "shared", MARK) == []
     assert {path.name for path in (tmp_path / "shared").iterdir()} == FILES
+    assert any("stayed behind" in note for note in exported.notes)
 
 
-@pytest.mark.parametrize("value", ["a sentence about a person", "/home/me", ["a b"], {"k": "a b"}])
-def test_a_setting_that_holds_no_setting_is_refused(run, tmp_path, capsys, value):
-    plant_json(run / "model" / "config.json", activation_function=value)
-    assert "activation_function" in refused(run, tmp_path / "shared", capsys)
+def test_bytes_that_no_tensor_has_stay_behind(run, tmp_path):
+    plant_in_weights(run / "model" / "model.safetensors")
+    userdp.export(run, out=tmp_path / "shared")
+    assert holding(tmp_path / "shared", MARK) == []
 
 
-def test_a_tokenizer_with_something_else_in_it_is_refused(run, tmp_path, capsys):
-    plant_json(run / "model" / "tokenizer.json", note=MARK)
-    assert "is no tokenizer" in refused(run, tmp_path / "shared", capsys)
+def test_of_a_run_whose_ledger_binds_weights_only_nothing_else_leaves(run, tmp_path, capsys):
+    """A finishing line as it was before files were bound; and a model saved after it."""
+    write_anew(run / "ledger.jsonl", lambda line: {k: v for k, v in line.items() if k != "files"})
+    exported = userdp.export(run, out=tmp_path / "shared")
+    assert {path.name for path in (tmp_path / "shared").iterdir()} == FILES - RELEASED
+    assert any("tokenizer.json" in note for note in exported.notes)
+    assert command(["verify", str(tmp_path / "shared")]) == 0
+    assert command(["verify", str(run)]) == 0
+    assert "binds the weights only" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -231,8 +294,6 @@ def test_a_torn_line_of_the_ledger_does_not_leave(run, tmp_path):
 def test_adapters_leave_with_their_model_and_without_a_place_on_this_machine(made, tmp_path):
     peft = pytest.importorskip("peft", reason="the extra lora is not installed")
     run = shutil.copytree(made / "adapted", tmp_path / "run")
-    plant_json(run / "adapter" / "adapter_config.json", base_model_name_or_path=f"/x/{MARK}",
-               auto_mapping={"base_model_class": MARK}, revision=MARK)  # fmt: skip
     (run / "adapter" / "README.md").write_text(MARK)
     userdp.export(run, out=tmp_path / "shared")
     shared = tmp_path / "shared"
@@ -246,6 +307,12 @@ def test_adapters_leave_with_their_model_and_without_a_place_on_this_machine(mad
     assert [one["name"] for one in subjects] == [
         "adapter/adapter_model.safetensors", "model.safetensors",
     ]  # fmt: skip
+
+
+def test_a_word_in_the_settings_of_adapters_is_refused(made, tmp_path, capsys):
+    run = shutil.copytree(made / "adapted", tmp_path / "run")
+    plant_json(run / "adapter" / "adapter_config.json", revision=MARK)
+    assert "adapter_config.json" in refused(run, tmp_path / "shared", capsys)
 
 
 def test_other_adapters_than_the_released_ones_are_refused(made, tmp_path, capsys):
@@ -270,7 +337,7 @@ def test_a_loop_of_ones_own_is_exported_with_the_template_that_it_released(tmp_p
     assert template.read_text() == "{{ messages }}"
     assert exported.claim.guarantee.epsilon == PLAN.guarantee().epsilon
     (tmp_path / "run" / "model" / "chat_template.jinja").write_text(MARK)
-    with pytest.raises(UseError, match="chat template"):
+    with pytest.raises(UseError, match="chat_template"):
         userdp.export(private, out=tmp_path / "again")
 
 

@@ -8,7 +8,8 @@ from tests.planning.conftest import request
 from tests.plans import els_plan, uls_plan
 from userdp.api.progress import NotebookBar, shown
 from userdp.claims.claims import Claim
-from userdp.claims.lineage import Query, Steps, of_parts
+from userdp.claims.lineage import of_parts
+from userdp.claims.parts import Query, Steps
 from userdp.notebook import html_of
 from userdp.planning.planner import propose
 from userdp.vocabulary import round_up

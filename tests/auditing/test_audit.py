@@ -18,7 +18,8 @@ from userdp.auditing.audit_run import audit_run, contradictions, price_of_steps
 from userdp.auditing.canaries import copy_with, make_canaries
 from userdp.auditing.observer import Directions, watch
 from userdp.claims import claim
-from userdp.claims.lineage import Query, of_parts
+from userdp.claims.lineage import of_parts
+from userdp.claims.parts import Query
 from userdp.cli.app import run as userdp
 from userdp.data.splits import Split
 from userdp.data.store import UserStore

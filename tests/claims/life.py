@@ -38,11 +38,13 @@ class People:
     Args:
         paid: charged in its ledger, by a name of ours.
         learned: what models descend from that its runs began from, or that its answers are about.
+        conditional: something was charged here whose own claim rests on a condition.
     """
 
     paid: dict[str, float] = field(default_factory=dict)
     learned: dict[str, float] = field(default_factory=dict)
     looked: bool = False
+    conditional: bool = False
     copied: bool = False
     void: bool = False
     lost: bool = False
@@ -89,6 +91,7 @@ class Truth:
         paid = {**from_base, **finite(people.learned), **priced}
         self.models[run] = Model(store, {**paid, run: price}, conditional, done, price)
         people.paid[run] = price
+        people.conditional |= conditional
         people.looked = True  # its operator saw losses
         people.learned |= from_base
 
@@ -101,9 +104,11 @@ class Truth:
         """An answer about a model says something of all that the model learned from."""
         people = self.people[store]
         people.paid[query] = ASKED
+        people.conditional |= people.looked  # its price is chosen when it is asked
         if about:
             people.learned |= self.models[about].paid
             people.looked |= self.models[about].conditional
+            people.conditional |= self.models[about].conditional
 
 
 class Life:
@@ -191,6 +196,7 @@ class Life:
             assert self.tell("train", place, *options)[0] == 0
             model, again = self.truth.models[run], self.new("again")
             model.paid[again] = self.truth.people[model.store].paid[again] = model.price
+            self.truth.people[model.store].conditional = True  # a second run is a choice
             model.done = model.latest = True
 
     def go_on(self, store: str) -> None:
@@ -323,7 +329,11 @@ class Life:
         name, people = self.new("store"), self.truth.people[store]
         shutil.copytree(self.folder / store, self.folder / name)
         self.truth.people[name] = People(
-            dict(people.paid), dict(people.learned), people.looked, bool(people.paid)
+            dict(people.paid),
+            dict(people.learned),
+            people.looked,
+            people.conditional,
+            bool(people.paid),
         )
         if people.looked and not people.paid:
             self.truth.people[name].copied = True
@@ -392,7 +402,11 @@ class Life:
             if people.paid and not people.lost:
                 _, said = self.tell("account", "--ledger", self.folder / name)
                 everything = people.learned | people.paid
-                same(said, math.fsum(everything.values()), self.log)
+                total = math.fsum(everything.values())
+                same(said, total, self.log)
+                if total < math.inf:
+                    conditional = people.conditional or people.copied
+                    assert bool(said["conditions"]) == conditional, (name, said, self.log)
 
 
 def finite(paid: dict[str, float]) -> dict[str, float]:

@@ -185,6 +185,42 @@ def test_a_statement_that_claims_something_else_than_the_ledger_is_refused(share
     assert found.claim.guarantee.epsilon == pytest.approx(PRICE), "computed, not read"
 
 
+SMALL = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+         "adapter/adapter_config.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("how", ["changed", "removed"])
+def test_a_file_of_the_model_that_was_stated_anew_is_held_against_the_ledger(shared, name, how):
+    """Whoever has no key may write the statement anew; the ledger speaks of another file."""
+    path = shared / name
+    if how == "removed":
+        path.unlink()
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "note": "a word"}))
+    state_anew(shared)
+    assert name in problems(shared)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "modeling.py", "adapter/README.md",
+                                  "other.safetensors"])  # fmt: skip
+def test_a_file_too_many_that_was_stated_is_held_against_the_ledger(shared, name):
+    if name.endswith(".safetensors"):
+        shutil.copyfile(shared / "model.safetensors", shared / name)
+    else:
+        (shared / name).write_text("a word")
+    state_anew(shared)
+    assert name in problems(shared)
+
+
+def test_broken_twin_a_check_by_the_statement_alone_would_pass_it(shared, monkeypatch):
+    (shared / "chat_template.jinja").write_text("a word")
+    state_anew(shared)
+    (shared / ENVELOPE).unlink()
+    monkeypatch.setattr(exported_module._Ledger, "unreleased", lambda *_: iter(()))
+    assert problems(shared) == ""
+
+
 def test_broken_twin_a_check_that_reads_the_claim_would_pass_it(shared, monkeypatch):
     state_anew(shared, epsilon=0.1)
     (shared / ENVELOPE).unlink()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.plans import uls_plan
-from userdp.claims.lineage import Apart, Lineage, Query, Steps
+from userdp.claims.lineage import Apart, Lineage
+from userdp.claims.parts import Query, Steps
 
 RUN = Steps(id="run", plan=uls_plan())
 

@@ -14,7 +14,8 @@ from userdp.accounting.mechanisms import Mixture
 from userdp.accounting.repetitions import PoissonNumber
 from userdp.claims import Claim, Lineage
 from userdp.claims.claims import compose
-from userdp.claims.lineage import Bound, Choice, Query, Steps, Unclaimed, of_parts
+from userdp.claims.lineage import of_parts
+from userdp.claims.parts import Bound, Choice, Query, Steps, Unclaimed
 from userdp.claims.second import second_opinion
 from userdp.errors import FailureError
 from userdp.plans import FixedGrid, Plan, PrivateSelection

@@ -68,7 +68,7 @@ def test_long_commands_say_what_is_left(store, tmp_path, monkeypatch, capsys, co
     monkeypatch.setattr(f"userdp.{where}", interrupted)
     for module in ("evaluate", "audit", "generate"):
         monkeypatch.setattr(f"userdp.api.{module}.folder_of", lambda run: run)
-    for name, value in (("claim", None), ("require_released_weights", None)):
+    for name, value in (("claim", None), ("require_released_files", None)):
         monkeypatch.setattr(f"userdp.api.generate.{name}", lambda *_, value=value: value)
     monkeypatch.setattr("userdp.api.generate.TextGenerator.__init__", lambda *_, **__: None)
     line = command.format(store=store.path, out=tmp_path)

@@ -14,7 +14,7 @@ from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import Condition, Lineage
 from userdp.claims import verify as verifying
-from userdp.claims.lineage import ConditionKind
+from userdp.claims.conditions import ConditionKind
 from userdp.claims.weights import describe
 from userdp.data.store import UserStore
 from userdp.errors import UseError
@@ -207,7 +207,7 @@ def test_broken_twin_a_verifier_that_trusts_the_first_line_misses_the_weights(
     monkeypatch.setattr(verifying, "released_digests", lambda entries: {"plan": PLAN.digest})
     swap_weights(place / "run")
     folder = RunFolder(place / "run")
-    verifying.require_released_weights(folder)  # the twin lets them pass
+    verifying.require_released_files(folder)  # the twin lets them pass
     monkeypatch.undo()
     with pytest.raises(UseError, match="not those that the run released"):
-        verifying.require_released_weights(folder)
+        verifying.require_released_files(folder)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.speed import fast_then_slow
-from userdp.clip import ClipForm, LayerSplit
+from userdp.clip import OWN_FORMS, ClipForm, LayerSplit
 from userdp.errors import UseError
 from userdp.gradients import ENGINES, ClippedSum, ClipRule, Units, causal_lm_loss, clipped_sum
 from userdp.gradients.clip_rules import layer_clip_norms, layers_of
@@ -110,6 +110,19 @@ def test_invariant_3_the_sensitivity_of_every_rule_is_the_clip_norm(
 ) -> None:
     model = make_model("gpt2-tied", dtype)
     moved = largest_move(lambda units: run(name, model, units, rule, item=item), rows([2, 1, 3]))
+    assert 0.5 * CLIP < moved <= CLIP
+
+
+@pytest.mark.parametrize("split", [None, LayerSplit.UNIFORM])
+@pytest.mark.parametrize("name", ["reference", "bookkeeping", "vmap"])
+def test_invariant_3_a_form_of_ones_own_moves_the_sum_by_at_most_the_clip_norm(
+    name: str, split: LayerSplit | None, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever factor it gives."""
+    monkeypatch.setitem(OWN_FORMS, "greedy", lambda norm, clip_norm: 1e6)
+    rule = ClipRule(form="greedy", layer_split=split)
+    model = make_model("gpt2-tied", torch.float32)
+    moved = largest_move(lambda units: run(name, model, units, rule), rows([2, 1, 3]))
     assert 0.5 * CLIP < moved <= CLIP
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.speed import fast_then_slow
 from userdp.gradients import Units, causal_lm_loss, clipped_sum, trainable_parameters
-from userdp.gradients.clipping import squared_norm
+from userdp.gradients.clipping import clip_factors, squared_norm
 
 MakeModel = Callable[..., nn.Module]
 MakeRows = Callable[..., list[list[list[int]]]]
@@ -59,6 +59,17 @@ def test_invariant_6_a_non_finite_unit_counts_as_zero_and_is_counted(
     assert (without.non_finite, with_bad.non_finite) == (0, 2)
     for name, tensor in without.value.items():
         assert torch.equal(tensor, with_bad.value[name])
+
+
+@pytest.mark.parametrize("stability", [None, 0.01])
+def test_invariant_6_the_factor_of_a_norm_that_is_not_finite_is_zero(
+    stability: float | None,
+) -> None:
+    """Not NaN: a NaN would stay one through any later product with zero."""
+    squares = torch.tensor([float("nan"), float("inf"), 0.04, 4.0], dtype=torch.float64)
+    factors = clip_factors(squares, l2_clip_norm=1.0, stability=stability)
+    assert factors[:2].tolist() == [0.0, 0.0]
+    assert (factors[2:] > 0).all()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -223,6 +223,7 @@ def tail_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
     [
         nn.BatchNorm1d(4),
         nn.BatchNorm1d(4).eval(),
+        nn.BatchNorm1d(4, track_running_stats=False),
         nn.SyncBatchNorm(4),
         nn.InstanceNorm1d(4, track_running_stats=True),
     ],

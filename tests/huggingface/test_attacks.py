@@ -8,7 +8,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 from tests.huggingface.toy import arguments, trainer
 from userdp.claims import claim
-from userdp.claims.lineage import ConditionKind
+from userdp.claims.conditions import ConditionKind
 from userdp.claims.verify import verify_model, verify_run
 from userdp.claims.weights import digest_of
 from userdp.errors import FailureError, UseError

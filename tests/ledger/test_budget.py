@@ -13,7 +13,7 @@ from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims.claims import inherited
-from userdp.claims.lineage import ConditionKind
+from userdp.claims.conditions import ConditionKind
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import cost_of

@@ -8,7 +8,9 @@ from tests.ledgers import begun, run_with
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.lineage import ConditionKind, Lineage, Query, of_parts
+from userdp.claims.conditions import ConditionKind
+from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.parts import Query
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunLedger, StoreLedger

@@ -15,7 +15,8 @@ import pytest
 from tests.plans import uls_plan
 from userdp import files
 from userdp.claims import claim
-from userdp.claims.lineage import Lineage, Query
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Query
 from userdp.data.format import FORMAT_NAME, FORMAT_VERSION
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.errors import FailureError, UseError

@@ -9,7 +9,8 @@ from userdp.accounting.accountants import Accountant
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
 from userdp.claims.claims import inherited
-from userdp.claims.lineage import ConditionKind, OfSeries
+from userdp.claims.conditions import ConditionKind
+from userdp.claims.parts import OfSeries
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.plans import Series

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from tests.reporting.conftest import MakeRun, examples_plan, users_plan
 from userdp.claims import Lineage
-from userdp.claims.lineage import Query
+from userdp.claims.parts import Query
 from userdp.reporting.detection import corner_of, curve_of, detection_plot
 from userdp.reporting.run_facts import read_run, read_runs
 

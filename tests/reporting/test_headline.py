@@ -11,7 +11,8 @@ import pytest
 
 from tests.reporting.conftest import MakeRun, users_plan
 from userdp.claims import Condition, Lineage, claim, headline
-from userdp.claims.lineage import ConditionKind, Query, Unclaimed
+from userdp.claims.conditions import ConditionKind
+from userdp.claims.parts import Query, Unclaimed
 from userdp.cli.app import run as userdp
 from userdp.plans.origin import LedgerLine, NonPrivateLook
 from userdp.reporting.comparison import compare

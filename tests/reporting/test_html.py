@@ -22,6 +22,7 @@ from userdp.reporting.about import About
 from userdp.reporting.html import render_report
 from userdp.reporting.operator_facts import read_operator
 from userdp.reporting.run_facts import RunFacts, read_runs
+from userdp.reporting.summary import render_summary
 from userdp.vocabulary import Adjacency, Guarantee, round_up
 
 
@@ -166,6 +167,16 @@ def test_an_interrupted_run_claims_its_plan_and_says_what_it_spent(make_run: Mak
 def other_adjacency(run: RunFacts) -> RunFacts:
     guarantee: Guarantee = replace(run.guarantee, adjacency=Adjacency.REPLACE)
     return replace(run, claim=replace(run.claim, guarantee=guarantee))
+
+
+def test_a_run_that_did_not_end_is_not_said_to_have_released_a_model(make_run: MakeRun) -> None:
+    for name, attempts in (("stopped", 1), ("ended", None)):
+        (facts,) = read_runs([make_run(name, attempts=attempts)])
+        for page in (render_report([facts]), render_summary(facts)):
+            words = " ".join(re.sub(r"<[^>]+>", "", page).split())
+            assert (f"The model that {name} released is" in words) is (name == "ended")
+            said = f"{name} has released no model yet. What it may still release by its plan is (ε"
+            assert (said in words) is (name == "stopped")
 
 
 @pytest.mark.slow

@@ -4,13 +4,17 @@ import stat
 
 import pytest
 
+from tests.ledgers import begun
 from tests.modes import made_with, open_to_others
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import InProcess
 from tests.sweeping.test_sweep import request, sweep
 from userdp import files
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
+from userdp.claims.bound import bound_files
 from userdp.errors import UseError
+from userdp.ledger import RunFolder
+from userdp.sweeping.folder import SweepFolder
 
 
 def swept(store, out, mode):
@@ -52,6 +56,26 @@ def test_a_folder_that_was_there_is_closed_when_a_sweep_begins_in_it_and_not_bef
     assert stat.S_IMODE(other.stat().st_mode) == 0o755
     swept(store, out, "non-private")
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("how", ["added", "changed"])
+def test_what_was_put_into_a_trials_model_does_not_come_with_the_winner(tmp_path, how):
+    """Only the files that the trial released are copied; a changed one ends the copy."""
+    folder = SweepFolder(tmp_path)
+    run, winner = folder.run(1), RunFolder(tmp_path / "winner")
+    run.model.mkdir(parents=True)
+    (run.model / "config.json").write_text("{}")
+    digests = {"weights": None, "plan": None, "train": None}
+    begun(run.ledger, None).finish(digests, files=bound_files(run))
+    if how == "added":
+        (run.model / "README.md").write_text("a word")
+        folder._copy_released(run, winner)
+        assert [path.name for path in winner.model.iterdir()] == ["config.json"]
+    else:
+        (run.model / "config.json").write_text('{"note": "a word"}')
+        with pytest.raises(UseError, match="another model than its trial did"):
+            folder._copy_released(run, winner)
+        assert not winner.path.exists()
 
 
 @pytest.mark.slow

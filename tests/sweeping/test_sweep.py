@@ -27,10 +27,11 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.reporting.run_facts import read_run
 from userdp.sweeping.request import TuningMode, build_request, grid
+from userdp.sweeping.result import describe
 from userdp.sweeping.scores import selection_score
-from userdp.sweeping.sweep import describe, run_sweep
+from userdp.sweeping.sweep import run_sweep
 from userdp.sweeping.trials import train_arguments
-from userdp.training.runs import constants_digest
+from userdp.training.constants import constants_digest
 from userdp.vocabulary import round_up
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)

@@ -12,9 +12,9 @@ from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.training.config import train_config
+from userdp.training.constants import constants_digest
 from userdp.training.devices import choose_device
 from userdp.training.loop import train
-from userdp.training.runs import constants_digest
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import math
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -20,12 +21,15 @@ from tests.training.toy import (
     weights,
 )
 from userdp.claims import claim
+from userdp.claims.lineage import Lineage
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
+from userdp.queries import release
 from userdp.sampling.coins import secret_generator
 from userdp.training.collate import Collator
+from userdp.training.opened import OpenRun
 from userdp.training.private import make_private
 
 
@@ -128,6 +132,73 @@ def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_model(store, tmp_
             next(iter(private))
     assert attempts(tmp_path / "run") == 1
     run_all(toy_model(store), store, uls_plan(), **options)
+
+
+@pytest.mark.parametrize("how", ["closed", "resumed by another"])
+def test_invariant_7_a_closed_run_takes_no_step(store, tmp_path, how):
+    """Its file's number may be another file's by then, and its counter another process's."""
+    model, plan = toy_model(store), uls_plan()
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, plan, out=tmp_path / "run") as private:
+        steps = iter(private)
+        next(steps)
+        optimizer.step()
+    with ExitStack() as files:
+        others = [tmp_path / f"other-{i}" for i in range(20)]
+        for path in others:
+            files.enter_context(path.open("w"))
+        if how != "closed":
+            options = {"out": tmp_path / "run", "resume": True}
+            files.enter_context(make_private(model, sgd(model), store, plan, **options))
+        before = weights(model)
+        for again in (steps, iter(private)):
+            with pytest.raises(UseError, match="was closed"):
+                next(again)
+    assert [path.stat().st_size for path in others] == [0] * 20
+    assert torch.equal(weights(model), before)
+    assert attempts(tmp_path / "run") == 1
+
+
+def test_the_delta_of_a_budget_is_held_against_the_population_too(store, tmp_path):
+    """The model claims the budget, whatever δ its own plan has."""
+    userdp.budget(store, epsilon=8, delta=0.5)
+    model, plan = toy_model(store), uls_plan()
+    with pytest.raises(UseError, match=r"delta = 0\.5 is not below 1/n"):
+        make_private(model, sgd(model), store, plan, out=tmp_path / "run")
+    assert not StoreLedger(store.path).history().charges
+    with pytest.raises(UseError, match=r"delta = 0\.5 is not below 1/n"):
+        userdp.train(store, plan, out=tmp_path / "run", model="new")
+
+
+def steered_by(what, store, folder):
+    """A loop that stops after a step, sees a release, and ends with a rate that it chose by it."""
+    model, plan = toy_model(store), uls_plan()
+    with make_private(model, sgd(model), store, plan, out=folder / "run") as private:
+        next(iter(private))
+    if what == "a run":
+        run_all(toy_model(store), store.path, plan, folder / "other")
+    else:
+        release(store, epsilon=0.5)
+    rate = torch.optim.SGD(model.parameters(), lr=0.3)
+    with make_private(model, rate, store, plan, out=folder / "run", resume=True) as private:
+        for _ in private:
+            rate.step()
+    return claim(folder / "run").guarantee.epsilon, plan.guarantee().epsilon
+
+
+@pytest.mark.parametrize(("what", "price"), [("a run", None), ("an answer", 0.5)])
+def test_invariant_13_what_is_released_while_a_loop_is_open_is_in_its_claim(
+    store, tmp_path, what, price
+):
+    found, own = steered_by(what, store, tmp_path)
+    assert found == pytest.approx(own + (own if price is None else price))
+    assert claim(tmp_path / "run").guarantee == claim(store.path).guarantee
+
+
+def test_invariant_13_twin_a_loops_claim_of_its_opening_is_caught(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(OpenRun, "since", Lineage())
+    found, own = steered_by("an answer", store, tmp_path)
+    assert found < own + 0.5
 
 
 def test_invariant_13_a_run_begins_with_an_optimizer_that_took_no_step(store, tmp_path):

@@ -15,7 +15,7 @@ from tests.speed import fast_then_slow
 from tests.training.toy import run_all, sgd, toy_model, weights
 from userdp.claims import claim
 from userdp.claims.lineage import Lineage
-from userdp.claims.verify import require_released_weights, verify_run
+from userdp.claims.verify import require_released_files, verify_run
 from userdp.claims.weights import digest_of
 from userdp.errors import UseError
 from userdp.gradients import trainable_parameters
@@ -196,7 +196,7 @@ def test_invariant_13_twin_weights_exchanged_after_saving_are_caught(store, tmp_
     saved = run / "model" / "model.safetensors"
     saved.write_bytes((tmp_path / "other" / "model" / "model.safetensors").read_bytes())
     with pytest.raises(UseError, match="not those that the run released"):
-        require_released_weights(RunFolder(run))
+        require_released_files(RunFolder(run))
 
 
 def released(model, store, folder):

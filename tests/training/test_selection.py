@@ -14,7 +14,7 @@ from tests.plans import els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.toy import CONFIG, gradient, sgd, toy_model
 from userdp.claims import Lineage, claim
-from userdp.claims.lineage import ConditionKind
+from userdp.claims.conditions import ConditionKind
 from userdp.cli.app import run as userdp
 from userdp.data.scores import read_scores
 from userdp.data.store import UserStore

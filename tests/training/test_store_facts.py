@@ -10,7 +10,8 @@ import pytest
 from tests.plans import uls_plan
 from tests.training.toy import sgd, toy_model
 from userdp.claims import Lineage
-from userdp.claims.lineage import ConditionKind, Query
+from userdp.claims.conditions import ConditionKind
+from userdp.claims.parts import Query
 from userdp.data.ownership import first_owner_facts, greedy_facts
 from userdp.ledger import RunFolder
 from userdp.training.origin import lineage_of_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from userdp import files
 from userdp.api.run import Place, path_of
 from userdp.claims import Claim
 from userdp.claims.attestation import ENVELOPE, STATEMENT, Statement, digests_of, told_of
+from userdp.claims.bound import ADAPTER_FILES, MODEL_FILES, bound_in, unbound
 from userdp.claims.claims import run_lineage
 from userdp.claims.copies import copy_weights, require_no_links
 from userdp.claims.exported import verify_export
@@ -34,7 +35,7 @@ from userdp.version import __version__
 from userdp.withheld import withholding
 
 REPORT = "report.html"
-_LINES = {"run", "open", "lost", "attempt", "finish", "release"}
+_LINES = {"run", "open", "copied", "lost", "attempt", "finish", "release"}
 """Kinds of a run ledger's lines: one of another kind says something that nothing here knows."""
 _FOLDER = 0o755
 
@@ -81,8 +82,8 @@ def export(
 ) -> Exported:
     """Write a folder of all that may leave of a finished private run, and of nothing else.
 
-    Guarantee: every file is written anew from an allow-list; the weights are those that the run's
-    ledger binds; no link is followed; and the folder is there whole, after `userdp verify` has
+    Guarantee: every file of the model is one that the run's ledger binds, and every other is
+    written anew; no link is followed; and the folder is there whole, after `userdp verify` has
     passed it, or not at all.
 
     Args:
@@ -141,8 +142,9 @@ def _require_new(target: Path) -> None:
 
 def _released(folder: RunFolder) -> RunFacts:
     """The public facts of a run that may be exported; `UseError` of any other."""
-    places = (folder.path, folder.ledger, folder.plan, folder.train, folder.model, folder.adapter)
-    require_no_links(places)
+    require_no_links((folder.path, folder.ledger, folder.plan, folder.train))
+    for place in (folder.model, folder.adapter):
+        require_no_links([place, *(place.iterdir() if place.is_dir() else ())])
     facts = read_run(folder.path)
     if facts.claim.trial or not facts.claim.finite:
         raise UseError(
@@ -156,9 +158,6 @@ def _released(folder: RunFolder) -> RunFacts:
             hint="go on with it: userdp train STORE --out RUN --resume; a loop of your own calls "
             "private.save()",
         )
-    require_no_links(
-        [*folder.model.iterdir(), *(folder.adapter.iterdir() if folder.adapter.is_dir() else ())]
-    )
     problems = verify_run(folder.path).problems
     if problems:
         raise UseError(
@@ -170,25 +169,25 @@ def _released(folder: RunFolder) -> RunFacts:
 
 def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -> tuple[str, ...]:
     """All files but the statement; returns what was left behind."""
-    from userdp.training.published import publish_adapter, publish_config, publish_tokenizer
+    from userdp.training.published import publish
 
     entries = read_entries(folder.ledger)
     digests, lineage = released_digests(entries), run_lineage(folder.ledger, entries)
+    bound = bound_in(entries) or {}
     notes = []
     copy_weights(folder.model, target, lineage=lineage, only=str(digests["weights"]))
-    config = publish_config(folder.model, target)
-    if publish_tokenizer(folder.model, target, template=digests.get("template")):
+    publish(folder.model, target, MODEL_FILES, bound=_within(bound, folder.model))
+    if others := [one for one in unbound(folder, bound) if not one.endswith(".safetensors")]:
         notes.append(
-            "The chat template stayed behind: the run's ledger does not speak of it, so that "
-            "anybody may have put it there."
+            f"{len(others)} file(s) of the run's folder stayed behind ({', '.join(others[:5])}): "
+            "the run's ledger does not speak of them, so that anybody may have put them there."
         )
-    base = given.base_model or base_model_on_hub(facts)
     adapter = folder.adapter.is_dir() and bool(digests.get("adapter"))
     if adapter:
         place = target / folder.adapter.name
         place.mkdir()
         copy_weights(folder.adapter, place, lineage=lineage, only=str(digests["adapter"]))
-        publish_adapter(folder.adapter, place, base=base)
+        publish(folder.adapter, place, ADAPTER_FILES, bound=_within(bound, folder.adapter))
     elif folder.adapter.is_dir():
         notes.append(
             "The adapters stayed behind: the run's ledger does not speak of them. They are merged "
@@ -196,8 +195,8 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
         )
     card = replace(
         given,
-        base_model=base,
-        config=config,
+        base_model=given.base_model or base_model_on_hub(facts),
+        config=(target / "config.json").exists(),
         tokenizer=(target / "tokenizer.json").exists(),
         adapter=adapter,
     )
@@ -208,6 +207,15 @@ def _write(folder: RunFolder, target: Path, facts: RunFacts, given: CardFacts) -
     if given.license is None:
         notes.append("The card names no license, without which nobody may use the model.")
     return tuple(notes)
+
+
+def _within(bound: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What is bound of one folder, by name."""
+    return {
+        place.removeprefix(f"{folder.name}/"): digest
+        for place, digest in bound.items()
+        if place.startswith(f"{folder.name}/")
+    }
 
 
 def _lines(ledger: Path) -> bytes:

@@ -11,7 +11,7 @@ from userdp.api.progress import shown
 from userdp.api.run import Place, folder_of
 from userdp.api.train import opened
 from userdp.claims import Claim, Lineage, claim
-from userdp.claims.verify import require_released_weights
+from userdp.claims.verify import require_released_files
 from userdp.codec import digest
 from userdp.data.progress import Progress
 from userdp.data.sources.provenance import GENERATED
@@ -107,7 +107,7 @@ def generate(
         require_new(_provenance(place), overwrite=overwrite)
     path = folder_of(run)
     claimed = claim(path)
-    require_released_weights(RunFolder(path))
+    require_released_files(RunFolder(path))
     store = None if check is None else opened(check)
     generator = TextGenerator(path, config or GenerateConfig(**options), device=device)
     texts: list[GeneratedText] = []

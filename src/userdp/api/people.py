@@ -12,7 +12,7 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, require_new, write_file
 from userdp.ledger import StoreLedger
-from userdp.ledger.history import Charge
+from userdp.ledger.charges import Charge
 from userdp.people.forget import Forgotten, forget_user, statement_for
 from userdp.people.membership import Intake, intakes, state_number
 from userdp.people.statement import Statement
@@ -73,9 +73,8 @@ def members(store: UserStore | str | Path) -> Members:
     place = _place(store)
     opened = UserStore.open(place, fixed_graph=True)
     ledger = StoreLedger(place)
+    ledger.look("members")
     history = ledger.history()
-    if history.lines:  # else nothing was charged, and whatever is fixed now is fixed after it
-        ledger.look("members")
     numbers = ((charge, state_number(opened, charge)) for charge in history.charges.values())
     return Members(
         store=place,
@@ -94,6 +93,8 @@ def statement(
 ) -> Statement:
     """What a person can be told who asks what became of their text: releases, and their bounds.
 
+    Whether somebody is in a store is exact, so this is a look at the store.
+
     Args:
         store: a user store, or its folder.
         user: the person's id, as `prepare` read it.
@@ -105,7 +106,10 @@ def statement(
     """
     if out is not None:
         require_new(Path(out), overwrite=overwrite, name="statement.txt")
-    made = statement_for(_place(store), user)
+    place = _place(store)
+    UserStore.open(place, fixed_graph=True)
+    StoreLedger(place).look("members")  # that nobody has this id is an answer too
+    made = statement_for(place, user)
     if out is not None:
         _write(Path(out), made)
     return made

@@ -6,6 +6,8 @@ on. Every ε that is printed anywhere is a `Claim`'s.
 """
 
 from userdp.claims.claims import Claim, claim
-from userdp.claims.lineage import Condition, Lineage, Part
+from userdp.claims.conditions import Condition
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Part
 
 __all__ = ["Claim", "Condition", "Lineage", "Part", "claim"]

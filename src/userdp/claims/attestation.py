@@ -143,7 +143,11 @@ def strict_json(data: bytes, *, where: Path) -> dict[str, Any]:
 
 
 def told_of(claim: Claim) -> dict[str, Any]:
-    """A claim as the statement has it: numbers, and all that they rest on, but no sentence."""
+    """A claim as the statement has it: numbers, and all that they rest on, but no sentence.
+
+    ``printed`` is what stands beside the model in the export, and ``together`` what both cost.
+    """
+    both = claim.together
     return {
         **files.finite(asdict(claim.guarantee)),
         "steps": claim.steps,
@@ -151,6 +155,8 @@ def told_of(claim: Claim) -> dict[str, Any]:
         "standing": claim.standing,
         "conditions": [asdict(condition) for condition in claim.conditions],
         "parts": [part.id for part in claim.parts],
+        "printed": [asdict(one) for one in claim.printed],
+        "together": None if both is None else files.finite(asdict(both)),
     }
 
 

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
+from userdp.claims.conditions import COPIED, Condition, looked_at, of_plan
 from userdp.claims.headline import headline
-from userdp.claims.lineage import (
-    Choice,
-    Condition,
-    ConditionKind,
-    Filtered,
-    Lineage,
-    OfSeries,
-    Part,
-    Steps,
-    Unclaimed,
-    lineage_from,
-    of_parts,
-)
+from userdp.claims.lineage import Lineage, lineage_from, of_parts
+from userdp.claims.parts import Choice, Part, Query, Steps, Unclaimed
 from userdp.claims.payers import parts_of, read_payer
+from userdp.claims.printed import printed_dict, printed_in, together
+from userdp.claims.store_conditions import conditions_of, in_one
 from userdp.codec import digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
+from userdp.ledger.charges import Charge
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.history import Charge, History, history_of
+from userdp.ledger.history import History, history_of
 from userdp.ledger.journal import read_entries
-from userdp.ledger.place import PLACE
+from userdp.ledger.place import PLACE, shared_elsewhere
 from userdp.ledger.store import StoreLedger
 from userdp.notebook import html_of
 from userdp.plans import Plan, StepRecord
-from userdp.plans.origin import NonPrivateLook
 from userdp.vocabulary import (
     MIXED,
     NONE,
@@ -51,9 +43,6 @@ ALONE = "one mechanism"
 SPENT, BOUND = "spent so far", "guarantee"
 
 
-_COPIED = Condition(kind=ConditionKind.COPY, told="it is not in the place where it was begun")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
     """A guarantee, what it was computed from, and what it rests on.
@@ -68,6 +57,8 @@ class Claim:
             claim, since when it stopped may have been chosen by what it released.
         trial: it is a trial of a private selection: operator-only, and without a claim.
         plan: of the single run that this is the claim of; None without one.
+        printed: what was released under DP after the run had ended, at prices of its own, and
+            stands beside the model wherever that is told of.
     """
 
     guarantee: Guarantee
@@ -78,6 +69,12 @@ class Claim:
     so_far: Guarantee | None = None
     trial: bool = False
     plan: Plan | None = None
+    printed: tuple[Query, ...] = ()
+
+    @property
+    def together(self) -> Guarantee | None:
+        """The model and what is printed beside it; None where nothing is."""
+        return together(self.guarantee, self.printed) if self.printed else None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -86,6 +83,13 @@ class Claim:
     @property
     def conditions(self) -> tuple[Condition, ...]:
         return self.lineage.conditions
+
+    @property
+    def conditions_in_words(self) -> tuple[str, ...]:
+        """Clauses that follow "provided that"."""
+        if self.subject == "store":
+            return tuple(one.in_words_of_a_store for one in self.conditions)
+        return tuple(one.in_words for one in self.conditions)
 
     @property
     def finite(self) -> bool:
@@ -143,13 +147,14 @@ class Claim:
             "complete": self.complete,
             "composition": self.composition,
             "standing": self.standing,
-            "conditions": [condition.in_words for condition in self.conditions],
+            "conditions": list(self.conditions_in_words),
             "parts": [
                 {"id": part.id, "what": part.in_words, "epsilon": own.epsilon, "delta": own.delta}
                 for part in self.parts
                 for own in [part.guarantee()]
             ],
             "epsilon_so_far": None if self.so_far is None else self.so_far.epsilon,
+            **printed_dict(self.guarantee, self.printed),
         }
 
 
@@ -188,7 +193,9 @@ def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None =
     if not entries:
         raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
     if entries[0].get("kind") == "store":
-        return store_claim(history_of(path, entries), delta)
+        history = history_of(path, entries)  # of a ledger that stores share: no store is named
+        history.copied = history.copied or shared_elsewhere(path)
+        return store_claim(history, delta)
     return _run_claim(path, entries, delta)
 
 
@@ -242,13 +249,11 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
     # The run was charged in the ledger that it inherits from, within the same total.
     own = Lineage(parts=(_own_part(path, entries, plan),), within=inherited.within)
     finish = run_ledger.finish_of(entries) or {}
-    return inherited + own + Lineage(conditions=_of_plan(plan)) + looked_at(finish.get("looks", ()))
-
-
-def looked_at(looks: Iterable[str]) -> Lineage:
-    """The condition that exact numbers which a loop's owner saw while it ran did not steer it."""
-    told = ", ".join(sorted(looks))
-    return Lineage(conditions=(Condition(kind=ConditionKind.LOOKS, told=told),) if told else ())
+    conditions = {*of_plan(plan), *looked_at(finish.get("looks", ()))}
+    conditions |= {COPIED} if run_ledger.is_copied(entries) else set()
+    since = finish.get("since")
+    told = lineage_from(since, what=f"what was released meanwhile, in {path}") if since else None
+    return inherited + own + (told or Lineage()) + Lineage(conditions=tuple(conditions))
 
 
 def inherited(history: History, run_id: str, constants: str) -> Lineage:
@@ -269,15 +274,30 @@ def inherited_at(history: History, at: int) -> Lineage:
     it. All that showed an exact number before is a condition.
     """
     earlier = [charge for charge in history.charges.values() if charge.at < at]
-    conditions = [_COPIED] if history.copied else []
-    conditions += looked_at(history.looked_before(at)).conditions
+    conditions = [COPIED] if history.copied else []
+    conditions += looked_at(history.looked_before(at))
+    return _shown_by(history, earlier, *conditions)
+
+
+def charged_since(history: History, own: Charge) -> Lineage:
+    """What was released of these people since a run was charged, other than by the run itself.
+
+    Whoever takes a run's steps in a loop of their own may choose by it what nobody recorded: the
+    next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
+    """
+    later = (one for one in history.charges.values() if one.at > own.at)
+    return _shown_by(history, [one for one in later if one.again != own.run_id])
+
+
+def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
+    """What was released by charges of a store's ledger, and by the bases of their models."""
     # What has no price is a look: a condition. What it was used for is the operator's to say.
-    parts = parts_of(history, earlier)
+    parts = parts_of(history, charges)
     parts = [part for part in parts if math.isfinite(part.guarantee().epsilon)]
-    own_people = of_parts(parts, *conditions, within=history.within)
-    for base in _bases_of(history, earlier):  # what a run here released also shows its base
-        own_people += _priced(base)
-    return own_people
+    shown = of_parts(parts, *conditions, within=history.within)
+    for base in _bases_of(history, charges):  # what a run here released also shows its base
+        shown += _priced(base)
+    return shown
 
 
 def _bases_of(history: History, charges: Iterable[Charge]) -> Iterator[Lineage]:
@@ -330,14 +350,6 @@ def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> P
     return Steps(id=run_id, plan=plan, further=further)
 
 
-def _of_plan(plan: Plan | None) -> tuple[Condition, ...]:
-    """What a plan itself says of where its constants come from."""
-    looks = {o.what for o in plan.origins.values() if isinstance(o, NonPrivateLook)} if plan else ()
-    if not looks:
-        return ()
-    return (Condition(kind=ConditionKind.PLAN, told=", ".join(sorted(looks))),)
-
-
 def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -> Claim:
     lineage = run_lineage(path, entries)
     plan = run_ledger.plan_of(path, entries)
@@ -354,11 +366,14 @@ def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -
         so_far=plan.guarantee(steps, delta=delta) if plan and unfinished else None,
         trial=bool(entries[0].get("trial")),
         plan=plan,
+        printed=printed_in(path, entries),
     )
 
 
 def store_claim(history: History, delta: float | None = None) -> Claim:
     """What these people paid: the charges of the ledger, and what its runs' base models paid.
+
+    It rests on all that the claims of what was charged rest on (`store_conditions`).
 
     A run over this store releases weights that still hold what its base model had learned, and
     these people may have been in that: of a base model of other people only a declaration knows.
@@ -366,8 +381,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     charges = list(history.charges.values())
     single = charges[0] if len(charges) == 1 else None
     parts = parts_of(history, charges)
-    copied = [_COPIED] if history.copied else []
-    lineage = of_parts(parts, *copied, *_followed_by_looks(history, parts))
+    lineage = of_parts(parts, *conditions_of(history, parts))
     # Of a sweep each trial and each score was charged here: its winner's price is in them already.
     sweeps = history.sweeps.keys() - history.charges.keys()
     for base in _bases_of(history, charges):
@@ -376,7 +390,8 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     lineage = lineage.among(history.id, history.ids)
     # A total that was fixed here bounds what was charged here, and nothing of another ledger.
     ours = all(part.id in history.ids for part in lineage.parts)
-    lineage = replace(lineage, within=history.within if ours else "")
+    within = history.within if ours else ""
+    lineage = replace(lineage, within=within, conditions=in_one(lineage.conditions))
     return Claim(
         guarantee=compose(lineage, delta=delta),
         lineage=lineage,
@@ -385,17 +400,6 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
         complete=all(charge.settled for charge in charges),
         plan=single.plan if single else None,
     )
-
-
-def _followed_by_looks(history: History, parts: Iterable[Part]) -> tuple[Condition, ...]:
-    """The condition of what several charges share: no exact number chose the later ones.
-
-    A filter and a series let each charge follow what earlier ones *released*, and nothing else.
-    """
-    if not any(isinstance(part, Filtered | OfSeries) for part in parts):
-        return ()
-    last = max(charge.at for charge in history.charges.values())
-    return looked_at(history.looked_before(last)).conditions
 
 
 def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:

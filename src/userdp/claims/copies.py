@@ -1,8 +1,8 @@
 """Weights copied for others: the tensors, and nothing else that a file may hold.
 
-The digest of weights (`userdp.claims.weights`) is of the tensors alone. Names, metadata, gaps
-between tensors and bytes after the last one are not in it, so that whatever stands there was bound
-by nobody, and does not go along.
+The digest of weights (`userdp.claims.weights`) is of the tensors alone. Metadata, gaps between
+tensors and bytes after the last one are not in it, nor in what a ledger binds of each file
+(`userdp.claims.bound`), so that whatever stands there was bound by nobody, and does not go along.
 """
 
 from __future__ import annotations
@@ -60,12 +60,8 @@ def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> 
     found = sorted(source.glob("*.safetensors"))
     require_no_links([source, *found])
     _refuse_other_names(found)
-    names: dict[str, str] = {}
-    size = 0
     for path in found:
-        for name, length in _copy_tensors(path, target / path.name):
-            names[name] = path.name
-            size += length
+        _copy_tensors(path, target / path.name)
     if not found or digest_of(target) != only:
         raise UseError(
             f"the weights in {source} are not those that the run released, as the last lines of "
@@ -73,9 +69,6 @@ def copy_weights(source: Path, target: Path, *, lineage: Lineage, only: str) -> 
             hint="put the released weights back; `userdp verify RUN` names all that differs",
         )
     describe(target, lineage)
-    if len(found) > 1:
-        index = {"metadata": {"total_size": size}, "weight_map": names}
-        files.write_json(target / f"{_stem(found)}.safetensors.index.json", index)
     return sorted(target.glob("*.safetensors"))
 
 
@@ -89,13 +82,8 @@ def _refuse_other_names(found: list[Path]) -> None:
             )
 
 
-def _stem(found: list[Path]) -> str:
-    """``model`` of ``model-00001-of-00002.safetensors``."""
-    return found[0].stem.partition("-0")[0]
-
-
-def _copy_tensors(source: Path, target: Path) -> list[tuple[str, int]]:
-    """Write the tensors of a file one after another; their names and sizes in bytes."""
+def _copy_tensors(source: Path, target: Path) -> None:
+    """Write the tensors of a file one after another."""
     try:
         header, begin = read_header(source)
         facts = {name: one for name, one in header.items() if name != "__metadata__"}
@@ -125,4 +113,3 @@ def _copy_tensors(source: Path, target: Path) -> list[tuple[str, int]]:
                 while first < last and (block := origin.read(min(last - first, _BLOCK))):
                     copy.write(block)
                     first += len(block)
-    return [(name, spans[name][1] - spans[name][0]) for name in facts]

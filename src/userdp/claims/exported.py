@@ -1,14 +1,14 @@
 """Checks an exported folder, on a machine that has neither the data nor the run.
 
 Everything is held against everything else: each file against the statement, the statement against
-its signature, the weights, the plan and the lineage against the ledger, and the claim in the
-statement against the one that is computed anew from the ledger, by two accountants.
+its signature, every file of the model, the plan and the lineage against the ledger, and the claim
+in the statement against the one that is computed anew from the ledger, by two accountants.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,20 @@ from userdp.claims.attestation import (
     read_statement,
     same_lineage,
 )
+from userdp.claims.bound import bound_in, content_digest, exported_places, place_in_run
 from userdp.claims.claims import Claim, claim_of, run_lineage
 from userdp.claims.lineage import Lineage
 from userdp.claims.second import second_opinion
 from userdp.claims.signing import PublicKey, unchecked_payload
 from userdp.claims.verify import descriptions_differ, plan_differs, released_digests
-from userdp.claims.weights import digest_of
+from userdp.claims.weights import LINEAGE, digest_of
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder
 from userdp.ledger.journal import read_entries
 from userdp.vocabulary import Guarantee
 
+_OF_EXPORT = ("README.md", "report.html", "ledger.jsonl", "plan.json")
+"""What an export holds beside the model: made from the ledger, and bound by the statement alone."""
 _OF_HUB = re.compile(r"\.gitattributes|\.cache/huggingface/.*", re.DOTALL)
 """What the hub's own client puts into a folder that it downloads. No model is read from these."""
 
@@ -98,6 +101,7 @@ def verify_export(folder: Path, *, key: Path | None = None) -> Checked:
         elif place in told and digests[place] != told[place]:
             problems.append(f"{place} is not the file that {STATEMENT} speaks of")
     problems += ledger.problems(statement)
+    problems += ledger.unreleased({one: digests[one] for one in digests if one not in of_hub})
     notes = [_vouching(signed_by, (folder / ENVELOPE).is_file())]
     if of_hub:
         notes.append(
@@ -123,6 +127,7 @@ class _Ledger:
         self.claim: Claim = claim_of(self.folder.ledger, self.entries)
         self.lineage: Lineage = run_lineage(self.folder.ledger, self.entries)
         self.digests = released_digests(self.entries)
+        self.bound = bound_in(self.entries) or {}
 
     def problems(self, statement: Statement) -> Iterator[str]:
         """What in the folder, or in the statement, is not what the ledger says."""
@@ -142,6 +147,34 @@ class _Ledger:
         yield from self._weights(self.folder.path, "weights")
         if self.folder.adapter.is_dir() and not self.folder.adapter.is_symlink():
             yield from self._weights(self.folder.adapter, "adapter")
+
+    def unreleased(self, digests: Mapping[str, str]) -> Iterator[str]:
+        """Files of the model that are not those that the ledger's run released.
+
+        Whoever changed one of them may have written the statement anew, but not the ledger.
+
+        Args:
+            digests: SHA-256 of the files that are here, by place.
+        """
+        for place in exported_places(self.bound):
+            if place not in digests:
+                yield f"{place}, which the ledger's run released, is not there"
+        for place, digest in digests.items():
+            if place in _OF_EXPORT or place.rpartition("/")[2] == LINEAGE:
+                continue
+            weights, bound = place.endswith(".safetensors"), self.bound.get(place_in_run(place))
+            if weights and not self.bound:
+                continue  # nothing but the digest of all weights together was noted: see `_weights`
+            if bound is None:
+                yield f"{place} is no file that the ledger's run released"
+            elif bound != (self._named(place) if weights else digest):
+                yield f"{place} is not the file that the ledger's run released"
+
+    def _named(self, place: str) -> str:
+        try:
+            return content_digest(self.folder.path / place)
+        except UseError as error:
+            return error.message  # equal to no digest
 
     def _weights(self, place: Path, name: str) -> Iterator[str]:
         try:

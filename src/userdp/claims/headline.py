@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from userdp.claims.lineage import Steps, Unclaimed
+from userdp.claims.parts import Steps, Unclaimed
 from userdp.vocabulary import delta_up, round_up
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def claim_in_words(claim: Claim) -> str:
 
 def conditions_in_words(claim: Claim) -> str:
     """All conditions of a claim in one clause, which follows "provided that"."""
-    return "; and ".join(condition.in_words for condition in claim.conditions)
+    return "; and ".join(claim.conditions_in_words)
 
 
 def so_far_in_words(claim: Claim) -> str | None:
@@ -63,6 +64,28 @@ def so_far_in_words(claim: Claim) -> str | None:
         f"that were attempted so far cost ε = {round_up(only.epsilon)} at δ = "
         f"{delta_up(only.delta)} by themselves. That is no claim: when a run stops may be chosen "
         "by what its steps released"
+    )
+
+
+def printed_in_words(claim: Claim) -> str | None:
+    """What is printed beside the model, and what both cost together; None where nothing is."""
+    both = claim.together
+    if both is None or not claim.finite:
+        return None
+    epsilons = [round_up(one.pure_epsilon) for one in claim.printed]
+    what = ", ".join(
+        f"{one.name} (ε = {epsilon})" for one, epsilon in zip(claim.printed, epsilons, strict=True)
+    )
+    words = f"Printed beside the model, at a price of its own, is the evaluation: {what}. "
+    if not math.isfinite(both.epsilon):
+        return (
+            f"{words}It is per user, add-or-remove, and the model is not: no sum of the two ε "
+            "bounds what both tell together"
+        )
+    return (
+        f"{words}For somebody whose text is in both, the model with the evaluation printed beside "
+        f"it is (ε ≤ {round_up(both.epsilon)}, δ = {delta_up(both.delta)})-DP per {both.unit}, "
+        f"{both.adjacency} adjacency. {SPENT_SO_FAR}"
     )
 
 

@@ -12,19 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.lineage import (
-    Choice,
-    Filtered,
-    OfSeries,
-    Part,
-    Query,
-    Steps,
-    Unclaimed,
-)
+from userdp.claims.parts import Choice, Filtered, OfSeries, Part, Query, Steps, Unclaimed
 from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.budget import adjacency_of
-from userdp.ledger.history import Charge, History
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import History
 from userdp.plans import Plan
 
 

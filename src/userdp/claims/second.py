@@ -13,7 +13,7 @@ import math
 from userdp.accounting.accountants import Accountant
 from userdp.accounting.private_selection import has_curve
 from userdp.claims.claims import Claim, compose
-from userdp.claims.lineage import Choice, Part, Query, Steps, times
+from userdp.claims.parts import Choice, Part, Query, Steps, times
 from userdp.errors import FailureError
 from userdp.plans import FixedGrid, Plan
 from userdp.vocabulary import Guarantee, delta_up

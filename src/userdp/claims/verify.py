@@ -1,9 +1,9 @@
 """Whether a run's or a model's folder is what its claim speaks of, by the folder alone.
 
-The finishing line of a run's ledger holds the digests of the weights, the plan and the options, and
-every line follows from the one before it: so whoever changes one of these files alone, or puts
-other weights in their place, is noticed. Somebody who writes all of them anew is not: the digests
-are no signature.
+The finishing line of a run's ledger holds the digests of every file of the released model, the plan
+and the options, and every line follows from the one before it: so whoever changes one of these
+files alone, or puts other weights in their place, is noticed. Somebody who writes all of them anew
+is not: the digests are no signature.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.claims.bound import bound_in, files_differ, unbound
 from userdp.claims.claims import Claim, claim_of, compose, run_lineage
-from userdp.claims.lineage import Lineage, Steps
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Steps
 from userdp.claims.weights import LINEAGE, descriptions_of, digest_of
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder
@@ -39,35 +41,48 @@ class Verified:
     notes: tuple[str, ...] = ()
 
 
-def require_released_weights(folder: RunFolder) -> None:
-    """Refuse to tell the ε of a run where its folder holds other weights than it released.
+def require_released_files(folder: RunFolder) -> None:
+    """Refuse to tell the ε of a run where its folder holds another model than it released.
 
     Every command that tells the ε of a released model calls this. A run that is not finished, or
-    whose weights lie elsewhere, has nothing here that could be compared.
+    whose model lies elsewhere, has nothing here that could be compared.
 
     Raises:
-        UseError: the weights in the folder are not those that the finishing line speaks of, or
-            they are damaged.
+        UseError: the weights in the folder, or a file beside them, are not what the finishing line
+            speaks of, or the weights are damaged.
     """
     entries = read_entries(folder.ledger)
     released = released_digests(entries).get("weights")
     if released is None or not folder.model.is_dir():
         return
-    if digest_of(folder.model) != released:
+    bound = _bound_here(folder, entries)
+    hint = "put the released files back; `userdp verify RUN` names all that differs"
+    weights = {f"{folder.model.name}/{path.name}" for path in folder.model.glob("*.safetensors")}
+    different = next(files_differ(folder, bound), None)
+    others = not weights <= bound.keys() and digest_of(folder.model) != released
+    if others or (different is not None and different[0].endswith(".safetensors")):
         raise UseError(
             f"the weights in {folder.model} are not those that the run released, as the last lines "
             f"of {folder.ledger} say: the epsilon of the run is of other weights, and says nothing "
             "of these",
-            hint="put the released weights back; `userdp verify RUN` names all that differs",
+            hint=hint,
+        )
+    if different is not None:
+        raise UseError(
+            f"{different[1]}: what is said of the run is said of the whole model that it released, "
+            "and of no file that came later",
+            hint=hint,
         )
 
 
 def verify_run(path: Path) -> Verified:
     """Hold every file of a run's folder against its ledger, and recompute the claim.
 
-    Checked are the chain of the ledger; the weights, plan.json and train.toml against the digests
-    in the finishing line; plan.json against the plan in the first line; and what the model and the
-    adapters say that they descend from, against what the ledger says.
+    Checked are the chain of the ledger; every file of the model and the adapters, plan.json and
+    train.toml against the digests in the finishing line; plan.json against the plan in the first
+    line; and what the model and the adapters say that they descend from, against what the ledger
+    says. A file beside the model that no line speaks of is named, and is no problem: it is never
+    exported.
     """
     folder = RunFolder(path)
     try:
@@ -82,10 +97,28 @@ def verify_run(path: Path) -> Verified:
             problems += descriptions_differ(model, lineage)
     if is_model(path):  # a trainer may write a model beside the ledger as well
         problems += verify_model(path).problems
-    notes: tuple[str, ...] = ()
+    return Verified(problems=tuple(problems), claim=claimed, notes=tuple(_notes(folder, entries)))
+
+
+def _notes(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]:
     if finish_of(entries) is None:
-        notes = ("The run is not finished, so that nothing binds its plan and its options yet.",)
-    return Verified(problems=tuple(problems), claim=claimed, notes=notes)
+        yield "The run is not finished, so that nothing binds its plan and its options yet."
+        return
+    bound = bound_in(entries)
+    if bound is None and folder.model.is_dir():
+        yield (
+            "The ledger binds the weights only: it is of before the files beside them (settings, "
+            "tokenizer) were bound too. They are not exported."
+        )
+        return
+    others = unbound(folder, bound or {})
+    if not bound:  # the model was saved after the run had ended: its weights are known all the same
+        others = [place for place in others if not place.endswith(".safetensors")]
+    if others:
+        yield (
+            f"{len(others)} file(s) beside the released ones ({others[0]}) are in no line of the "
+            "ledger: no claim speaks of them, and they are not exported."
+        )
 
 
 def verify_model(folder: Path) -> Verified:
@@ -157,9 +190,15 @@ def _of_files(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]
     if "adapter" in told:  # runs of before this was noted say nothing of it
         seen = _of_weights(folder.adapter)
         yield from _same("the adapter", folder.adapter, told["adapter"], seen)
-    if told.get("template"):  # one that the ledger does not speak of is never exported
-        seen = _of_bytes(folder.template)
-        yield from _same("the chat template", folder.template, told["template"], seen)
+    for _, problem in files_differ(folder, _bound_here(folder, entries)):
+        yield problem
+
+
+def _bound_here(folder: RunFolder, entries: list[dict[str, Any]]) -> dict[str, str]:
+    """What the finishing line binds of those folders that are here: others are named as a whole."""
+    here = {top.name for top in (folder.model, folder.adapter) if top.is_dir()}
+    bound = bound_in(entries) or {}
+    return {place: one for place, one in bound.items() if place.partition("/")[0] in here}
 
 
 def plan_differs(folder: RunFolder, entries: list[dict[str, Any]]) -> Iterator[str]:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from userdp import files
-from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage, lineage_from
 from userdp.errors import UseError
 
 LINEAGE = "userdp.json"
@@ -50,7 +51,23 @@ def digest_of(folder: Path) -> str:
     Raises:
         UseError: there are none, or a file is damaged.
     """
-    return weights_digest(one for path in _files(folder) for one in _tensors(path))
+    return weights_digest(one for path in _files(folder) for _, one in _tensors(path))
+
+
+def named_digest(path: Path) -> str:
+    """The digest of one file of weights: of its tensors with their names.
+
+    What a model computes depends on which tensor has which name, and a name can be any word; so
+    this is what a ledger binds of a file. Its metadata and its layout are not in it.
+
+    Raises:
+        UseError: the file is damaged.
+    """
+    lines = [
+        json.dumps([name, dtype, list(shape), digest.hex()])
+        for name, (dtype, shape, digest) in _tensors(path)
+    ]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +189,8 @@ def _files(folder: Path, *, required: bool = True) -> list[Path]:
     return paths
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
+def _tensors(path: Path) -> Iterator[tuple[str, tuple[str, tuple[int, ...], bytes]]]:
+    """Each tensor's name; and its dtype, its shape and the digest of its bytes."""
     header, begin = read_header(path)
     with path.open("rb") as file:
         for name, facts in header.items():
@@ -180,7 +198,8 @@ def _tensors(path: Path) -> Iterator[tuple[str, tuple[int, ...], bytes]]:
                 continue
             first, last = facts["data_offsets"]
             file.seek(begin + first)
-            yield facts["dtype"], tuple(facts["shape"]), _sha256(file, last - first, path)
+            digest = _sha256(file, last - first, path)
+            yield name, (facts["dtype"], tuple(facts["shape"]), digest)
 
 
 def _sha256(file: BinaryIO, size: int, path: Path) -> bytes:

@@ -12,14 +12,18 @@ if TYPE_CHECKING:
 
 
 def claim_parts(claimed: Claim) -> Iterator[Table | str]:
-    """The claim in words; what its attempted steps cost; and a table of its parts, if several."""
-    from userdp.claims.headline import so_far_in_words
+    """The claim in words; what its attempted steps cost; what is printed beside the model, and both
+    together; and a table of the claim's parts, if several."""
+    from userdp.claims.headline import printed_in_words, so_far_in_words
     from userdp.reporting.parts import parts_of_claim
 
     yield f"Claim: {claimed.headline}."
     so_far = so_far_in_words(claimed)
     if so_far is not None:
         yield f"{so_far}."
+    printed = printed_in_words(claimed)
+    if printed is not None:
+        yield f"{printed}."
     table = parts_of_claim(claimed)
     if table is not None:
         yield table

@@ -34,8 +34,9 @@ def evaluate(
 
     By split, per token and per user, next to the model that the run began from. Without --epsilon
     the numbers are exact, so no epsilon covers them: they are appended to RUN/operator.jsonl, which
-    is for the operator only. With it, each model's mean loss per user is released, after it was
-    charged in the store's privacy ledger; it stands in the run's ledger and may be published.
+    is for the operator only. With it, the model's mean loss per user, and the mean difference to
+    the base model's, are released after they were charged in the store's privacy ledger; they stand
+    in the run's ledger, with what they cost together with the model, and may be published.
 
     Args:
         run: the folder of a finished run.
@@ -44,7 +45,7 @@ def evaluate(
             users) or train; may be repeated. By default both held-out parts, and with --epsilon
             held-out-users.
         base: also measure the model that the run began from, and the difference of each user's
-            two losses, with its standard error.
+            two losses, with its standard error (the default).
         micro_batch: examples in one pass.
         most_users: read at most so many users of a split, chosen by a hash of the user.
         epsilon: release under DP at this price, per user, add-or-remove, beyond the run's own.

@@ -62,7 +62,7 @@ class Command(App):
         for argument in found:
             told = Parameter(help=in_shell(flowing(argument.parameter.help or ""), options))
             default = argument.field_info.default
-            if default is False or default == ():
+            if isinstance(default, bool) or default == ():
                 told = Parameter.combine(told, Parameter(show_default=False))
             heading = heading_of(self.name[0], argument.name)
             if heading is not None:

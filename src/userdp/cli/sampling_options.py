@@ -41,7 +41,10 @@ def options_class(
         priced: only samplings that have a price.
     """
     chosen = {kind: one for kind, one in SAMPLINGS.items() if one.covered or not priced}
-    kinds = "; ".join(f"{kind}: {one.words.draw}" for kind, one in chosen.items())
+    draws: dict[str, list[str]] = {}
+    for kind, one in chosen.items():
+        draws.setdefault(one.words.draw, []).append(kind)
+    kinds = "; ".join(f"{', '.join(who)}: {draw}" for draw, who in draws.items())
     told: dict[str, dict[str, list[str]]] = {}
     types: dict[str, Any] = {}
     for kind, sampling in chosen.items():
@@ -49,7 +52,8 @@ def options_class(
         for option, what in sampling.words.options.items():
             if option not in without:
                 told.setdefault(option, {}).setdefault(what, []).append(kind)
-    made: list[tuple[str, Any, Any]] = [_option("sampling", Literal[tuple(chosen)], kinds, ())]
+    # The help tells each of the choices already.
+    made = [_option("sampling", Literal[tuple(chosen)], kinds, (), show_choices=False)]
     for option, whats in told.items():
         words = "; ".join(f"{what} ({', '.join(who)})" for what, who in whats.items())
         made.append(_option(option, types[option], words, (also or {}).get(option, ())))
@@ -108,6 +112,9 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _option(name: str, kind: Any, words: str, also: tuple[str, ...]) -> tuple[str, Any, Any]:
+def _option(
+    name: str, kind: Any, words: str, also: tuple[str, ...], *, show_choices: bool = True
+) -> tuple[str, Any, Any]:
     names = (flag(name), *also) if also else None
-    return name, Annotated[kind | None, Parameter(name=names, help=words)], field(default=None)
+    parameter = Parameter(name=names, help=words, show_choices=show_choices)
+    return name, Annotated[kind | None, parameter], field(default=None)

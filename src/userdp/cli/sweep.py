@@ -92,7 +92,7 @@ def sweep(
         resume: go on with the interrupted sweep in --out; its options need not be given again.
         device: where the trials and their scores compute: auto (cuda where there is one, else cpu),
             cpu, cuda or cuda:N.
-        tensorboard: write curves, where TensorBoard is installed.
+        tensorboard: write curves, where TensorBoard is installed (the default).
         allow_large_delta: begin even where a plan's delta is not below 1 over its declared
             population; see `userdp train --help`.
         config: see TrainConfig; shared by all candidates.
@@ -101,7 +101,8 @@ def sweep(
     from userdp.data.store import UserStore
     from userdp.planning.proposal import load_plan
     from userdp.sweeping.request import TuningMode, build_request, grid
-    from userdp.sweeping.sweep import describe, run_sweep
+    from userdp.sweeping.result import describe
+    from userdp.sweeping.sweep import run_sweep
 
     opened = UserStore.open(store, fixed_graph=True)  # each plan is held against it
     request: SweepRequest | None = None
@@ -121,10 +122,12 @@ def sweep(
         if not plan:
             raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
         from userdp.api.train import warn_of_delta
+        from userdp.ledger import StoreLedger
 
         plans = [load_plan(path) for path in plan]
+        total = StoreLedger(opened.path).history().total_delta
         for path, one in zip(plan, plans, strict=True):
-            warn_of_delta(one, path, allow_large_delta=allow_large_delta)
+            warn_of_delta(one, path, total=total, allow_large_delta=allow_large_delta)
         request = build_request(
             opened,
             TuningMode(tuning),

@@ -69,7 +69,7 @@ def train(
             MiB are always checked.
         device: where gradients and noise are computed: auto (cuda where there is one, else cpu),
             cpu, cuda or cuda:N; never the claim.
-        tensorboard: write curves, where TensorBoard is installed.
+        tensorboard: write curves, where TensorBoard is installed (the default).
         allow_large_delta: begin even where delta is not below 1 over the declared population (of
             users; of examples where no number of users is declared): a claim that says little.
         options: see PlanOptions.

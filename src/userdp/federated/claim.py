@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims.claims import Claim, compose, run_lineage
-from userdp.claims.lineage import Bound, Condition, ConditionKind, Lineage, Part, Unclaimed
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Bound, Part, Unclaimed
 from userdp.errors import UseError
 from userdp.federated.plan import FederationPlan
 from userdp.ledger import RunFolder

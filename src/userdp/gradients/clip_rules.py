@@ -67,7 +67,7 @@ class ClipRule:
         that is not finite in any parameter has factor 0 in all.
 
         Args:
-            squared_norms: float64, (units,), by parameter name.
+            squared_norms: float64, (units,), by parameter name; or (), of one unit.
             sizes: numbers in each parameter.
             l2_clip_norm: C.
         """
@@ -93,9 +93,10 @@ class ClipRule:
     def _own_factors(self, squared_norms: Tensor, bound: float) -> Tensor:
         """Of a form of somebody's own, asked of each unit alone, and held to the bound."""
         most = clip_factors(squared_norms, l2_clip_norm=bound, stability=_LEAST_STABILITY)
-        form, norms = OWN_FORMS[self.form], squared_norms.sqrt().tolist()
+        form, norms = OWN_FORMS[self.form], squared_norms.sqrt().flatten().tolist()
         factors = [_own_factor(form, norm, bound) for norm in norms]
-        return torch.minimum(most, torch.tensor(factors, dtype=most.dtype, device=most.device))
+        own = torch.tensor(factors, dtype=most.dtype, device=most.device)
+        return torch.minimum(most, own.view_as(most))
 
 
 def _own_factor(form: OwnForm, norm: float, bound: float) -> float:

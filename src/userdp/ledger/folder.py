@@ -49,7 +49,6 @@ class RunFolder:
         self.train = path / "train.toml"
         self.loop = path / "loop.json"
         self.model = path / "model"
-        self.template = self.model / "chat_template.jinja"
         self.adapter = path / "adapter"
         self.operator = path / "operator.jsonl"
         self.audit = path / "audit"

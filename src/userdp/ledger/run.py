@@ -4,8 +4,8 @@
 the clip norm where that adapts, a function of DP releases: no times (a step's
 duration tells its cohort's size), no losses, no hash of the data. Its first line says what the run
 descends from (`userdp.claims.lineage`), each opening is a line with a nonce that the store's ledger
-knows too, and the finishing line binds the weights, the plan and the options by their digests.
-Losses that were released under DP follow it.
+knows too, and the finishing line binds every file of the released model, the plan and the options
+by their digests. Losses that were released under DP follow it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class RunLedger:
         self.attempts = count_attempts(entries)
         self.lineage: dict[str, Any] = entries[0]["lineage"]
         self._counter: Counter | None = None
+        self._copied = is_copied(entries)
         self.charge = str((charges_in(entries) or [entries[0]["run_id"]])[-1])
         self.last_clip_norm: float | None = clips[-1] if clips else None
         self._writer = JournalWriter(path)
@@ -108,6 +109,15 @@ class RunLedger:
         self._writer.append({"kind": "open", "nonce": nonce, "charge": charge})
         self._counter, self.charge = counter, charge
 
+    def note_copy(self) -> None:
+        """Note, once, that the store's ledger was found to be a copy, or put back, since it began.
+
+        The first line says so of a run that began in such a store.
+        """
+        if not self._copied:
+            self._writer.append({"kind": "copied"})
+            self._copied = True
+
     @property
     def remaining(self) -> int:
         """Steps that may still be attempted."""
@@ -146,16 +156,27 @@ class RunLedger:
         self.last_clip_norm = step.l2_clip_norm
         return number
 
-    def finish(self, digests: Mapping[str, str | None], *, looks: Sequence[str] = ()) -> None:
+    def finish(
+        self,
+        digests: Mapping[str, str | None],
+        *,
+        files: Mapping[str, str] | None = None,
+        looks: Sequence[str] = (),
+        since: Mapping[str, Any] | None = None,
+    ) -> None:
         """Note that the run ended as planned, and bind what it released.
 
         Args:
-            digests: of the released weights, of plan.json, of train.toml, of the adapter's weights
-                and of the chat template; None for what is not there.
+            digests: of the released weights, of plan.json, of train.toml and of the adapter's
+                weights; None for what is not there.
+            files: digest of each file of the released model (`userdp.claims.bound`).
             looks: what showed exact numbers while it was open, and may have steered it.
+            since: what was released meanwhile, and may have steered it, as plain values.
         """
-        entry = {"kind": "finish", "attempts": self.attempts, "digests": dict(digests)}
-        self._writer.append({**entry, "looks": list(looks)} if looks else entry)
+        entry: dict[str, Any] = {"kind": "finish", "attempts": self.attempts}
+        entry |= {"digests": dict(digests), "files": dict(files or {})}
+        entry |= {"looks": list(looks)} if looks else {}
+        self._writer.append(entry | ({"since": dict(since)} if since else {}))
 
     def close(self) -> None:
         """Close the file; every line is on the disk already."""
@@ -220,6 +241,11 @@ def releases_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def finish_of(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The line that notes a run's end, if it ended."""
     return next((entry for entry in entries if entry["kind"] == "finish"), None)
+
+
+def is_copied(entries: list[dict[str, Any]]) -> bool:
+    """Whether a run went on in a store that was copied or put back; see `RunLedger.note_copy`."""
+    return any(entry["kind"] == "copied" for entry in entries)
 
 
 def nonces_of(entries: list[dict[str, Any]]) -> list[str]:

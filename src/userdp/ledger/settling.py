@@ -38,10 +38,10 @@ def why_whole(history: History, run_id: str) -> str | None:
     return None
 
 
-def read(history: History, run_id: str, *, attempts: int) -> None:
-    """Put the end of a run into what was read of a ledger before it."""
+def read(history: History, run_id: str, *, attempts: int, at: int) -> None:
+    """Put the end of a run, in the line ``at``, into what was read of a ledger before it."""
     charge = history.charges[run_id]
     kept = None if why_whole(history, run_id) is not None else attempts
     history.settled.add(run_id)
     history.halted.add(run_id)
-    history.charges[run_id] = replace(charge, steps=attempts, settled=True, stopped=kept)
+    history.charges[run_id] = replace(charge, steps=attempts, settled=True, stopped=kept, ended=at)

@@ -22,7 +22,8 @@ from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger.budget_lines import BudgetLines
-from userdp.ledger.history import History, Released
+from userdp.ledger.charges import Released
+from userdp.ledger.history import History
 from userdp.ledger.journal import append_entries
 from userdp.ledger.place import Place
 from userdp.ledger.store_journal import now
@@ -50,11 +51,16 @@ class StoreLedger(BudgetLines):
         ledger = cls(store)
 
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            ledger.place.take(str(entries[0].get("id")) if entries else None)
-            return [] if entries else [ledger.first_line()]
+            moved = ledger.place.take(str(entries[0].get("id")) if entries else None)
+            if not entries:
+                return [ledger.first_line()]
+            return [{"kind": "place"}] if moved else []
 
-        append_entries(ledger.path, lines, mode=files.OPERATOR_FILE)
-        ledger.place.settle()
+        def noted(whole: bool) -> None:
+            if whole:
+                ledger.place.settle()
+
+        append_entries(ledger.path, lines, mode=files.OPERATOR_FILE, noted=noted)
         return ledger
 
     def reserve(
@@ -66,6 +72,7 @@ class StoreLedger(BudgetLines):
         base: Mapping[str, Any] | None = None,
         constants: str = "",
         logged: bool = True,
+        steered: bool = False,
         state: str = "",
     ) -> None:
         """Charge a run's whole plan, on the disk before this returns.
@@ -77,6 +84,8 @@ class StoreLedger(BudgetLines):
             base: what the model that it begins from descends from, as plain values.
             constants: the digest of its plan and options, see `declare`.
             logged: whether it keeps exact numbers for its operator.
+            steered: a loop of somebody's own takes its steps, which exact numbers may steer as long
+                as it is open or interrupted.
             state: the id of the store's state, which tells whose text it covers; see `forget`.
 
         Raises:
@@ -86,6 +95,7 @@ class StoreLedger(BudgetLines):
         entry = {"kind": "reserve", "run_id": run_id, "plan": encode(plan), "again": again}
         entry |= {"base": None if base is None else dict(base), "constants": constants}
         entry |= {"when": now(), "state": state} | ({} if logged else {"logged": False})
+        entry |= {"steered": True} if steered else {}
         self.charge(entry, taken=f"run {run_id} is already reserved in {self.path}")
 
     def open(self, run_id: str, *, known: Sequence[str], nonce: str, attempts: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from userdp.claims.claims import run_lineage
-from userdp.claims.lineage import Unclaimed
+from userdp.claims.parts import Unclaimed
 from userdp.data.places import Place, places_of
 from userdp.errors import UseError
 from userdp.ledger.folder import LEDGER, RunFolder

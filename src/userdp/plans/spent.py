@@ -1,7 +1,9 @@
 """What the steps of a plan that were attempted so far cost, cheaply enough to be shown beside them.
 
 This is no claim: a run reserves its whole plan before its first step, and claims the whole plan
-until it has finished. It tells whoever watches a run how much of that is used up.
+until it has finished. It tells whoever watches a run how much of that is used up. What an
+interrupted run is said to have cost (`Claim.so_far`) is priced at its very number of steps, once,
+and may therefore be less.
 """
 
 from __future__ import annotations
@@ -60,4 +62,4 @@ class Spent:
             return ""
         if not math.isfinite(reserved):
             return ""
-        return f"epsilon {round_up(spent)} of {round_up(reserved)} reserved"
+        return f"epsilon at most {round_up(spent)} of {round_up(reserved)} reserved"

@@ -15,7 +15,7 @@ from typing import Any
 
 from userdp.claims import Claim
 from userdp.claims.claims import claim_of
-from userdp.claims.verify import require_released_weights
+from userdp.claims.verify import require_released_files
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
 from userdp.ledger.journal import read_entries
@@ -169,7 +169,7 @@ def read_run(path: Path) -> RunFacts:
             hint=f"for the sum over its runs: userdp account --ledger {path}",
         )
     claimed = claim_of(folder.ledger, entries)
-    require_released_weights(folder)
+    require_released_files(folder)
     facts, train = entries[0].get("facts", {}), folder.read_train()
     told = facts.get("store_facts")
     return RunFacts(

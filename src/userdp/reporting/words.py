@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from userdp.accounting import Accountant
-from userdp.claims.headline import SPENT_SO_FAR, so_far_in_words
+from userdp.claims.headline import SPENT_SO_FAR, printed_in_words, so_far_in_words
 from userdp.codec import encode
 from userdp.plans.small_delta import DeltaSize, size_of
 from userdp.reporting.accountants import accountants_of
@@ -71,6 +71,8 @@ def words_of(run: RunFacts) -> dict[str, Any]:
         "conditions": [condition.in_words for condition in run.claim.conditions],
         "spent": "" if run.claim.lineage.fixed else SPENT_SO_FAR,
         "so_far": in_powers(so_far_in_words(run.claim) or ""),
+        "printed": in_powers(printed_in_words(run.claim) or ""),
+        "finished": run.finished,
         "user_is": run.user_is or "",
         "base": run.base,
         "expected": round_up(guarantee.epsilon, 6) if run.private else "inf",

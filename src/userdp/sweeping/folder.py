@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp import files
+from userdp.claims.bound import bound_in, files_differ
 from userdp.claims.claims import run_lineage
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe, digest_of
@@ -211,13 +212,7 @@ class SweepFolder:
         sweep_id: str,
         inherited: Lineage,
     ) -> None:
-        parts = [
-            (one, other)
-            for one, other in ((run.model, winner.model), (run.adapter, winner.adapter))
-            if one.is_dir()
-        ]
-        for one, other in parts:
-            shutil.copytree(one, other, copy_function=shutil.copyfile)
+        self._copy_released(run, winner)
         shutil.copyfile(run.plan, winner.plan)
         shutil.copyfile(run.train, winner.train)
         write_winner(
@@ -229,8 +224,22 @@ class SweepFolder:
             lineage=inherited.plain,
         )
         lineage = run_lineage(winner.ledger, read_entries(winner.ledger))
-        for _, other in parts:
-            describe(other, lineage)
+        for place in (winner.model, winner.adapter):
+            if place.is_dir():
+                describe(place, lineage)
         for path in (*winner.path.rglob("*"), winner.path):
             path.chmod(0o755 if path.is_dir() else files.SHAREABLE_FILE)
             os.utime(path, (_NO_TIME, _NO_TIME))
+
+    def _copy_released(self, run: RunFolder, winner: RunFolder) -> None:
+        """Copy the files that a trial released, and none that came into its folder later."""
+        bound = bound_in(read_entries(run.ledger)) or {}
+        if problem := next(files_differ(run, bound), None):
+            raise UseError(
+                f"{problem[1]}: the sweep would release another model than its trial did",
+                hint="put the released file back, and resume the sweep",
+            )
+        for place in bound:
+            target = winner.path / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(run.path / place, target)

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from userdp import files
 from userdp.claims import claim
 from userdp.claims.claims import compose, inherited_at
-from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from, of_parts
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.claims.payers import parts_of
 from userdp.codec import encode
 from userdp.data.blocks import require_intact
@@ -33,6 +33,7 @@ from userdp.ledger.store_journal import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
 from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
+from userdp.sweeping.result import SweepResult
 from userdp.sweeping.scores import (
     Score,
     exact_score,
@@ -50,34 +51,12 @@ from userdp.sweeping.trials import (
     launcher,
     train_arguments,
 )
+from userdp.training.constants import constants_digest
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.origin import lineage_of_named, lineage_of_text
-from userdp.training.runs import constants_digest
 from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepResult:
-    """What came of a sweep.
-
-    Args:
-        request: as it was kept.
-        winner: the folder that may be handed on; None where a private selection drew no candidate.
-        score: the winner's.
-        settings: the winner's.
-        trials: settings and score of each, best first; empty for a private selection, of which
-            nothing but the winner may be told.
-        inside_the_noise: trials that may as well be better than the winner, by number.
-    """
-
-    request: SweepRequest
-    winner: Path | None = None
-    score: Score | None = None
-    settings: dict[str, Any] | None = None
-    trials: tuple[dict[str, Any], ...] = ()
-    inside_the_noise: tuple[int, ...] = ()
 
 
 def run_sweep(
@@ -419,25 +398,3 @@ class _Sweep:
             trials=() if self._selects else tuple(rows),
             inside_the_noise=tuple(n for n in ranked if n in beside and beside[n].inside_the_noise),
         )
-
-
-def describe(result: SweepResult, store: UserStore) -> dict[str, Any]:
-    """The claim of the winner, recomputed from its ledger, and what else may be told to whom."""
-    request = result.request
-    claimed = None if result.winner is None else claim(result.winner)
-    return {
-        "tuning": str(request.mode),
-        "chosen_by": request.in_words,
-        "operator_only": request.mode is TuningMode.NON_PRIVATE,
-        "split": str(request.split),
-        "candidates": len(request.candidates),
-        "score_epsilon": None if request.tuning is None else request.tuning.score_epsilon,
-        **({} if claimed is None else claimed.to_dict()),
-        "winner": None if result.winner is None else str(result.winner),
-        "settings": result.settings,
-        "score": None if result.score is None else result.score.value,
-        "score_error": None if result.score is None else result.score.error,
-        "inside_the_noise": list(result.inside_the_noise),
-        "trials": list(result.trials),
-        "store_epsilon": claim(store.path).guarantee.epsilon,
-    }

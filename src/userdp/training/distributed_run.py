@@ -42,7 +42,7 @@ from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import StepRecord
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
-from userdp.training.runs import OpenRun
+from userdp.training.opened import OpenRun
 
 
 def shared_secret(world: World) -> int | None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from userdp.claims import Claim, claim
 from userdp.claims.claims import compose
-from userdp.claims.verify import require_released_weights
+from userdp.claims.verify import require_released_files
 from userdp.data.progress import NoProgress, Progress, Uncounted
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
@@ -153,7 +153,7 @@ def release_evaluation(
     bound = math.log(store.meta.vocab_size) if loss_bound is None else loss_bound
     widest = DEFAULT_BOUND if difference_bound is None else difference_bound
     require_difference_bound(widest)
-    require_released_weights(folder)
+    require_released_files(folder)
     models = released_models(folder, store, with_base=with_base, device=computes)
     if with_base:
         _require_same_base(folder, store, models["base"], claimed)

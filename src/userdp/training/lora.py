@@ -15,6 +15,7 @@ from userdp.claims.weights import describe
 from userdp.errors import UseError
 from userdp.extras import library
 from userdp.training.config import TrainConfig
+from userdp.training.published import tidy
 
 
 def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
@@ -140,13 +141,25 @@ def linear_layers(model: nn.Module) -> list[str]:
     return names
 
 
-def save_adapter(model: nn.Module, folder: Path, lineage: Lineage) -> None:
-    """Write only the adapters, in `peft`'s layout, whole or not at all, and what they come from."""
+def save_adapter(
+    model: nn.Module, folder: Path, lineage: Lineage, *, own_tokenizer: Any = None
+) -> None:
+    """Write only the adapters, in `peft`'s layout, whole or not at all, and what they come from.
+
+    Args:
+        model: of `peft`.
+        folder: to be made, or replaced.
+        lineage: what the adapters descend from.
+        own_tokenizer: one of `transformers`, whose files are written beside them.
+    """
     with files.whole_folder(folder) as temporary:
         # A method of peft's models, of which `nn.Module` tells the type checker nothing.
         model.save_pretrained(temporary)  # type: ignore[operator]
         (temporary / "README.md").unlink(missing_ok=True)
         _forget_local_base(temporary / "adapter_config.json")
+        if own_tokenizer is not None:
+            own_tokenizer.save_pretrained(temporary)
+        tidy(temporary)
         describe(temporary, lineage)
 
 

@@ -21,6 +21,7 @@ from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
 from userdp.training.config import Precision, TrainConfig
+from userdp.training.published import tidy
 
 BUNDLED = "bundled"
 NEW = "new"
@@ -152,12 +153,14 @@ def save_model(
     tokenizer: Path,
     lineage: Lineage,
     only: str | None = None,
+    own_tokenizer: Any = None,
     template: str | None = None,
 ) -> str:
     """Write config, safetensors and tokenizer as a Hugging Face folder, whole or not at all.
 
     What the weights descend from is written beside them and in their metadata. Of a module that is
-    no model of `transformers` there is no config to write.
+    no model of `transformers` there is no config to write. Of the small files only that is written
+    which may be handed on (`userdp.training.published`).
 
     Args:
         model: with the weights to write.
@@ -165,6 +168,7 @@ def save_model(
         tokenizer: the file to write beside them.
         lineage: what the weights descend from.
         only: the digest that the weights must have, if no others may be written.
+        own_tokenizer: one of `transformers`, whose files take the place of ``tokenizer``'s.
         template: of chats, to be written beside the tokenizer.
 
     Returns:
@@ -194,15 +198,19 @@ def save_model(
                 hint="call private.save() within the block of the run: leaving it settles with the "
                 "weights as they then stand (adapters apart from their base)",
             )
-        for weights in temporary.glob("*.safetensors"):
-            weights.chmod(files.SHAREABLE_FILE)
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")
         files.write_json(
             temporary / "tokenizer_config.json",
             {"tokenizer_class": "PreTrainedTokenizerFast", **_special_tokens(tokenizer)},
         )
+        if own_tokenizer is not None:
+            own_tokenizer.save_pretrained(temporary)
         if template is not None:
             files.write_file(temporary / "chat_template.jinja", template.encode())
+        tidy(temporary)
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                path.chmod(files.SHAREABLE_FILE)
     return digest
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from userdp.claims.lineage import Apart, Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Apart, Lineage, lineage_from
 from userdp.claims.weights import lineage_of_base, weights_digest
 from userdp.data.store import UserStore
 from userdp.errors import UseError

@@ -27,7 +27,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from userdp.claims.lineage import Condition, ConditionKind, Lineage, lineage_from
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage, lineage_from
 from userdp.codec import encode
 from userdp.data.scores import digest_of_scores, lineage_of_scores, read_scores
 from userdp.data.splits import Split
@@ -59,6 +60,7 @@ from userdp.training.distributed_run import (
     SharedRun,
     shared_secret,
 )
+from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import (
     digest_of_frozen,
@@ -69,7 +71,7 @@ from userdp.training.origin import (
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import device_of, require_fit_for_steps
-from userdp.training.runs import OpenRun, open_run
+from userdp.training.runs import open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
@@ -130,7 +132,8 @@ def make_private(
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
         facts: public constants to note in the ledger's first line.
-        train: options of ``userdp train`` to note in train.toml.
+        train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
+            are all the constants. Of any other loop the claim would leave out what it followed.
         base: what the model's weights descend from. By default that is looked up: by the weights
             themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
             Weights that neither knows make the claim conditional.
@@ -156,8 +159,6 @@ def make_private(
             something changed), or a value is out of range. Nothing has been charged then.
         FailureError: another process holds the folder, or the disk refused.
     """
-    if not (resume or allow_large_delta):
-        warn(plan_with_small_delta(plan))
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
@@ -169,6 +170,9 @@ def make_private(
         store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)
     )
     require_covered(opened, plan)
+    if not (resume or allow_large_delta):
+        total = StoreLedger(opened.path).history().total_delta
+        warn(plan_with_small_delta(plan, total_delta=total))
     if opened.meta.loss_mask:
         require_masked(loss)
     world = current_world()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -307,7 +307,7 @@ class PrivateRun:
         """What the model that this run trains descends from, the run itself included."""
         return self._run.lineage
 
-    def save(self, *, chat_template: str | None = None) -> Path:
+    def save(self, *, tokenizer: Any = None, chat_template: str | None = None) -> Path:
         """Release the model as it stands: write it to the run's folder, and settle with the store.
 
         A model of `transformers` becomes RUN/model, with the store's tokenizer, in the layout that
@@ -316,12 +316,13 @@ class PrivateRun:
         the weights descend from stands in ``userdp.json`` and in their metadata. The model itself
         stays as it is. Where several processes train, all of them call this, and the first writes.
 
-        After the run has settled, by leaving its block or by an earlier call, the same weights are
-        written (again), and no others.
+        The ledger binds every file that this writes; whatever is put beside them later is bound by
+        nobody, and `userdp export` leaves it behind. After the run has settled, by leaving its
+        block or by an earlier call, the same weights are written (again), and no others.
 
         Args:
-            chat_template: Jinja text that is written beside the tokenizer. The ledger notes its
-                digest, without which `userdp export` leaves it behind.
+            tokenizer: one of `transformers`, whose files are written in place of the store's.
+            chat_template: Jinja text that is written beside the tokenizer.
 
         Returns:
             RUN/model.
@@ -353,6 +354,7 @@ class PrivateRun:
                 tokenizer=self._tokenizer,
                 lineage=self.lineage,
                 settled=self._settled,
+                own_tokenizer=tokenizer,
                 template=chat_template,
             )
         )

@@ -1,20 +1,19 @@
-"""What of a model's folder may leave: an allow-list, by name and by content.
+"""The small files of a released model: what of them may leave, by name and by content.
 
-The ledger binds a model's weights by their digest, and nothing binds the small files beside them.
-Each of these is therefore written anew from what its library knows: of ``config.json`` only the
-settings of the model's own class, of ``tokenizer.json`` what `tokenizers` reads, of
-``tokenizer_config.json`` special tokens that are in the vocabulary. A key that somebody added by
-hand (a note, a path, ``auto_map``, which would run code) stays where it is.
+When a run releases its model, `tidy` writes each of these files anew from what its library knows:
+of ``config.json`` only the settings of the model's own class, of ``tokenizer.json`` what
+`tokenizers` reads, of ``tokenizer_config.json`` special tokens that are in the vocabulary. So a key
+that came with the base model (a note, a path, ``auto_map``, which would run code) ends here. The
+ledger then binds the files, and `publish` copies just these bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import inspect
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,18 @@ import transformers
 from tokenizers import Tokenizer
 
 from userdp import files
+from userdp.claims.bound import read_bound
 from userdp.claims.copies import require_no_links
 from userdp.errors import UseError
 from userdp.extras import library
 
 CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-TEMPLATE = "chat_template.jinja"
 _WORD = re.compile(r"[^\s/\\]{1,200}")
 """A setting's value. Sentences have spaces and paths have slashes: neither is a setting."""
 _PATTERN = re.compile(r"[^\s/]{1,500}")
 """``target_modules`` of an adapter may be a regular expression."""
+_ON_HUB = re.compile(r"[A-Za-z0-9_.\-]{1,96}(/[A-Za-z0-9_.\-]{1,96})?")
 _NEVER = {
     "_name_or_path", "auto_map", "custom_pipelines", "id2label", "label2id", "name_or_path",
     "task_specific_params",
@@ -47,107 +47,126 @@ _TOKENIZER_SETTINGS = {
 }  # fmt: skip
 
 
-def publish_config(source: Path, target: Path) -> bool:
-    """Write a model's ``config.json`` and ``generation_config.json`` anew.
+def tidy(folder: Path) -> None:
+    """Leave of a model's or adapter's small files only what may be handed on.
 
-    Returns:
-        Whether there is a config: a module that is no model of `transformers` has none.
+    A file of which that cannot be told (the settings of a model that `transformers` does not build
+    itself, say) stays as it is: its run can be used, and `publish` refuses it, and says why.
+
+    Args:
+        folder: that nobody else writes to, before its run's ledger binds what is in it.
+    """
+    for name, form in _FORMS.items():
+        path = folder / name
+        if not path.exists():
+            continue
+        # The classes of models, adapters and tokenizers are other people's code, which may raise
+        # anything. A model whose training is paid for is saved nevertheless.
+        with contextlib.suppress(Exception):
+            files.write_file(path, form(path))
+
+
+def publish(source: Path, target: Path, names: Iterable[str], *, bound: Mapping[str, str]) -> None:
+    """Copy what may leave of a released model's or adapter's small files.
+
+    Guarantee: each file that is written has the digest in ``bound``, and its values are settings.
+
+    Args:
+        source: the folder of the model or of the adapter, in a run's.
+        target: where to write.
+        names: of the files that may leave.
+        bound: SHA-256 by name, of the run's finishing line; a file that it does not name stays.
 
     Raises:
-        UseError: a file is damaged, is a link, or holds a value that is no setting.
+        UseError: a file is missing, is a link or is another one than the run released; or it holds
+            what is no setting.
     """
-    require_no_links([source / CONFIG, source / GENERATION])
-    if not (source / CONFIG).exists():
-        return False
-    given = files.read_json(source / CONFIG, what="a model's config")
+    for name in names:
+        if name not in bound:
+            continue
+        path = source / name
+        require_no_links([path])
+        data = read_bound(path, bound[name])
+        if name in _FORMS:
+            _FORMS[name](path)  # refuses what may not leave
+        files.write_file(target / name, data)
+
+
+def _config(path: Path) -> bytes:
+    """A model's settings, by its own class."""
+    given = files.read_json(path, what="a model's config")
     try:
         kind = type(transformers.AutoConfig.for_model(str(given.get("model_type"))))
     except (ValueError, TypeError) as error:
         raise UseError(
-            f"{source / CONFIG} is of a model that transformers does not know by itself "
+            f"{path} is of a model that transformers does not know by itself "
             f"({str(given.get('model_type'))[:80]!r}): whoever gets it would have to run code that "
             "comes along, and none does",
             hint="export the weights of a model that transformers builds itself",
         ) from error
-    files.write_json(target / CONFIG, _settings(given, kind, where=source / CONFIG))
-    if (source / GENERATION).exists():
-        given = files.read_json(source / GENERATION, what="how a model generates")
-        known = set(transformers.GenerationConfig().to_dict()) - _NEVER
-        kept = _kept(given, known, where=source / GENERATION)
-        files.write_json(target / GENERATION, kept)
-    return True
+    return _json(_settings(given, kind, where=path))
 
 
-def publish_tokenizer(source: Path, target: Path, *, template: str | None) -> bool:
-    """Write a tokenizer anew, and its chat template if that is the one that the ledger binds.
-
-    Args:
-        source: the model's folder.
-        target: where to write.
-        template: SHA-256 of the chat template in the ledger's finishing line; None: there is none.
-
-    Returns:
-        Whether there is a chat template that stays behind, since the ledger does not speak of it.
-
-    Raises:
-        UseError: a file is damaged or is a link, or the template is another one.
-    """
-    places = [source / name for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE)]
-    require_no_links(places)
-    if not places[0].exists():
-        return False
-    try:
-        tokenizer = Tokenizer.from_file(str(places[0]))
-    except Exception as error:  # what `tokenizers` raises has no class of its own
-        raise UseError(f"{places[0]} is no tokenizer: {error}") from error
-    files.write_file(target / TOKENIZER, tokenizer.to_str(pretty=True).encode())
-    if places[1].exists():
-        given = files.read_json(places[1], what="a tokenizer's settings")
-        kept = _kept(given, _TOKENIZER_SETTINGS, where=places[1])
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        for name in sorted(_TOKENS & given.keys()):
-            token = given[name]
-            text = token.get("content") if isinstance(token, Mapping) else token
-            if isinstance(text, str) and text in vocabulary:
-                kept[name] = text
-        files.write_json(target / TOKENIZER_CONFIG, kept)
-    if not places[2].exists():
-        return False
-    content = places[2].read_bytes()
-    if template is None:
-        return True
-    if hashlib.sha256(content).hexdigest() != template:
-        raise UseError(
-            f"{places[2]} is not the chat template that the run released: the ledger's finishing "
-            "line speaks of another",
-            hint="put the released one back, or remove it: the model leaves without a template",
-        )
-    files.write_file(target / TEMPLATE, content)
-    return False
+def _generation(path: Path) -> bytes:
+    """How a model generates."""
+    given = files.read_json(path, what="how a model generates")
+    known = set(transformers.GenerationConfig().to_dict()) - _NEVER
+    return _json(_kept(given, known, where=path))
 
 
-def publish_adapter(source: Path, target: Path, *, base: str | None) -> None:
-    """Write an adapter's settings anew.
+def _tokenizer(path: Path) -> bytes:
+    """What `tokenizers` reads."""
+    return _read_tokenizer(path).to_str(pretty=True).encode()
 
-    Args:
-        source: the adapter's folder.
-        target: where to write.
-        base: the name of the base model on the hub, if it is from there: no folder's name leaves.
 
-    Raises:
-        UseError: `peft` is not installed or does not know this kind, or a value is no setting.
-    """
+def _tokenizer_config(path: Path) -> bytes:
+    """A tokenizer's settings, and its special tokens that are in the vocabulary."""
+    given = files.read_json(path, what="a tokenizer's settings")
+    kept = _kept(given, _TOKENIZER_SETTINGS, where=path)
+    vocabulary = _read_tokenizer(path.with_name(TOKENIZER)).get_vocab(with_added_tokens=True)
+    for name in sorted(_TOKENS & given.keys()):
+        token = given[name]
+        text = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(text, str) and text in vocabulary:
+            kept[name] = text
+    return _json(kept)
+
+
+def _adapter(path: Path) -> bytes:
+    """An adapter's settings; its base only by a name on the hub: no folder's name leaves."""
     peft = library("peft", extra="lora", what="exporting an adapter")
-    path = source / ADAPTER
-    require_no_links([path])
     given = files.read_json(path, what="an adapter's settings")
     kinds: Mapping[str, Any] = peft.PEFT_TYPE_TO_CONFIG_MAPPING
     kind = kinds.get(str(given.get("peft_type")))
     if kind is None:
         raise UseError(f"{path} is of a kind of adapter that peft does not know")
     known = set(kind(**_least(kind)).to_dict()) - {"auto_mapping", "revision", *_NEVER}
+    base = given.get("base_model_name_or_path")
+    if not isinstance(base, str) or not _ON_HUB.fullmatch(base):
+        base = None
     kept = _kept(given, known - {"base_model_name_or_path"}, where=path, words=_PATTERN)
-    files.write_json(target / ADAPTER, {**kept, "base_model_name_or_path": base})
+    return _json({**kept, "base_model_name_or_path": base})
+
+
+_FORMS: Mapping[str, Callable[[Path], bytes]] = {
+    CONFIG: _config,
+    GENERATION: _generation,
+    TOKENIZER: _tokenizer,
+    TOKENIZER_CONFIG: _tokenizer_config,
+    ADAPTER: _adapter,
+}
+"""What is left of a file, by its name."""
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2) + "\n").encode()
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # what `tokenizers` raises has no class of its own
+        raise UseError(f"{path} is no tokenizer: {error}") from error
 
 
 def _least(kind: Any) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def release(
     tokenizer: Path,
     lineage: Lineage,
     settled: str | None = None,
+    own_tokenizer: Any = None,
     template: str | None = None,
 ) -> str:
     """Write a run's model, whole or not at all; the model itself stays as it is.
@@ -44,6 +45,7 @@ def release(
         lineage: what the weights descend from, the run included.
         settled: the digest of the weights that the run has settled with, if it has: no others are
             released then.
+        own_tokenizer: one of `transformers`, whose files take the place of the store's.
         template: of chats, to be written beside the tokenizer.
 
     Returns:
@@ -61,10 +63,11 @@ def release(
         tokenizer=tokenizer,
         lineage=lineage,
         only=settled,
+        own_tokenizer=own_tokenizer,
         template=template,
     )
     if adapted:
-        save_adapter(whole_model, folder.adapter, lineage)
+        save_adapter(whole_model, folder.adapter, lineage, own_tokenizer=own_tokenizer)
     return weights
 
 

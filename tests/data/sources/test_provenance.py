@@ -11,7 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.training.toy import write_tokenizer
-from userdp.claims.lineage import Lineage, Query
+from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Query
 from userdp.data.prepare import append_records, prepare_store
 from userdp.data.sources import SourceOptions, open_source
 from userdp.data.sources.provenance import GENERATED

@@ -32,7 +32,8 @@ from transformers.trainer_utils import TrainOutput
 
 from userdp import files, interrupts
 from userdp.claims.claims import Claim, claim
-from userdp.claims.lineage import Condition, ConditionKind, Lineage
+from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.lineage import Lineage
 from userdp.data.records import Drop
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from userdp import files
+from userdp.claims.bound import bound_in
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import verify_run
-from userdp.claims.weights import describe
+from userdp.claims.weights import LINEAGE, describe
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
+from userdp.ledger.journal import read_entries
 from userdp.training.private_run import PrivateRun
 
 
@@ -22,10 +24,9 @@ def release(run: PrivateRun, processing_class: Any) -> None:
         processing_class: the trainer's tokenizer; its chat template is written beside the weights.
     """
     template = getattr(processing_class, "chat_template", None)
-    run.save(chat_template=template if isinstance(template, str) else None)
-    for folder in (run.folder.model, run.folder.adapter):
-        if folder.is_dir() and processing_class is not None:
-            processing_class.save_pretrained(folder)
+    run.save(
+        tokenizer=processing_class, chat_template=template if isinstance(template, str) else None
+    )
 
 
 def copy_released(folder: RunFolder, place: Path) -> None:
@@ -43,8 +44,11 @@ def copy_released(folder: RunFolder, place: Path) -> None:
             hint="put the released files back",
         )
     place.mkdir(parents=True, exist_ok=True)
-    for path in (folder.adapter if folder.adapter.is_dir() else folder.model).iterdir():
-        files.write_file(place / path.name, path.read_bytes())
+    source = folder.adapter if folder.adapter.is_dir() else folder.model
+    bound = bound_in(read_entries(folder.ledger)) or {}
+    for path in source.iterdir():
+        if path.name == LINEAGE or f"{source.name}/{path.name}" in bound:
+            files.write_file(place / path.name, path.read_bytes())
 
 
 def describe_saved(folder: Path, lineage: Lineage) -> None:

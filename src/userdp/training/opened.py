@@ -1,0 +1,130 @@
+"""A run that this process holds: what it descends from so far, and its end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from userdp import files
+from userdp.claims.bound import bound_files
+from userdp.claims.claims import charged_since, run_lineage
+from userdp.claims.conditions import COPIED, looked_at
+from userdp.claims.lineage import Lineage, lineage_from
+from userdp.claims.weights import digest_of
+from userdp.ledger import RunFolder, RunLedger, StoreLedger
+from userdp.ledger.journal import read_entries
+
+
+@dataclass(kw_only=True, slots=True)
+class OpenRun:
+    """A run folder that this process holds, with its ledger, until `close`.
+
+    Guarantee: while it is open nobody else trains in this folder or in a copy of it; the store has
+    been charged with the whole plan before this exists.
+
+    Args:
+        run_id: random.
+        folder: of the run.
+        ledger: the run's.
+        store: the ledger of the store's people.
+        lock: descriptor of the lock file; None once it is closed.
+        steered: a loop of somebody's own takes its steps, whose constants (the learning rate, say)
+            nobody has recorded.
+    """
+
+    run_id: str
+    folder: RunFolder
+    ledger: RunLedger
+    store: StoreLedger
+    lock: int | None
+    steered: bool = False
+
+    @property
+    def lineage(self) -> Lineage:
+        """What the model that this run releases descends from, the run itself included."""
+        copied = [COPIED] if self.store.history().copied else []
+        told = Lineage(conditions=(*copied, *looked_at(self.looks)))
+        return self._own_lineage + self.since + told
+
+    @property
+    def since(self) -> Lineage:
+        """What was released of these people since the run was charged, and may have steered it."""
+        history = self.store.history()
+        own = history.charges.get(self.run_id)
+        return charged_since(history, own) if self.steered and own is not None else Lineage()
+
+    @property
+    def logged(self) -> bool:
+        """Whether the run keeps exact numbers, as was said when it was charged."""
+        charge = self.store.history().charges.get(self.run_id)
+        return charge is None or charge.logged
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """What showed exact numbers since the run was charged, where they may have steered it."""
+        history = self.store.history()
+        own = history.charges.get(self.ledger.charge)
+        if not self.steered or own is None:
+            return ()
+        # Ledgers of before that was noted do not say that a loop of somebody's own is open.
+        return tuple(sorted(history.looked_during(replace(own, steered=True))))
+
+    def released_elsewhere(self, weights: str) -> bool:
+        """Whether weights of this digest hold what another run over these people has learned.
+
+        Those that this run's own lineage tells of, such as its base model's, are none.
+        """
+        told = {part.id for part in self._own_lineage.parts}
+        known = [
+            lineage_from(one.lineage, what="the lineage of released weights")
+            for one in self.store.history().released
+            if one.weights == weights
+        ]
+        return any({part.id for part in one.parts} - told for one in known)
+
+    @property
+    def _own_lineage(self) -> Lineage:
+        return run_lineage(self.ledger.path, read_entries(self.ledger.path))
+
+    def finish(self, weights: str | None = None) -> None:
+        """Note the end in the ledger and settle with the store.
+
+        Args:
+            weights: the digest of the weights that were released, if they are known here.
+        """
+        folder = self.folder
+        plan, options = self.ledger.plan, folder.train
+        note_copy(self.ledger, self.store)
+        self.ledger.finish(
+            {
+                "weights": weights,
+                "plan": None if plan is None else plan.digest,
+                "train": files.digest_of_file(options) if options.exists() else None,
+                "adapter": digest_of(folder.adapter) if folder.adapter.is_dir() else None,
+            },
+            files=bound_files(folder),
+            looks=self.looks,
+            since=self.since.plain if self.since != Lineage() else None,
+        )
+        # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
+        self.store.settle(
+            self.ledger.charge,
+            steps=self.ledger.attempts,
+            weights=weights,
+            lineage=self.lineage.plain,
+        )
+
+    def close(self) -> None:
+        """Let go of the folder; twice does no harm."""
+        if self.lock is not None:
+            self.ledger.close()
+            os.close(self.lock)
+            self.lock = None
+
+
+def note_copy(ledger: RunLedger, store: StoreLedger) -> None:
+    """Have a run's ledger say what was found of its store's ledger since the run began."""
+    if store.history().copied:
+        own = run_lineage(ledger.path, read_entries(ledger.path))
+        if COPIED not in own.conditions:
+            ledger.note_copy()

@@ -1,0 +1,184 @@
+"""A loss that is printed beside a model has a price, and whatever tells the claim tells both."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.exports import make_runs
+from tests.ledgers import run_with
+from tests.plans import els_plan, uls_plan
+from tests.training.conftest import _one_thread
+from userdp import export
+from userdp.claims import Claim, claim
+from userdp.claims import exported as exported_module
+from userdp.claims.attestation import STATEMENT
+from userdp.claims.exported import verify_export
+from userdp.claims.headline import SPENT_SO_FAR, printed_in_words
+from userdp.claims.printed import together
+from userdp.cli.app import run as command
+from userdp.errors import UseError
+from userdp.ledger.run import append_release
+from userdp.plans import Plan
+from userdp.reporting.html import render_report
+from userdp.reporting.run_facts import read_run
+from userdp.reporting.summary import render_summary
+from userdp.vocabulary import Adjacency, Guarantee, PrivacyUnit
+
+__all__ = ["_one_thread"]
+PLAN = uls_plan()
+LOSS = {
+    "split": "train", "loss_bound": 8.3, "epsilon": 50.0, "delta": 0.0, "query_ids": ["a", "b"],
+    "model": {"user_loss": 4.75, "standard_error": 0.125, "perplexity": 115.6},
+}  # fmt: skip
+
+
+def finished(folder: Path, *lines: dict, plan: Plan = PLAN) -> Path:
+    run = run_with(folder, plan, plan.steps, finished=True)
+    for line in lines:
+        append_release(run / "ledger.jsonl", line)
+    plan.save(run / "plan.json")
+    return run
+
+
+def test_the_claim_stays_the_models_and_the_sum_stands_beside_it(tmp_path):
+    told = claim(finished(tmp_path / "run", LOSS, {**LOSS, "epsilon": 0.25, "query_ids": ["c"]}))
+    price = PLAN.guarantee()
+    assert told.guarantee == price
+    assert told.together is not None
+    assert told.together.epsilon == pytest.approx(price.epsilon + 50.25, rel=1e-12)
+    assert told.together.delta == price.delta
+    values = told.to_dict()
+    assert [one["epsilon"] for one in values["printed"]] == [50.0, 0.25]
+    assert values["together"]["epsilon"] == told.together.epsilon
+    json.dumps(values)
+
+
+def test_a_run_without_a_printed_loss_says_nothing_of_one(tmp_path):
+    told = claim(finished(tmp_path / "run"))
+    assert told.together is None
+    assert printed_in_words(told) is None
+    assert not {"printed", "together"} & told.to_dict().keys()
+
+
+def test_an_answer_covers_everybody_so_that_the_sum_holds_for_two_neighbours():
+    """An oracle: two mechanisms of known distributions, both released, counted exactly.
+
+    Randomized response at ε_1 and at ε_2 of the same bit: the worst ratio of joint probabilities is
+    exp(ε_1 + ε_2), which the sum must not be below.
+    """
+    one, other = 0.3, 5.0
+    keep = [math.exp(e) / (1 + math.exp(e)) for e in (one, other)]
+    worst = math.log(math.prod(k / (1 - k) for k in keep))
+    model = Guarantee(
+        epsilon=one, delta=0.0, unit=PrivacyUnit.USER, adjacency=Adjacency.ADD_OR_REMOVE,
+        sampling="none", accountant="pure",
+    )  # fmt: skip
+    printed = claim_of_printed(other)
+    assert together(model, printed).epsilon >= worst * (1 - 1e-9)
+    # The twin: what was said before is too little for whoever reads both.
+    assert model.epsilon < worst
+
+
+def claim_of_printed(epsilon: float):
+    from userdp.claims.parts import Query
+
+    return (Query(id="a", name="loss", pure_epsilon=epsilon),)
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "unit", "epsilon"),
+    [
+        (Adjacency.ADD_OR_REMOVE, PrivacyUnit.USER, 3.0),
+        (Adjacency.REPLACE, PrivacyUnit.USER, 5.0),  # one leaves, another comes
+        (Adjacency.ZERO_OUT, PrivacyUnit.USER, 5.0),
+        (Adjacency.FIXED_GRAPH, PrivacyUnit.USER, math.inf),
+        (Adjacency.ADD_OR_REMOVE, PrivacyUnit.EXAMPLE, math.inf),
+    ],
+)
+def test_prices_are_added_only_where_a_sum_holds(adjacency, unit, epsilon):
+    model = Guarantee(
+        epsilon=1.0, delta=1e-5, unit=unit, adjacency=adjacency, sampling="users", accountant="x"
+    )
+    assert together(model, claim_of_printed(2.0)).epsilon == epsilon
+
+
+def test_where_no_sum_holds_it_is_said(tmp_path):
+    told = claim(finished(tmp_path / "run", LOSS, plan=els_plan(fixed_graph=True)))
+    assert "no sum" in str(printed_in_words(told))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"epsilon": 0.0}, {"epsilon": -1.0}, {"epsilon": "inf"}, {"epsilon": "much"}, {"split": None}],
+)
+def test_a_release_that_is_none_is_refused(tmp_path, change):
+    line = {key: value for key, value in {**LOSS, **change}.items() if value is not None}
+    with pytest.raises(UseError, match="release"):
+        claim(finished(tmp_path / "run", line))
+
+
+def said_of(claimed: Claim) -> str:
+    words = printed_in_words(claimed)
+    assert words is not None
+    return words
+
+
+def test_everything_that_tells_the_claim_tells_both(tmp_path, capsys):
+    run = finished(tmp_path / "run", LOSS)
+    words = said_of(claim(run))
+    assert SPENT_SO_FAR in words
+    number = re.search(r"beside it is \(ε ≤ ([\d.]+)", words)
+    assert number is not None
+    assert float(number[1]) >= 50 + PLAN.guarantee().epsilon
+    for line in ("verify", "account --ledger"):
+        command([*line.split(), str(run)])
+        assert number[1] in capsys.readouterr().out
+    facts = read_run(run)
+    assert number[1] in render_report([facts])
+    assert number[1] in render_report([facts, read_run(finished(tmp_path / "other"))])
+    assert number[1] in render_summary(facts)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> Path:
+    """An export of a run with a loss at ε = 50 in its ledger."""
+    folder = make_runs(tmp_path_factory.mktemp("printed"))
+    append_release(folder / "run" / "ledger.jsonl", LOSS)
+    export(folder / "run", out=folder / "shared")
+    return folder / "shared"
+
+
+def test_an_export_its_card_its_statement_and_verify_tell_both(shared, capsys):
+    assert command(["verify", str(shared)]) == 0
+    said = capsys.readouterr().out
+    told = verify_export(shared).claim
+    assert told is not None
+    assert told.together is not None
+    assert said_of(told) in said
+    card = (shared / "README.md").read_text(encoding="utf-8").replace("\\", "")
+    assert "the model with the evaluation printed beside it" in card
+    stated = json.loads((shared / STATEMENT).read_text())["predicate"]["claim"]
+    assert stated["together"]["epsilon"] == told.together.epsilon > 50
+    assert [one["pure_epsilon"] for one in stated["printed"]] == [50.0]
+    assert command(["verify", str(shared), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["claim"]["together"]["epsilon"] > 50
+
+
+@pytest.mark.parametrize("change", [{"printed": []}, {"together": None}])
+def test_a_statement_that_hides_it_is_refused(shared, change, monkeypatch):
+    path = shared / STATEMENT
+    before = path.read_bytes()
+    values = json.loads(before)
+    values["predicate"]["claim"].update(change)
+    path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+    try:
+        assert next(iter(change)) in "; ".join(verify_export(shared).problems)
+        monkeypatch.setattr(exported_module, "differences", lambda told, claim: [])
+        assert verify_export(shared).problems == (), "the twin that reads the statement passes it"
+    finally:
+        path.write_bytes(before)
