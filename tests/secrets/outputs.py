@@ -169,7 +169,12 @@ OUTPUTS = (
     Output(
         name="the corpus that `userdp dedup` leaves",
         reader=OPERATOR,
-        files=("clean.jsonl*",),
+        files=("clean.jsonl",),
+    ),
+    Output(
+        name="its `.provenance.json`",
+        reader=ANYONE,
+        files=("clean.jsonl.provenance.json",),
     ),
     Output(
         name="the output folder of a trainer of Hugging Face's, with `trainer_state.json`, logs "
