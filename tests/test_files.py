@@ -77,3 +77,65 @@ def test_nothing_writes_over_what_tells_what_people_paid(tmp_path, name):
         files.require_new(tmp_path / "run" / name, overwrite=True)
     files.require_new(tmp_path / "run" / "report.html", overwrite=True)
     files.require_new(tmp_path / "run" / "new.json", overwrite=False)
+
+
+def left_by_a_killed_process(path):
+    """Half a file and half a folder that were to become ``path``, and one of another name."""
+    (path.parent / f".partial-{path.name}-0123abcd").write_text("half")
+    (path.parent / f".partial-{path.name}-89abcdef").mkdir()
+    (path.parent / f".partial-{path.name}-89abcdef" / "inside").write_text("half")
+    (path.parent / f".partial-{path.name}-other-0123abcd").write_text("of another file")
+
+
+def test_what_a_killed_process_left_goes_when_the_same_is_written_again(tmp_path):
+    left_by_a_killed_process(tmp_path / "plan.json")
+    files.write_file(tmp_path / "plan.json", b"whole")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "plan.json",
+        ".partial-plan.json-other-0123abcd",
+    }
+
+
+def test_what_a_killed_process_left_of_a_folder_goes_too(tmp_path):
+    left_by_a_killed_process(tmp_path / "export")
+    with files.whole_folder(tmp_path / "export") as folder:
+        (folder / "inside").write_text("whole")
+    files.sweep(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["export", "inside"]
+
+
+def test_what_a_living_process_writes_stays(tmp_path):
+    """Two writers of one file: the later one wins, and neither takes the other's half away."""
+    path = tmp_path / "ledger.json"
+    with files.whole_file(path) as slow:
+        slow.write(b"slow")
+        files.write_file(path, b"quick")
+        files.sweep(tmp_path)
+        assert path.read_bytes() == b"quick"
+    assert path.read_bytes() == b"slow"
+    with files.whole_folder(tmp_path / "export") as folder:
+        files.sweep(tmp_path)
+        (folder / "inside").write_text("whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "ledger.json"]
+
+
+def test_broken_twin_a_sweep_that_asks_for_no_lock_takes_it_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_remove_left", lambda left: left.unlink())
+    with pytest.raises(FileNotFoundError), files.whole_file(tmp_path / "ledger.json"):
+        files.sweep(tmp_path)
+
+
+def test_a_file_that_was_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    """Another process may look at a file between its making and its lock."""
+    lock, met = files.fcntl.flock, []
+
+    def late(descriptor, how):
+        if not met:
+            met.extend(tmp_path.iterdir())
+            met[0].unlink()
+        return lock(descriptor, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    files.write_file(tmp_path / "plan.json", b"whole")
+    assert met
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]

@@ -136,3 +136,28 @@ def test_an_interrupt_that_a_library_swallows_is_heard_later():
 def test_a_script_that_goes_on_after_errors_does_not_go_on_after_an_interrupt():
     assert not issubclass(Interrupted, Exception)
     assert not issubclass(Interrupted, UserdpError)
+
+
+class _Last:
+    """Is interrupted while it is finalized, where Python drops the exception."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.001)
+
+
+def test_an_interrupt_that_python_drops_comes_once_more(capfd):
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), terminable():  # noqa: PT012
+        last = _Last()
+        del last
+        time.sleep(30)
+    assert time.monotonic() - begin < 20
+    assert "Exception ignored" not in capfd.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_twin_without_it_the_interrupt_is_lost():
+    last = _Last()
+    del last
+    time.sleep(0.05)

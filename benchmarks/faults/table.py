@@ -12,7 +12,8 @@ from benchmarks.faults.planted import Fault
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 _HEAD = """# Reliability
 
-What becomes of faults that are put in on purpose. Each section is written by its own command.
+What becomes of faults that are put in on purpose, and of processes that are killed. Each section is
+written by its own command.
 """
 
 
@@ -70,9 +71,15 @@ minutes of processor time.
 
 
 def write_section(page: Path, text: str) -> None:
-    """Put the section into ``page``, in the place of the one that is there; all else stays."""
+    """Put a section into ``page``, in the place of the one that is there; all else stays.
+
+    Args:
+        page: Markdown.
+        text: begins with a line that marks the section's beginning, and ends with one of its end.
+    """
+    begin, end = text.splitlines()[0], text.splitlines()[-1]
     whole = page.read_text("utf-8") if page.exists() else _HEAD
-    marked = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if marked.search(whole):
         whole = marked.sub(lambda _: text, whole)
     else:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -83,20 +85,20 @@ def in_the_way(path: Path, what: str = "a file") -> UseError:
 def whole_file(path: Path, *, mode: int = SHAREABLE_FILE) -> Iterator[IO[bytes]]:
     """A file to write that becomes ``path`` when the block ends well, and vanishes otherwise.
 
-    Its mode holds from the first moment on: what a killed process left is never reused.
+    Its mode holds from the first moment on. What a killed process left of an earlier try goes.
 
     Raises:
         UseError: no file can be put there.
     """
     require_place(path)
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    temporary, descriptor = _begin(path, lambda place: os.open(place, flags, mode))
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(descriptor)
-        temporary.replace(path)
+            temporary.replace(path)  # while the lock is held, which goes with the descriptor
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -174,27 +176,75 @@ def operator_folder(path: Path) -> None:
 def whole_folder(path: Path, *, mode: int = 0o755) -> Iterator[Path]:
     """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.
 
-    What stood at ``path`` before is replaced, at the very end.
+    What stood at ``path`` before is replaced, at the very end. What a killed process left of an
+    earlier try goes.
     """
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
-    temporary.mkdir(mode=mode)
+
+    def make(place: Path) -> int:
+        place.mkdir(mode=mode)
+        return os.open(place, os.O_RDONLY)
+
+    temporary, descriptor = _begin(path, make)
     try:
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                sync(file)
-        sync(temporary)
+        for inside in (*temporary.rglob("*"), temporary):
+            sync(inside)
         if path.exists():
-            old = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+            old = _temporary(path)
             path.rename(old)
             temporary.rename(path)
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)
         else:
             temporary.rename(path)
         sync(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    finally:
+        os.close(descriptor)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+
+
+def _begin(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+    """Something new and temporary that is to become ``path``, and a descriptor that locks it.
+
+    The lock tells it from what a killed process left: that nobody holds, and it is removed here.
+    """
+    sweep(path.parent, path.name)
+    while True:
+        temporary = _temporary(path)
+        descriptor = make(temporary)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process looks whether it was left, and removes it
+            os.close(descriptor)
+            continue
+        except OSError:  # a file system without locks, where nothing that was left is removed
+            return temporary, descriptor
+        if temporary.exists():
+            return temporary, descriptor
+        os.close(descriptor)  # it was removed before it was locked
+
+
+def _remove_left(left: Path) -> None:
+    """Remove a temporary file or folder, unless a living process writes it."""
+    try:
+        descriptor = os.open(left, os.O_RDONLY)
+    except OSError:  # it is there no more, or is not ours
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
 
 
 def append_line(path: Path, values: dict[str, Any]) -> None:
@@ -210,13 +260,17 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written in ``folder``."""
-    for path in folder.glob(f"{TEMPORARY}*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes left half-written in ``folder``; what others write now stays.
+
+    Args:
+        folder: is looked through.
+        name: of what was to be written there; None for anything.
+    """
+    kind = re.compile(rf"{re.escape(f'{TEMPORARY}{name}')}-[0-9a-f]{{8}}")
+    for left in folder.glob(f"{TEMPORARY}*"):
+        if name is None or kind.fullmatch(left.name):
+            _remove_left(left)
 
 
 def sync(path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,9 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SAME = 1.0
 """Signals within so many seconds are one: a terminal sends Ctrl-C to a process and to its parent,
 which may pass it on (torchrun and timeout do)."""
+
+_SOON = 0.01
+"""Seconds after which a dropped interrupt comes again: its finalizer has ended by then."""
 
 _SAID = b"\ninterrupted: stopping where nothing is lost by it; once more to stop at once\n"
 
@@ -154,9 +158,20 @@ def terminable() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that it cleans up after itself.
 
     Some libraries catch every exception while they are imported, and so an interrupt too. One that
-    came in the block is remembered: the next `held` block in it has heard it already.
+    came in the block is remembered: the next `held` block in it has heard it already. Python itself
+    drops what is raised in a finalizer or in the callback of a weak reference: such an interrupt
+    comes once more.
     """
     global _came
+    usual_hook = sys.unraisablehook
+
+    def once_more(dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt) or _came is None:
+            usual_hook(dropped)
+            return
+        timer = threading.Timer(_SOON, os.kill, (os.getpid(), _came))
+        timer.daemon = True
+        timer.start()
 
     def end(number: int, frame: FrameType | None) -> None:
         global _came
@@ -169,9 +184,12 @@ def terminable() -> Iterator[None]:
         for number, handler in usual.items():
             if signal.getsignal(number) is handler:
                 taken[number] = signal.signal(number, end)
+    if taken:
+        sys.unraisablehook = once_more
     try:
         yield
     finally:
+        sys.unraisablehook = usual_hook
         _came = None
         for number, handler in taken.items():
             signal.signal(number, handler)

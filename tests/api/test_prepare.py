@@ -1,6 +1,7 @@
 """`userdp.prepare` makes the same store of the same records, however a program holds them."""
 
 import json
+from contextlib import nullcontext
 
 import datasets
 import pandas as pd
@@ -10,6 +11,10 @@ import pytest
 
 import userdp
 from tests.data.corpora import view
+from tests.plans import uls_plan
+from userdp.claims import claim
+from userdp.claims.conditions import ConditionKind
+from userdp.ledger import StoreLedger
 
 ROWS = [
     {"author": f"person {number % 5}", "message": f"words of record {number} " * 3, "kept": number}
@@ -48,6 +53,39 @@ def test_the_same_store_of_the_same_records(tmp_path, path, form):
     store = userdp.prepare(FORMS[form](path), out=str(tmp_path / "store"), **FIELDS)
     assert store.meta.totals["records_stored"] == len(ROWS)
     assert view(store) == view(wanted)
+
+
+@pytest.fixture
+def charged(tmp_path):
+    """A store whose people were charged with a run."""
+    store = userdp.prepare(ROWS, out=tmp_path / "store", **FIELDS)
+    StoreLedger(store.path).reserve("run", uls_plan(), logged=False)
+    return store.path
+
+
+def kinds(store):
+    return {condition.kind for condition in claim(store).conditions}
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["right", "broken twin"])
+def test_a_store_that_is_prepared_anew_keeps_its_ledger_and_is_no_copy(
+    charged, monkeypatch, broken
+):
+    """The ledger's file is linked to the new folder, which changes its time."""
+    if broken:
+        monkeypatch.setattr("userdp.api.prepare.linked_anew", lambda store: nullcontext())
+    userdp.prepare(ROWS[:9], out=charged, overwrite=True, **FIELDS)
+    assert kinds(charged) == ({ConditionKind.COPY} if broken else set())
+    assert len(claim(charged).parts) == 1
+
+
+def test_a_store_that_was_put_back_says_so_after_it_is_prepared_anew(charged):
+    kept = {path: path.read_bytes() for path in charged.glob("ledger.json*")}
+    StoreLedger(charged).reserve("forgotten", uls_plan(), logged=False)
+    for path, content in kept.items():
+        path.write_bytes(content)
+    userdp.prepare(ROWS[:9], out=charged, overwrite=True, **FIELDS)
+    assert kinds(charged) == {ConditionKind.COPY}
 
 
 def test_a_row_that_is_no_record_is_counted(tmp_path):

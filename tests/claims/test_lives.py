@@ -18,7 +18,7 @@ from userdp.claims.parts import Query, Steps
 from userdp.ledger import history as history_module
 from userdp.ledger import run as run_module
 from userdp.ledger import store as store_module
-from userdp.ledger.place import Place
+from userdp.ledger.note import Note
 from userdp.training import origin as origin_module
 from userdp.training import runs as runs_module
 
@@ -93,7 +93,7 @@ def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_copies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Place, "_inode", lambda self: 0)
+    patch.setattr(Note, "differs", lambda self, ledger: False)
 
 
 def _forget_openings(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def _forget_steps_to_come(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_lost_ledgers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Place, "_head", lambda self, size: "the same")
+    patch.setattr(Note, "begins", lambda self, ledger: True)
 
 
 LOSSES = {

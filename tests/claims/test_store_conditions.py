@@ -148,6 +148,16 @@ def test_what_a_loop_of_somebodys_own_may_have_seen_is_told_for_the_store(ledger
     assert told(ledger) == {ConditionKind.LOOKS: "stats"}, "it had ended before"
 
 
+@pytest.mark.parametrize("logged", [True, False])
+def test_losses_of_another_run_while_a_loop_is_open_are_a_look(ledger, logged):
+    run(ledger, "loop", steered=True, logged=True)
+    assert told(ledger) == {}, "what a loop keeps of its own steps is no look at others"
+    run(ledger, "other", logged=logged, constants="constants of loop 2")
+    history = ledger.history()
+    looks = history.looked_during(history.charges["loop"])
+    assert looks == ({"train"} if logged else frozenset())
+
+
 def test_a_loop_that_went_on_against_a_further_charge_is_open_since_its_first(ledger):
     run(ledger, "loop", steered=True)
     ledger.look("stats")

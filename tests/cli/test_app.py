@@ -1,5 +1,7 @@
+import errno
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -143,3 +145,18 @@ def test_calibrate_stays_within_the_budget(capsys):
     assert status == 0
     assert result["epsilon"] <= 2
     assert math.isfinite(result["noise_multiplier"])
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [(errno.ENOSPC, "free some space"), (errno.EIO, "check it"), (errno.EROFS, "another place")],
+)
+def test_a_disk_that_refuses_is_no_fault_of_the_program(capsys, monkeypatch, number, way_out):
+    def refuse(*whatever, **options):
+        raise OSError(number, os.strerror(number), "a store")
+
+    monkeypatch.setattr("userdp.data.store.UserStore.open", refuse)
+    status, out, said = userdp(capsys, "stats", "a store")
+    assert (status, out) == (1, "")
+    assert said.startswith(f"error: the machine refused: {os.strerror(number)} (a store)")
+    assert way_out in said

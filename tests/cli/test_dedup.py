@@ -8,8 +8,9 @@ import random
 
 import pytest
 
-from tests.data.corpora import write_jsonl
+from tests.data.corpora import prepared, write_jsonl
 from userdp.cli.app import run as userdp
+from userdp.ledger import StoreLedger
 
 pytest.importorskip("datasketch", reason="the extra dedup is not installed")
 
@@ -64,6 +65,12 @@ def test_the_table_shows_what_each_stage_left(corpus, capsys):
     printed = capsys.readouterr().out
     assert "near-duplicates (1 candidates)" in printed
     assert "operator-only" in printed.replace("\n", " ")
+
+
+def test_what_is_told_of_a_stores_records_is_a_look_at_it(corpus, tmp_path):
+    store = prepared({b"u0": [text(0)]}, tmp_path / "store", held_out_users=0).path
+    assert dedup(corpus, "--out", str(corpus / "clean.jsonl"), "--store", str(store)) == 0
+    assert [what for _, what in StoreLedger(store).history().looks] == ["dedup"]
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,10 @@ def test_nothing_to_append_is_bad_use_and_changes_nothing(tmp_path):
 
 KILLS = textwrap.dedent(
     """
-    import os, shutil, sys
+    import shutil, sys
     from pathlib import Path
     import numpy as np
+    from benchmarks.faults.crashes.moments import every_kill
     from tests.data.corpora import corpus, prepared
     from userdp.data.records import Tally
     from userdp.data.splits import Split
@@ -129,7 +130,6 @@ KILLS = textwrap.dedent(
     from userdp.data.verify import verify_store
     from userdp.data.writer import StoreWriter
 
-    os.fsync = lambda descriptor: None
     out = Path(sys.argv[1])
     def add(user):
         with StoreWriter.append(out) as new:
@@ -138,32 +138,16 @@ KILLS = textwrap.dedent(
             new.finish(source={}, tally=Tally())
 
     base = prepared(corpus(4), out.with_name("base"))
-    calls, going = 0, True
-    while going:
+    def make():
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(base.path, out)
-        left = [calls]
-        def counted(function):
-            def call(*arguments, **options):
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(9)
-                return function(*arguments, **options)
-            return call
-        child = os.fork()
-        if child == 0:
-            for place, name in ((os, "fsync"), (os, "rename"), (os, "unlink"), (os, "rmdir"),
-                                (os, "mkdir"), (Path, "rename"), (Path, "mkdir")):
-                setattr(place, name, counted(getattr(place, name)))
-            add(b"new")
-            os._exit(0)
-        going = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+    for _ in every_kill(out, make=make, work=lambda: add(b"new")):
         store = UserStore.open(out)
         sound = verify_store(out).ok and store.users == 4 + store.meta.generation
         add(b"newer")
         sound = sound and verify_store(out).ok
         print(store.meta.generation, sound, sep=";")
-        calls += 1
     """
 )
 

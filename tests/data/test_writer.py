@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -15,20 +16,19 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
 
-# Kills a writer at each call that reaches the disk in turn; prints what each kill left behind.
-# A child killed by os._exit loses all it had in buffers, as with kill -9.
+# Kills a writer before each change of a file in turn; prints what each kill left behind.
 KILLS = textwrap.dedent(
     """
-    import os, shutil, sys
+    import shutil, sys
     from pathlib import Path
     import numpy as np
+    from benchmarks.faults.crashes.moments import every_kill
     from userdp.data.records import Tally
     from userdp.data.splits import Split
     from userdp.data.store import UserStore
     from userdp.data.tokenize import StoreTokenizer
     from userdp.data.writer import StoreWriter
 
-    os.fsync = lambda descriptor: None  # a kill of the process loses nothing the system holds
     out, with_old, in_place = Path(sys.argv[1]), sys.argv[2] == "old", sys.argv[3] == "in-place"
     tokenizer = StoreTokenizer.load()
 
@@ -53,40 +53,23 @@ KILLS = textwrap.dedent(
         except Exception as error:
             return "none" if not out.exists() else f"broken: {type(error).__name__}"
 
-    def killed_at(calls):
-        left = [calls]
-        def counted(function):
-            def call(*arguments, **options):
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(9)
-                return function(*arguments, **options)
-            return call
-        child = os.fork()
-        if child == 0:
-            for place, name in ((os, "fsync"), (os, "rename"), (os, "unlink"), (os, "rmdir"),
-                                (os, "mkdir"), (os, "link"), (Path, "rename"), (Path, "mkdir")):
-                setattr(place, name, counted(getattr(place, name)))
-            write(2, InPlace if in_place else StoreWriter)
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-    calls, going = 0, True
-    while going:
+    def make():
         shutil.rmtree(out, ignore_errors=True)
         if with_old:
             write(1)
             (out / "ledger.jsonl").write_text("charged\\n")
-        going = killed_at(calls)
+
+    def killed():
+        write(2, InPlace if in_place else StoreWriter)
+
+    for calls, _ in enumerate(every_kill(out.parent, make=make, work=killed)):
         seen = state()
-        partial = any(".partial-" in name.name for name in out.parent.iterdir())
         if not seen.startswith("broken"):
             write(3)
         ledger = out / "ledger.jsonl"
         kept = not with_old or (ledger.exists() and ledger.read_text() == "charged\\n")
         clean = [name.name for name in out.parent.iterdir()] == [out.name]
         print(calls, seen, "kept" if kept else "LOST", "clean" if clean else "DIRTY", sep=";")
-        calls += 1
     """
 )
 
@@ -95,8 +78,10 @@ def kills(tmp_path, *, old: bool, in_place: bool = False) -> list[list[str]]:
     """For each kill: its number, what was at the store's place, ledger kept, nothing left over."""
     arguments = [str(tmp_path / "store"), "old" if old else "new", "in-place" if in_place else "-"]
     run = subprocess.run(
-        [sys.executable, "-c", KILLS, *arguments], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", KILLS, *arguments],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
     return [line.split(";") for line in run.stdout.splitlines()]
 

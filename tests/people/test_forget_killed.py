@@ -11,9 +11,10 @@ import pytest
 
 KILLS = textwrap.dedent(
     """
-    import os, shutil, signal, sys
+    import shutil, sys
     from pathlib import Path
     import numpy as np
+    from benchmarks.faults.crashes.moments import every_kill
     from tests.data.corpora import ListSource, corpus, interleaved, prepared
     from userdp.data.places import Place, remember
     from userdp.data.prepare import append_records
@@ -24,7 +25,6 @@ KILLS = textwrap.dedent(
     from userdp.ledger import RunLedger, StoreLedger
     from userdp.people.forget import forget_user
 
-    os.fsync = lambda descriptor: None
     life = Path(sys.argv[1])
     USER, TEXT = "the-person-who-leaves", "the copper heron never rang its bell before March"
 
@@ -58,29 +58,7 @@ KILLS = textwrap.dedent(
         return [path for path in files if any(mark in path.read_bytes() for mark in sought)]
 
     sought = marks(make())
-    calls, going = 0, True
-    while going:
-        make()
-        left = [calls]
-        def counted(function):
-            def call(*arguments, **options):
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return function(*arguments, **options)
-            return call
-        child = os.fork()
-        if child == 0:
-            for place, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"),
-                                (os, "rmdir"), (os, "mkdir"), (os, "open"), (os, "pwrite"),
-                                (Path, "rename"), (Path, "replace"), (Path, "unlink"),
-                                (Path, "mkdir")):
-                setattr(place, name, counted(getattr(place, name)))
-            forget_user(life / "store", USER, yes=True)
-            os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert status in (0, -signal.SIGKILL), status
-        going = status != 0
+    for _ in every_kill(life, make=make, work=lambda: forget_user(life / "store", USER, yes=True)):
         store = UserStore.open(life / "store")
         there = USER.encode() in store.user_ids()
         sound = verify_store(life / "store").ok
@@ -90,7 +68,6 @@ KILLS = textwrap.dedent(
             forget_user(life / "store", USER, yes=True)
             sound = sound and not holding(life) and verify_store(life / "store").ok
         print(there, sound, sep=";", flush=True)
-        calls += 1
     """
 )
 

@@ -9,12 +9,14 @@ import pytest
 import userdp
 from tests.data.corpora import ListSource, corpus, interleaved, prepared
 from tests.plans import uls_plan
+from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.cli.app import run as command
 from userdp.data.prepare import append_records
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
+from userdp.plans import PrivateSelection
 
 PLAN = uls_plan()
 EPSILON = PLAN.guarantee().epsilon
@@ -75,7 +77,9 @@ def test_a_statement_names_what_the_text_was_in_the_store_for(grown, tmp_path):
     assert "cannot be called back" in text
     assert (tmp_path / "statement.txt").stat().st_mode & 0o077 == 0
     assert "late" not in text
-    assert "Nothing was released" in "\n".join(userdp.statement(grown, "last").lines())
+    assert "Nothing that its ledger holds was released" in "\n".join(
+        userdp.statement(grown, "last").lines()
+    )
 
 
 def test_a_total_that_is_no_guarantee_is_given_no_meaning(grown):
@@ -102,7 +106,49 @@ def test_somebody_held_out_was_in_no_training_but_in_answers(tmp_path):
     name = store.user_ids()[held_out].decode()
     statement = userdp.statement(store, name)
     assert [one.id for one in statement.releases] == ["asked"]
-    assert "never trained on" in next(statement.lines())
+    assert "does not train" in next(statement.lines())
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A store, and the name of somebody in it who is held out."""
+    store = prepared(corpus(20), tmp_path / "store", held_out_users=0.5)
+    return store, store.user_ids()[store.split(Split.HELD_OUT_USERS).rows[0]].decode()
+
+
+def test_a_run_over_another_store_may_have_trained_on_somebody_who_is_held_out_here(held):
+    """Of a store that this one replaced, or of one that shares its ledger."""
+    store, name = held
+    StoreLedger(store.path).reserve("before", PLAN, state="of a store that this one replaced")
+    statement = userdp.statement(store, name)
+    assert [one.id for one in statement.releases] == ["before"]
+
+
+def test_a_selection_by_held_out_users_counts_for_them(held):
+    store, name = held
+    law = TruncatedNegativeBinomial.of_mean(5, eta=0.0)
+    selection = PrivateSelection(plans=(PLAN,), score_epsilon=0.1, repetitions=law)
+    StoreLedger(store.path).reserve_selection("chosen", selection, state=store.meta.state.id)
+    (one,) = userdp.statement(store, name).releases
+    assert one.claim.guarantee.epsilon == pytest.approx(selection.guarantee().epsilon)
+
+
+def test_somebody_held_out_is_told_of_exact_numbers_that_may_have_chosen_a_model(held):
+    store, name = held
+    assert "exact numbers" not in " ".join(userdp.statement(store, name).notes)
+    StoreLedger(store.path).look("evaluate")
+    assert "evaluate" not in " ".join(userdp.statement(store, name).notes), "nothing followed it"
+    charge(store.path, "run")
+    assert "evaluate" in " ".join(userdp.statement(store, name).notes)
+
+
+def test_who_comes_after_an_erasure_may_have_been_there_before(grown):
+    userdp.forget(grown, "late")
+    append_records(ListSource(interleaved({b"late": ["back"]})), grown)
+    statement = userdp.statement(grown, "late")
+    assert [one.id for one in statement.releases] == ["first", "second"]
+    assert "may have been you" in " ".join(statement.notes)
+    assert [len(one.charges) for one in userdp.members(grown).intakes] == [2, 1, 0, 2]
 
 
 def test_further_charges_of_a_run_are_one_release(tmp_path):
@@ -126,12 +172,6 @@ def test_somebody_leaves_a_store_that_was_never_charged(tmp_path):
     history = StoreLedger(store.path).history()
     assert (len(history.erasures), history.charges, history.looks) == (1, {}, [])
     assert UserStore.open(store.path).user_ids() == [b"user000", b"user002"]
-
-
-def test_who_comes_back_joins_anew(grown):
-    userdp.forget(grown, "late")
-    append_records(ListSource(interleaved({b"late": ["here again"]})), grown)
-    assert userdp.statement(grown, "late").releases == ()
 
 
 def test_the_command_prints_both(grown, capsys):

@@ -1,4 +1,5 @@
 import math
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -131,6 +132,42 @@ def test_invariant_13_a_resumed_run_goes_on_from_no_other_runs_model(store, tmp_
             next(iter(private))
     assert attempts(tmp_path / "run") == 1
     run_all(toy_model(store), store, uls_plan(), **options)
+
+
+@pytest.mark.parametrize("how", ["closed", "resumed by another"])
+def test_invariant_7_a_closed_run_takes_no_step(store, tmp_path, how):
+    """Its file's number may be another file's by then, and its counter another process's."""
+    model, plan = toy_model(store), uls_plan()
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, plan, out=tmp_path / "run") as private:
+        steps = iter(private)
+        next(steps)
+        optimizer.step()
+    with ExitStack() as files:
+        others = [tmp_path / f"other-{i}" for i in range(20)]
+        for path in others:
+            files.enter_context(path.open("w"))
+        if how != "closed":
+            options = {"out": tmp_path / "run", "resume": True}
+            files.enter_context(make_private(model, sgd(model), store, plan, **options))
+        before = weights(model)
+        for again in (steps, iter(private)):
+            with pytest.raises(UseError, match="was closed"):
+                next(again)
+    assert [path.stat().st_size for path in others] == [0] * 20
+    assert torch.equal(weights(model), before)
+    assert attempts(tmp_path / "run") == 1
+
+
+def test_the_delta_of_a_budget_is_held_against_the_population_too(store, tmp_path):
+    """The model claims the budget, whatever δ its own plan has."""
+    userdp.budget(store, epsilon=8, delta=0.5)
+    model, plan = toy_model(store), uls_plan()
+    with pytest.raises(UseError, match=r"delta = 0\.5 is not below 1/n"):
+        make_private(model, sgd(model), store, plan, out=tmp_path / "run")
+    assert not StoreLedger(store.path).history().charges
+    with pytest.raises(UseError, match=r"delta = 0\.5 is not below 1/n"):
+        userdp.train(store, plan, out=tmp_path / "run", model="new")
 
 
 def steered_by(what, store, folder):

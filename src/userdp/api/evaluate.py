@@ -18,6 +18,7 @@ from userdp.interrupts import told
 from userdp.training.devices import choose_device
 from userdp.training.evaluate_run import evaluate_splits, held_out_splits, release_evaluation
 from userdp.vocabulary import require_count
+from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +61,7 @@ class Evaluated:
         return pd.json_normalize(rows, sep=".")
 
 
+@withholding
 def evaluate(
     run: Place,
     *,

@@ -32,9 +32,10 @@ from userdp.reporting.model_card import (
 )
 from userdp.reporting.run_facts import RunFacts, read_run
 from userdp.version import __version__
+from userdp.withheld import withholding
 
 REPORT = "report.html"
-_LINES = {"run", "open", "lost", "attempt", "finish", "release"}
+_LINES = {"run", "open", "copied", "lost", "attempt", "finish", "release"}
 """Kinds of a run ledger's lines: one of another kind says something that nothing here knows."""
 _FOLDER = 0o755
 
@@ -68,6 +69,7 @@ class Exported:
         }
 
 
+@withholding
 def export(
     run: Place,
     *,

@@ -12,10 +12,11 @@ from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, require_new, write_file
 from userdp.ledger import StoreLedger
-from userdp.ledger.history import Charge
+from userdp.ledger.charges import Charge
 from userdp.people.forget import Forgotten, forget_user, statement_for
 from userdp.people.membership import Intake, intakes, state_number
 from userdp.people.statement import Statement
+from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
@@ -56,6 +57,7 @@ class Members:
         }
 
 
+@withholding
 def members(store: UserStore | str | Path) -> Members:
     """Who was in a store for what was charged, and what each user was charged in all.
 
@@ -81,6 +83,7 @@ def members(store: UserStore | str | Path) -> Members:
     )
 
 
+@withholding
 def statement(
     store: UserStore | str | Path,
     user: str,
@@ -112,6 +115,7 @@ def statement(
     return made
 
 
+@withholding
 def forget(
     store: UserStore | str | Path,
     user: str,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
-    from userdp.ledger.history import Charge
+    from userdp.ledger.charges import Charge
     from userdp.planning.budget import Release
     from userdp.planning.norms import GradientNorms
     from userdp.planning.options import Declared, Goals
@@ -54,6 +54,7 @@ def gather(
                 f"--unsafe-exact-counts reads the private counts, and the {given[0]} is declared",
                 hint="leave one of the two out",
             )
+        StoreLedger(store).look("plan")
         values, origin = _exact(store), Origin.NON_PRIVATE
     constants: dict[str, Constant] = {}
     releases: list[Release] = []

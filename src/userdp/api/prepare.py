@@ -23,12 +23,14 @@ from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError, warn
 from userdp.interrupts import held, told
 from userdp.ledger import StoreLedger
-from userdp.ledger.place import Place
+from userdp.ledger.place import Place, linked_anew
+from userdp.withheld import withholding
 
 REQUIRED = "required"
 """In place of a ledger's path: refuse to prepare a store that shares none."""
 
 
+@withholding
 def prepare(
     data: Any,
     *,
@@ -120,7 +122,8 @@ def prepare(
             overwrite=overwrite,
         )
     was = _identity(place)
-    with told(lambda: _left(place, was), resume=False), shown(progress) as bar:
+    left = told(lambda: _left(place, was), resume=False)
+    with left, linked_anew(place), shown(progress) as bar:
         write(
             records,
             place,

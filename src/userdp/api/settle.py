@@ -11,6 +11,7 @@ from userdp.claims import claim as claim_at
 from userdp.ledger import RunFolder, StoreLedger
 from userdp.ledger.budget import cost_of
 from userdp.ledger.ending import Ended, end_early
+from userdp.withheld import withholding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +46,7 @@ class Settled:
         return f"{in_words(self)}."
 
 
+@withholding
 def settle(run: Place) -> Settled:
     """End an unfinished run: nobody goes on with it, and its price is final.
 

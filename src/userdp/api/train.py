@@ -18,11 +18,13 @@ from userdp.planning.proposal import Proposal, declared_users, load_plan
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.training.config import PlainPlan, TrainConfig, train_config
+from userdp.withheld import withholding
 
 if TYPE_CHECKING:
     from userdp.data.progress import Progress
 
 
+@withholding
 def train(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None = None,
@@ -107,7 +109,8 @@ def train(
             "this run or, from here on, for the store."
         )
     elif not resume:
-        warn_of_delta(chosen, plan, allow_large_delta=allow_large_delta)
+        total = StoreLedger(opened(store, fixed_graph=True).path).history().total_delta
+        warn_of_delta(chosen, plan, total=total, allow_large_delta=allow_large_delta)
     people = opened(store, fixed_graph=True)  # the plan is held against its adjacency in training
     with joined() as world, shown(progress if world.rank == 0 else NoProgress()) as bar:
         if verify:
@@ -141,6 +144,7 @@ def train(
     )
 
 
+@withholding
 def declare(
     store: UserStore | str | Path,
     plan: Plan | Proposal | PlainPlan | str | Path | None,
@@ -217,18 +221,22 @@ def chosen_config(
     return config or TrainConfig(**options)
 
 
-def warn_of_delta(plan: Plan, given: Any, *, allow_large_delta: bool) -> None:
+def warn_of_delta(plan: Plan, given: Any, *, total: float, allow_large_delta: bool) -> None:
     """Refuse a δ of 1/n or more, and warn of one above n^-1.1.
 
     Args:
         plan: whose δ.
         given: what it was given as: in a file, or as a proposal, the users that were declared stand
             beside it, where only their examples are in the plan.
+        total: δ of the store's budget, see `plan_with_small_delta`.
         allow_large_delta: neither refuse nor warn.
     """
     users = declared_users(Path(given)) if isinstance(given, str | Path) else None
     if isinstance(given, Proposal):
         users = given.users
     warn(
-        plan_with_small_delta(plan, users=users, allow_large_delta=allow_large_delta), stacklevel=3
+        plan_with_small_delta(
+            plan, users=users, total_delta=total, allow_large_delta=allow_large_delta
+        ),
+        stacklevel=3,
     )

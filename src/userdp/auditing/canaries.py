@@ -98,8 +98,8 @@ def copy_with(
     leave = _make_room(split.counts[order], canaries, plan)
     if leave > len(order) // 2:
         raise UseError(
-            f"{len(canaries.rows)} canaries would take the place of {leave} of "
-            f"{len(order)} training users: the run would be another one",
+            f"{len(canaries.rows)} canaries would take the place of more than half of the training "
+            "users: the run would be another one",
             hint="give fewer --canaries",
         )
     kept = np.sort(order[leave:])

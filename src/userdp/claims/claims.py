@@ -19,8 +19,9 @@ from userdp.claims.store_conditions import conditions_of, in_one
 from userdp.codec import digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
+from userdp.ledger.charges import Charge
 from userdp.ledger.folder import LEDGER
-from userdp.ledger.history import Charge, History, history_of
+from userdp.ledger.history import History, history_of
 from userdp.ledger.journal import read_entries
 from userdp.ledger.place import PLACE
 from userdp.ledger.store import StoreLedger
@@ -247,6 +248,7 @@ def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
     own = Lineage(parts=(_own_part(path, entries, plan),), within=inherited.within)
     finish = run_ledger.finish_of(entries) or {}
     conditions = {*of_plan(plan), *looked_at(finish.get("looks", ()))}
+    conditions |= {COPIED} if run_ledger.is_copied(entries) else set()
     since = finish.get("since")
     told = lineage_from(since, what=f"what was released meanwhile, in {path}") if since else None
     return inherited + own + (told or Lineage()) + Lineage(conditions=tuple(conditions))

@@ -30,7 +30,8 @@ _WORDS = {
     "showed its operator before",
     ConditionKind.BASE: "the model that it began from ({told}) had learned nothing of these people",
     ConditionKind.PLAN: "what its plan was chosen from ({told}) says nothing of these people",
-    ConditionKind.COPY: "no other copy of the store or of its ledger was charged ({told})",
+    ConditionKind.COPY: "no other copy of the store or of its ledger was charged, and no charge "
+    "was taken back with it ({told})",
     ConditionKind.TEXT: "the text that it learned from ({told}) was written by no model of these "
     "people's text",
     ConditionKind.FILTERED: "nobody of this store is in the private data ({told}) that text it "
@@ -74,7 +75,10 @@ class Condition:
         return _WORDS_OF_A_STORE.get(self.kind, _WORDS[self.kind]).format(told=self.told)
 
 
-COPIED = Condition(kind=ConditionKind.COPY, told="it is not in the place where it was begun")
+COPIED = Condition(
+    kind=ConditionKind.COPY,
+    told="its file was copied, put back or changed by something else than userdp",
+)
 
 
 def looked_at(looks: Iterable[str]) -> tuple[Condition, ...]:

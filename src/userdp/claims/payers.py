@@ -16,7 +16,8 @@ from userdp.claims.parts import Choice, Filtered, OfSeries, Part, Query, Steps, 
 from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.budget import adjacency_of
-from userdp.ledger.history import Charge, History
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import History
 from userdp.plans import Plan
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from userdp.claims.conditions import COPIED, Condition, ConditionKind, looked_at, of_plan
 from userdp.claims.lineage import lineage_from
 from userdp.claims.parts import Filtered, OfSeries, Part
-from userdp.ledger.history import Charge, History, Released
+from userdp.ledger.charges import Charge, Released
+from userdp.ledger.history import History
 
 
 def conditions_of(history: History, parts: Iterable[Part]) -> tuple[Condition, ...]:

@@ -66,6 +66,7 @@ def dedup(
     from userdp.data.meta import read_meta
     from userdp.data.records import Tally
     from userdp.data.sources import open_source
+    from userdp.ledger import StoreLedger
 
     if not public.is_file():
         raise UseError(f"there is no public corpus at {public}")
@@ -76,6 +77,8 @@ def dedup(
     domains = _domains(domain or [])
     listed = _urls(urls)
     name = read_meta(store).store_id if store else secrets.token_hex(16)
+    if store is not None:
+        StoreLedger(store).look("dedup")
     records = open_source(private, kind=source, options=source_options(input_options, None))
     tally = Tally()
     with shown() as bar:

@@ -23,8 +23,16 @@ from userdp.cli.commands import names
 from userdp.cli.program import options_of
 from userdp.errors import UserdpError
 from userdp.hints import closest, in_shell
+from userdp.withheld import WithheldError
 
-_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EISDIR)
+_REFUSED = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EISDIR),
+        "free some space, or choose another place with --out",
+    ),
+    errno.EIO: "the disk or its connection fails: check it, and then give the command again",
+}
+"""What the system may answer whatever the program does, and the way out."""
 _EVERYWHERE = ("--json", "--config", "--help")
 _OTHER_NAMES = {
     "target_epsilon": "epsilon",
@@ -101,7 +109,7 @@ def failure_of(error: Exception, app: App, tokens: Sequence[str]) -> Failure | N
         where = f" ({error.filename})" if error.filename else ""
         return Failure(
             f"the machine refused: {error.strerror}{where}",
-            "free some space, or choose another place with --out",
+            _REFUSED[error.errno],
             1,
         )
     return None
@@ -109,6 +117,8 @@ def failure_of(error: Exception, app: App, tokens: Sequence[str]) -> Failure | N
 
 def _ours(error: BaseException) -> UserdpError | None:
     """The error of userdp's own, also where the command-line library met it in a dataclass."""
+    if isinstance(error, WithheldError):
+        return None
     if isinstance(error, UserdpError):
         return error
     cause = error.__cause__ if isinstance(error, CycloptsError) else None

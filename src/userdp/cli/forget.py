@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from userdp.cli.output import Answer
+from userdp.cli.person import PersonOption, person
 
 if TYPE_CHECKING:
     from userdp.people.forget import Forgotten
@@ -16,7 +17,7 @@ def forget(
     store: Path,
     /,
     *,
-    user: str,
+    user: PersonOption,
     also: list[Path] | None = None,
     statement: Path | None = None,
     overwrite: bool = False,
@@ -31,7 +32,8 @@ def forget(
 
     Args:
         store: the user store. No run over it may be open.
-        user: the person's id, as prepare read it.
+        user: the person's id, as prepare read it; - to read it from standard input, which unlike
+            this line stands neither in the list of processes nor in the shell's history.
         also: further files and folders in which runs over the store lie, or copies: they are
             scanned too.
         statement: a file to write the statement for the person to, for the operator only.
@@ -42,7 +44,7 @@ def forget(
     from userdp.api import people as api
 
     done = api.forget(
-        store, user, also=also or (), yes=yes, statement=statement, overwrite=overwrite
+        store, person(user), also=also or (), yes=yes, statement=statement, overwrite=overwrite
     )
     return Answer(
         values={

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from userdp.cli.output import Answer, for_whom
+from userdp.cli.person import PersonOption, person
 from userdp.reporting.table import Table, table_of
 from userdp.vocabulary import delta_up, round_up
 
@@ -19,7 +20,7 @@ def members(
     store: Path,
     /,
     *,
-    user: str | None = None,
+    user: PersonOption | None = None,
     statement: Path | None = None,
     overwrite: bool = False,
 ) -> Answer:
@@ -31,7 +32,8 @@ def members(
 
     Args:
         store: the user store.
-        user: the id of the person who asks.
+        user: the id of the person who asks; - to read it from standard input, which unlike this
+            line stands neither in the list of processes nor in the shell's history.
         statement: a file to write the statement for that person to, for the operator only.
         overwrite: replace the file at --statement.
     """
@@ -39,7 +41,7 @@ def members(
     from userdp.errors import UseError
 
     if user is not None:
-        said = api.statement(store, user, out=statement, overwrite=overwrite)
+        said = api.statement(store, person(user), out=statement, overwrite=overwrite)
         return Answer(values={"store": str(store), **said.to_dict()}, parts=said.lines())
     if statement is not None:
         raise UseError("a statement is for one person", hint="name the person: --user ID")

@@ -90,7 +90,7 @@ def prepare(
         ledger=ledger,
         **asdict(input_options or InputOptions()),
     )
-    result = {"store": str(out), **store.meta.to_dict()}
+    result = {"store": str(out), "operator_only": True, **store.meta.to_dict()}
     return Answer(values=result, parts=_parts(result))
 
 

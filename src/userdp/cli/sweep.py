@@ -122,10 +122,12 @@ def sweep(
         if not plan:
             raise UseError("a sweep needs a plan", hint="--plan plan.json, made by userdp plan")
         from userdp.api.train import warn_of_delta
+        from userdp.ledger import StoreLedger
 
         plans = [load_plan(path) for path in plan]
+        total = StoreLedger(opened.path).history().total_delta
         for path, one in zip(plan, plans, strict=True):
-            warn_of_delta(one, path, allow_large_delta=allow_large_delta)
+            warn_of_delta(one, path, total=total, allow_large_delta=allow_large_delta)
         request = build_request(
             opened,
             TuningMode(tuning),

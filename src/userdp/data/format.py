@@ -23,7 +23,7 @@ A store is a folder::
                                      every token but an example's first is a target
       ledger.jsonl            the privacy ledger of the people whose data it is, once there is one;
                               written by `userdp.ledger`, kept when the store is overwritten
-      ledger.json             0600: where that ledger is, and how far it was written
+      ledger.json             0600: where that ledger is, how far it was written, and when
       places.jsonl            0600: folders of runs and files of scores, see `userdp.data.places`
       erasure.json            0600: what is left to do of an erasure, see `userdp.data.erasure`
       runs/                   0700: of each run, its attempts and a lock

@@ -31,6 +31,7 @@ from userdp.data.columns import (
     offsets_of,
 )
 from userdp.errors import FailureError, UseError
+from userdp.withheld import in_kind
 
 MEMORY_LIMIT = "1GB"
 _SIZE = re.compile(r"([1-9]\d{0,8}(?:\.\d+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
@@ -277,9 +278,8 @@ def _told(error: Exception) -> BaseException:
 
 
 def _failure(error: duckdb.Error | pa.ArrowException | OSError) -> FailureError:
-    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return FailureError(
-        f"grouping records by user failed: {first_line}",
+        f"grouping records by user failed: {in_kind(error)}",
         hint="is the disk full, or memory_limit too small? Working files lie beside the store "
         "and are as large as the text",
     )

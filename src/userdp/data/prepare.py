@@ -32,6 +32,7 @@ from userdp.data.writer import StoreWriter
 from userdp.errors import FailureError, UseError
 from userdp.version import __version__
 from userdp.vocabulary import require_count
+from userdp.withheld import in_kind
 
 if TYPE_CHECKING:
     from userdp.data.spark import SparkGrouping
@@ -305,7 +306,7 @@ def _disk_errors(store: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise FailureError(
-            f"the store at {store} could not be written: {error.strerror or error}; "
+            f"the store at {store} could not be written: {in_kind(error)}; "
             "what was there before is unchanged",
             hint="is the disk full, or the folder read-only?",
         ) from error

@@ -20,6 +20,7 @@ from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.errors import UseError
 from userdp.files import OPERATOR_FILE, digest_of_file, whole_file
+from userdp.withheld import in_kind
 
 _CONTENT, _SPLIT, _LINEAGE = b"content_sha256", b"split", b"lineage"
 _FIRST = b"written_as"
@@ -59,7 +60,7 @@ def write_scores(
                 written += len(block)
         examples = int(store.split(split).counts.sum())
         if written != examples:
-            raise UseError(f"{written} scores came for the {examples} examples of {split}")
+            raise UseError(f"another number of scores came for the examples of {split}")
     return written
 
 
@@ -74,7 +75,7 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
     except (OSError, pa.ArrowInvalid) as error:
-        raise UseError(f"{path} is not a file of scores: {str(error).splitlines()[0]}") from error
+        raise UseError(f"{path} is not a file of scores: {in_kind(error)}") from error
     facts = table.schema.metadata or {}
     expected = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
     if {key: facts.get(key) for key in expected} != expected or table.column_names != ["score"]:
@@ -141,5 +142,5 @@ def lineage_of_scores(path: Path) -> str:
         with pa.memory_map(str(path)) as file:
             metadata = pa.ipc.open_file(file).schema.metadata or {}
     except (OSError, pa.ArrowInvalid) as error:
-        raise UseError(f"{path} is not a file of scores: {str(error).splitlines()[0]}") from error
+        raise UseError(f"{path} is not a file of scores: {in_kind(error)}") from error
     return bytes(metadata.get(_LINEAGE, b"")).decode()

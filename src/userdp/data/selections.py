@@ -243,9 +243,9 @@ def _require_scores(
         return None
     examples = int(split.counts.sum())
     if scores is None or scores.shape != (examples,):
-        got = "none" if scores is None else f"shape {scores.shape}"
+        got = "there are none" if scores is None else "these are of another number"
         raise UseError(
-            f"the selection {strategy} needs a score for each of {examples} examples, got {got}",
+            f"the selection {strategy} needs a score for each example, and {got}",
             hint="userdp score STORE --out scores.arrow, then --scores scores.arrow",
         )
     return scores

@@ -24,6 +24,7 @@ from userdp.data.columns import BLOCK_BYTES, Columns, bounds_by_size, offsets_of
 from userdp.data.grouping import MEMORY_LIMIT, size_in_bytes
 from userdp.errors import FailureError, UseError
 from userdp.extras import library
+from userdp.withheld import in_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -263,8 +264,7 @@ def _columns_of(batch: pa.RecordBatch) -> Columns:
 
 
 def _failure(error: Any) -> FailureError:
-    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return FailureError(
-        f"grouping records by user with Spark failed: {first_line}",
+        f"grouping records by user with Spark failed: {in_kind(error)}",
         hint="is the disk full, or --memory-limit too small? Working files lie beside the store",
     )

@@ -19,6 +19,7 @@ from userdp.errors import UserdpError
 from userdp.federated.models import shared_model, weights_of
 from userdp.federated.rounds import Weights
 from userdp.federated.silo import Silo, read_silo, silo_folder
+from userdp.withheld import in_code
 
 ARRAYS, CONFIG = "arrays", "config"
 REFUSALS = ("another federation", "another model", "not in the plan", "failed")
@@ -43,8 +44,8 @@ def client_app(federation: Path | None = None) -> ClientApp:
         try:
             plan = read_silo(folder, index)
             model = describe(weights_of(shared_model(plan.model)[0]))
-        except Exception:  # its words may hold data: the server gets a fixed phrase
-            _log.exception("silo %d cannot take part", index)
+        except Exception as error:  # its words may hold data: neither server nor log gets them
+            _log.error("silo %d cannot take part: %s", index, in_code(error))
             return _refuse(message, "failed", index)
         if message.content[CONFIG]["plan"] != plan.digest:
             return _refuse(message, "another federation", index)
@@ -77,8 +78,8 @@ def client_app(federation: Path | None = None) -> ClientApp:
         except UserdpError as error:
             _log.warning("silo %d refused: %s", index, error.message)
             return _refuse(message, reason, index)
-        except Exception:  # its words may hold data: the server gets a fixed phrase
-            _log.exception("silo %d failed", index)
+        except Exception as error:  # its words may hold data: neither server nor log gets them
+            _log.error("silo %d failed: %s", index, in_code(error))
             return _refuse(message, "failed", index)
         record = ArrayRecord({name: Array(array) for name, array in update.items()})
         return Message(RecordDict({ARRAYS: record}), reply_to=message)

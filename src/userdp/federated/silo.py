@@ -22,7 +22,7 @@ from userdp.errors import FailureError, UseError
 from userdp.federated.models import Weights, build_model, put_weights, weights_of
 from userdp.federated.plan import PLAN_FILE, RUN, STORE, FederationPlan, LanguageModel
 from userdp.federated.rounds import load_weights, save_weights
-from userdp.files import read_json, write_json
+from userdp.files import read_json, sweep, write_json
 from userdp.gradients import Loss, trainable_parameters
 from userdp.ledger import RunFolder
 from userdp.plans import Plan
@@ -105,6 +105,7 @@ class Silo:
     ) -> None:
         self.plan = read_silo(folder, index)
         self.folder, self.index = folder, index
+        sweep(folder)  # what a kill left of the update of a round
         self.store = UserStore.open(folder / STORE)
         if model is None or loss is None:
             model, loss = build_model(self.plan.model)

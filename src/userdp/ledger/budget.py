@@ -29,7 +29,8 @@ from userdp.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from userdp.ledger.history import Charge, History
+    from userdp.ledger.charges import Charge
+    from userdp.ledger.history import History
 
 
 def refuse_beyond(path: Path, history: History) -> None:

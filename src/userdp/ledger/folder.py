@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from userdp import files
 from userdp.errors import UseError
 from userdp.ledger.journal import read_entries
+from userdp.withheld import in_kind
 
 Line = TypeVar("Line")
 LEDGER = "ledger.jsonl"
@@ -140,7 +141,7 @@ def read_lines(
         except (ValueError, KeyError, TypeError) as error:
             if torn and number == len(lines):
                 break
-            raise UseError(f"line {number} of {path} is damaged: {error!r}") from error
+            raise UseError(f"line {number} of {path} is damaged: {in_kind(error)}") from error
         if value is not None:
             values.append(value)
     return values

@@ -12,111 +12,11 @@ from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger import series, settling
+from userdp.ledger.charges import Charge, Declared, Opened, Released
 from userdp.plans import Plan, PrivateSelection, Series
 from userdp.plans.tuning import tuning_from
 
 SCHEMA = "userdp.store-ledger/4"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Charge:
-    """What one run or query costs the people of a store.
-
-    Args:
-        run_id: of the run, the query or the selection.
-        at: the line that it was charged in.
-        plan: None for a run without privacy, for a query and for a selection.
-        steps: charged; 0 for a query and for a selection, which is charged as a whole.
-        settled: what it costs is final.
-        query_epsilon: of a query with pure (ε, 0)-DP per user, add-or-remove; None for a run.
-        query_name: what was asked.
-        answer: what was released; None if a crash came between the charge and its answer.
-        selection: of a private selection, all of whose trials this pays for.
-        again: the run that this is a further charge of the whole plan of; None for a first one.
-        base: what the model descends from that the run began from, or that the query is about, as
-            plain values.
-        constants: the digest of a run's plan and options.
-        series: the id of the declared series that pays for it; None where it pays for itself.
-        stopped: the attempts of a run that was settled before its end, where only these count
-            against a filter (`userdp.ledger.settling`); None where the whole plan does.
-        logged: a run that kept exact numbers for its operator.
-        steered: a loop of somebody's own takes its steps; see `History.looked_during`.
-        ended: the line that settled it; None before that.
-        when: the date and time that it was charged at, in UTC; None in ledgers of before that was
-            noted.
-        state: the id of the state that the store was in; empty where that was not written.
-    """
-
-    run_id: str
-    at: int
-    plan: Plan | None = None
-    steps: int = 0
-    settled: bool = False
-    query_epsilon: float | None = None
-    query_name: str | None = None
-    answer: int | None = None
-    selection: PrivateSelection | None = None
-    again: str | None = None
-    base: Mapping[str, Any] | None = None
-    constants: str = ""
-    series: str | None = None
-    stopped: int | None = None
-    logged: bool = True
-    steered: bool = False
-    ended: int | None = None
-    when: str | None = None
-    state: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
-    """A series of runs that was declared, and what of it was taken.
-
-    Args:
-        id: random.
-        at: the line that declared it.
-        series: what was declared.
-        runs: of it that were charged.
-        answers: ε of those that were asked.
-        when: it was declared.
-    """
-
-    id: str
-    at: int
-    series: Series
-    runs: int = 0
-    answers: tuple[float, ...] = ()
-    when: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """A budget with a filter, as it was opened.
-
-    Args:
-        id: random.
-        filter: total, order and reserve.
-        when: it was opened.
-    """
-
-    id: str
-    filter: RenyiFilter
-    when: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Released:
-    """Weights that a run over these people released.
-
-    Args:
-        run_id: of the run.
-        weights: their digest (`userdp.claims.weights`).
-        lineage: what they descend from, as plain values.
-    """
-
-    run_id: str
-    weights: str
-    lineage: Mapping[str, Any]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -142,7 +42,8 @@ class History:
         budget: a total with a filter, if that was opened before the first of them.
         series: that were declared, by id.
         halted: runs that were settled before their end.
-        copied: the ledger was found in another place than it was begun in.
+        copied: its file was found to be another one than before, or changed by somebody else
+            (`userdp.ledger.place`).
         lines: how many there are.
     """
 
@@ -174,6 +75,13 @@ class History:
         return frozenset({*self.charges, *self.taken.values(), *self.sweeps, *shared})
 
     @property
+    def total_delta(self) -> float:
+        """δ of a total that all that is charged claims or stays within; 0 where none was fixed."""
+        if self.budget is not None:
+            return self.budget.filter.delta
+        return self.total[1] if self.total is not None else 0.0
+
+    @property
     def within(self) -> str:
         """The ledger's id if a total was fixed in it, that all its charges stay within."""
         return "" if self.total is None and self.budget is None else self.id
@@ -187,7 +95,7 @@ class History:
         """`looked`, of the lines before ``at`` only."""
         looks = {what for place, what in self.looks if place < at}
         earlier = (charge for charge in self.charges.values() if charge.at < at)
-        trained = any(one.query_epsilon is None and one.logged for one in earlier)
+        trained = any(one.shows_losses for one in earlier)
         return frozenset(looks | ({"train"} if trained else set()))
 
     def looked_during(self, charge: Charge) -> frozenset[str]:
@@ -198,9 +106,16 @@ class History:
         """
         if not charge.steered:
             return frozenset()
-        begun = self.charges.get(charge.again or "", charge).at
+        first = self.charges.get(charge.again or "", charge)
         ended = self.lines if charge.ended is None else charge.ended
-        return frozenset(what for at, what in self.looks if begun < at < ended)
+        looks = {what for at, what in self.looks if first.at < at < ended}
+        others = (
+            one for one in self.charges.values() if first.run_id not in (one.run_id, one.again)
+        )
+        logs = (one.at for one in others if one.shows_losses)
+        return frozenset(
+            looks | ({"train"} if any(first.at < at < ended for at in logs) else set())
+        )
 
     def only_erased_since(self, before: str, now: str) -> bool:
         """Whether a store that was in the state ``before`` and is in ``now`` only lost people."""

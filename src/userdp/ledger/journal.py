@@ -1,8 +1,8 @@
 """A JSON Lines file that is only ever appended to, synced line by line, and chained by hashes.
 
 Each line carries ``prev``, the hash of the line before it, so that an edited, dropped or
-re-ordered line is noticed. A line that a crash cut short was never acknowledged: it is trimmed
-when the journal is opened for writing and ignored when it is read.
+re-ordered line is noticed. A line that a crash cut short was never acknowledged: it is ignored when
+the journal is read, and the next line is written over it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,20 @@ def append_entries(
     compose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
     *,
     mode: int = files.SHAREABLE_FILE,
+    noted: Callable[[bool], None] | None = None,
 ) -> None:
     """Append what ``compose`` makes of the entries so far; on the disk when this returns.
 
-    No other process appends between the look and the write. A torn last line is trimmed first;
+    No other process appends between the look and the write. A torn last line is written over;
     ``compose`` sees no entries in a journal that is new, or whose first line a crash cut short.
     What it raises is raised, and nothing appended. A new file has ``mode``.
+
+    Args:
+        path: of the journal.
+        compose: from the entries so far to those that follow; none leaves the file untouched.
+        mode: of a new file.
+        noted: is called under the journal's lock: with True once all is on the disk, with False
+            where the disk refused it.
 
     Raises:
         FailureError: the disk refused (the journal then still ends in its old last line).
@@ -67,9 +75,19 @@ def append_entries(
         for entry in compose(entries):
             line, previous = _chained(entry, previous)
             text += line
-        if end != size:
-            os.ftruncate(descriptor, end)
-        _write(descriptor, path, text, end)
+        if text:
+            try:
+                _write(descriptor, path, text, end)
+            except FailureError:
+                if noted is not None:
+                    with suppress(FailureError):  # the first error is the one to be told
+                        noted(False)
+                raise
+            # After the write: a kill must not leave the file as long as it was, and yet changed.
+            if size > end + len(text):
+                os.ftruncate(descriptor, end + len(text))
+        if noted is not None:
+            noted(True)
     finally:
         os.close(descriptor)
     if created:
@@ -87,7 +105,7 @@ class JournalWriter:
         _, end = _parse(path, data)
         if not end:
             raise UseError(f"the ledger {path} is empty: it never was begun")
-        self._descriptor = os.open(path, os.O_RDWR)
+        self._descriptor: int | None = os.open(path, os.O_RDWR)
         if end != len(data):
             os.ftruncate(self._descriptor, end)
         self._end = end
@@ -95,15 +113,26 @@ class JournalWriter:
         self._path = path
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Append one entry durably; `FailureError` (and no half line) if the disk refuses."""
+        """Append one entry durably; `FailureError` (and no half line) if the disk refuses.
+
+        `UseError` after `close`: the number of the descriptor may be another file's by then.
+        """
+        if self._descriptor is None:
+            raise UseError(
+                f"the run of {self._path} was closed: a step that it took now would be charged "
+                "nowhere",
+                hint="resume the run: resume=True, or --resume",
+            )
         line, previous = _chained(entry, self._previous)
         _write(self._descriptor, self._path, line, self._end)
         self._end += len(line)
         self._previous = previous
 
     def close(self) -> None:
-        """Close the file; nothing is pending."""
-        os.close(self._descriptor)
+        """Close the file; nothing is pending. Twice does no harm."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 @contextmanager

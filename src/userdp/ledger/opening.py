@@ -41,21 +41,22 @@ class Counter:
             )
         try:
             files.operator_folder(path.parent)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.OPERATOR_FILE)
         except OSError as error:
             raise FailureError(f"cannot write {path}: {error.strerror}") from error
+        self._descriptor: int | None = descriptor
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.attempts = int(os.pread(self._descriptor, 32, 0) or b"0")
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.attempts = int(os.pread(descriptor, 32, 0) or b"0")
         except OSError as error:
-            os.close(self._descriptor)
+            os.close(descriptor)
             raise FailureError(
                 f"the run of {path} is in use by another process: a copy of its folder would spend "
                 "steps that only one of them charges",
                 hint="wait for it, or choose another --out",
             ) from error
         except ValueError as error:
-            os.close(self._descriptor)
+            os.close(descriptor)
             raise UseError(f"{path} is damaged: {error}") from error
 
     def count(self) -> None:
@@ -74,6 +75,8 @@ class Counter:
                 "be a second continuation at the price of one",
                 hint="open the run in the process that takes its steps",
             )
+        if self._descriptor is None:  # its number may be another file's by now
+            raise UseError(f"{self._path} was closed, and counts no further steps")
         text = b"%020d" % attempts
         try:
             os.pwrite(self._descriptor, text, 0)
@@ -90,8 +93,10 @@ class Counter:
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let another process go on; twice does harm."""
-        os.close(self._descriptor)
+        """Let another process go on; twice does no harm."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,8 @@ from userdp.accounting.filters import Cost, RenyiFilter
 from userdp.accounting.roots import least
 from userdp.errors import UseError
 from userdp.ledger.budget import cost_of, price_of, prices
-from userdp.ledger.history import Charge, History
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import History
 from userdp.plans import Plan
 from userdp.vocabulary import delta_up
 

@@ -1,25 +1,35 @@
 """Where a store's ledger lies, and whether it is the one that was begun there.
 
 ``ledger.json`` in the store's folder (0600) names the ledger, so that one that is missing is
-noticed, and remembers how far it was written, so that one that was put back to an earlier state is.
-It also remembers the file itself (its inode): a copy of a store is another file. Nothing can tell a
-copy from a store that was moved to another disk, so that neither is refused; but claims say that
-they count on no other copy having been charged.
+noticed, and holds a `Note` of the file, so that one that was put back to an earlier state is. A
+copy of a store is another file, and a store that was put back in place is one that somebody else
+wrote into. Nothing can tell these from a store that was moved to another disk, so that neither is
+refused; but claims say that they count on no other copy having been charged.
+
+Of a ledger that several stores share a second note lies beside it, so that each store knows of it
+what the one knew that was charged last.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
+import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from userdp import files
 from userdp.errors import UseError
 from userdp.ledger.folder import LEDGER
+from userdp.ledger.note import Note
 
 PLACE = "ledger.json"
+_WHAT = "where the ledger is"
+_NONE = -1
+"""The inode of no file: what has this one noted differs from every ledger."""
 
 
 class Place:
@@ -39,12 +49,14 @@ class Place:
 
     def __init__(self, store: Path) -> None:
         self._path = store / PLACE
+        files.sweep(store, PLACE)  # what a kill left of the note after the last line
         self._kept: dict[str, Any] = {}
         self.id = ""
         self._read()
         shared = self._kept.get("shared")
         self.ledger = Path(shared) if shared else store / LEDGER
         self.runs = self.ledger.parent / "runs"
+        self._beside = self.ledger.with_name(f"{self.ledger.name}.place") if shared else None
         if self.ledger.exists():
             self._require_whole()
         else:
@@ -52,7 +64,7 @@ class Place:
 
     def require_new(self) -> None:
         """`UseError` if the ledger held something before; call where nothing is found in it."""
-        if self._kept.get("inode") is not None:
+        if self._notes():
             raise UseError(
                 f"the privacy ledger {self.ledger} is gone: what these people were charged is not "
                 "known, so that nothing may be charged and nothing claimed",
@@ -60,8 +72,7 @@ class Place:
             )
 
     def _require_whole(self) -> None:
-        head = self._kept.get("head")
-        if head is not None and self._head(self._kept["bytes"]) != head:
+        if not all(note.begins(self.ledger) for note in self._notes()):
             raise UseError(
                 f"the privacy ledger {self.ledger} was put back to an earlier state, or written "
                 "anew: it does not hold what these people were charged since",
@@ -79,7 +90,7 @@ class Place:
                 hint="name a file beside the stores: --ledger people.jsonl",
             )
         path = store / PLACE
-        kept = files.read_json(path, what="where the ledger is") if path.exists() else {}
+        kept = files.read_json(path, what=_WHAT) if path.exists() else {}
         if kept.get("shared") == str(ledger.resolve()):
             return
         if kept or (store / LEDGER).exists():
@@ -105,7 +116,7 @@ class Place:
     def fix_id(self) -> str:
         """The id of the ledger, from now on also where it has no line yet."""
         if not self._kept.get("id"):
-            self._keep(inode=None)
+            self._keep(None)
         return self.id
 
     def take(self, begun_as: str | None) -> bool:
@@ -115,7 +126,7 @@ class Place:
             begun_as: the id in the ledger's first line; None if it has none yet.
 
         Returns:
-            Whether the ledger is another file than when it was last written to.
+            Whether something else than its writers made or changed the file since it was noted.
 
         Raises:
             UseError: the ledger has no line, and had some.
@@ -124,51 +135,91 @@ class Place:
         if begun_as is None:
             self.require_new()
             if not self._kept.get("id"):
-                self._keep(inode=None)
+                self._keep(None)
             return False
         self._require_whole()
-        # A kill right after the first line leaves no inode, and the id still tells.
-        inode, known_as = self._kept.get("inode"), self.id
+        moved = self._differs(begun_as)
         self.id = begun_as
-        if self._kept.get("shared") and not self._kept.get("id"):  # begins to share it
-            return False
-        return known_as != begun_as or (inode is not None and inode != self._inode())
+        noted = Note.read(self._kept)
+        if moved and noted is not None:  # a kill within the line that tells it must not hide it
+            self._keep(replace(noted, inode=_NONE))
+        return moved
 
-    def elsewhere(self) -> bool:
-        """Whether the ledger is another file than when it was last written to from here."""
-        inode = self._kept.get("inode")
-        if inode is None:
-            return False
-        return bool(inode != self._inode())
+    def elsewhere(self, begun_as: str) -> bool:
+        """`take`'s answer, where nothing is about to be written; waits for the ledger's lock."""
+        with self._locked(fcntl.LOCK_SH):
+            self._read()
+            return self._differs(begun_as)
 
     def settle(self) -> None:
-        """Remember the file as it is now, after a line was added."""
-        with self.ledger.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # nobody is in the middle of a line
-            self._keep(inode=self._inode())
+        """Note the file as it is now, after it was written to; call it under the ledger's lock."""
+        self._keep(Note.of(self.ledger))
+
+    def as_noted(self) -> Note | None:
+        """The file as it is now; None where it is not the one that was noted last."""
+        with self._locked(fcntl.LOCK_SH):
+            self._read()
+            notes = self._notes()
+            same = notes and not any(note.differs(self.ledger) for note in notes)
+            return Note.of(self.ledger) if same else None
+
+    def note_again(self, before: Note) -> None:
+        """`settle`, if this is the file that ``before`` is of, and it begins with all it held."""
+        with self._locked(fcntl.LOCK_EX):
+            self._read()
+            if self.ledger.stat().st_ino == before.inode and before.begins(self.ledger):
+                self.settle()
+
+    def _differs(self, begun_as: str) -> bool:
+        """Whether the ledger of this id is not the file that was noted."""
+        # A kill right after the first line leaves no note of the file, and the id still tells.
+        begins_to_share = self._beside is not None and not self._kept.get("id")
+        other = self.id != begun_as and not begins_to_share
+        return other or any(note.differs(self.ledger) for note in self._notes())
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        descriptor = os.open(self.ledger, os.O_RDONLY if how == fcntl.LOCK_SH else os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, how)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _read(self) -> None:
         exists = self._path.exists()
-        self._kept = files.read_json(self._path, what="where the ledger is") if exists else {}
+        self._kept = files.read_json(self._path, what=_WHAT) if exists else {}
         self.id = str(self._kept.get("id") or secrets.token_hex(16))
 
-    def _inode(self) -> int:
-        return self.ledger.stat().st_ino
+    def _notes(self) -> list[Note]:
+        """What was noted of the ledger: by this store, and of a shared one by whoever was last."""
+        kept = [self._kept]
+        if self._beside is not None and self._beside.exists():
+            kept.append(files.read_json(self._beside, what=_WHAT))
+        return [note for note in map(Note.read, kept) if note is not None]
 
-    def _head(self, size: int) -> str | None:
-        """The digest of the last of the lines in the ledger's first ``size`` bytes."""
-        with self.ledger.open("rb") as file:
-            data = file.read(size)
-        lines = data.splitlines() if len(data) == size else []
-        return hashlib.sha256(lines[-1]).hexdigest() if lines else None
-
-    def _keep(self, *, inode: int | None) -> None:
-        size = self.ledger.stat().st_size if inode is not None else 0
-        self._kept = {
-            "id": self.id,
-            "inode": inode,
-            "bytes": size,
-            "head": self._head(size) if size else None,
-            "shared": self._kept.get("shared"),
-        }
+    def _keep(self, note: Note | None) -> None:
+        noted = {"inode": None, "bytes": 0, "head": None} if note is None else note.plain
+        self._kept = {"id": self.id, **noted, "shared": self._kept.get("shared")}
         files.write_json(self._path, self._kept, mode=files.OPERATOR_FILE)
+        if self._beside is not None and note is not None:
+            files.write_json(self._beside, note.plain, mode=files.OPERATOR_FILE)
+
+
+@contextmanager
+def linked_anew(store: Path) -> Iterator[None]:
+    """Let this process link the ledger's file into a new store's folder and unlink it in the old.
+
+    Both change its time. What was the noted file still is it afterwards, if it begins with all that
+    it held: one that was exchanged or put back meanwhile is not noted.
+
+    Args:
+        store: its folder, before and after; none is linked where there is no store yet.
+    """
+    before = Place(store).as_noted() if (store / LEDGER).exists() else None
+    try:
+        yield
+    finally:
+        if before is not None and (store / LEDGER).exists():
+            with suppress(UseError):  # whoever opens the store next is told
+                Place(store).note_again(before)

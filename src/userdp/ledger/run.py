@@ -51,6 +51,7 @@ class RunLedger:
         self.attempts = count_attempts(entries)
         self.lineage: dict[str, Any] = entries[0]["lineage"]
         self._counter: Counter | None = None
+        self._copied = is_copied(entries)
         self.charge = str((charges_in(entries) or [entries[0]["run_id"]])[-1])
         self.last_clip_norm: float | None = clips[-1] if clips else None
         self._writer = JournalWriter(path)
@@ -107,6 +108,15 @@ class RunLedger:
             self.attempts += lost
         self._writer.append({"kind": "open", "nonce": nonce, "charge": charge})
         self._counter, self.charge = counter, charge
+
+    def note_copy(self) -> None:
+        """Note, once, that the store's ledger was found to be a copy, or put back, since it began.
+
+        The first line says so of a run that began in such a store.
+        """
+        if not self._copied:
+            self._writer.append({"kind": "copied"})
+            self._copied = True
 
     @property
     def remaining(self) -> int:
@@ -231,6 +241,11 @@ def releases_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def finish_of(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The line that notes a run's end, if it ended."""
     return next((entry for entry in entries if entry["kind"] == "finish"), None)
+
+
+def is_copied(entries: list[dict[str, Any]]) -> bool:
+    """Whether a run went on in a store that was copied or put back; see `RunLedger.note_copy`."""
+    return any(entry["kind"] == "copied" for entry in entries)
 
 
 def nonces_of(entries: list[dict[str, Any]]) -> list[str]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from userdp.plans import Plan
 
 if TYPE_CHECKING:
-    from userdp.ledger.history import Declared, History
+    from userdp.ledger.charges import Declared
+    from userdp.ledger.history import History
 
 
 def room_for(history: History, plan: Plan | None) -> Declared | None:

@@ -22,7 +22,8 @@ from userdp.accounting.mechanisms.pure import PureQuery
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger.budget_lines import BudgetLines
-from userdp.ledger.history import History, Released
+from userdp.ledger.charges import Released
+from userdp.ledger.history import History
 from userdp.ledger.journal import append_entries
 from userdp.ledger.place import Place
 from userdp.ledger.store_journal import now
@@ -50,11 +51,16 @@ class StoreLedger(BudgetLines):
         ledger = cls(store)
 
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            ledger.place.take(str(entries[0].get("id")) if entries else None)
-            return [] if entries else [ledger.first_line()]
+            moved = ledger.place.take(str(entries[0].get("id")) if entries else None)
+            if not entries:
+                return [ledger.first_line()]
+            return [{"kind": "place"}] if moved else []
 
-        append_entries(ledger.path, lines, mode=files.OPERATOR_FILE)
-        ledger.place.settle()
+        def noted(whole: bool) -> None:
+            if whole:
+                ledger.place.settle()
+
+        append_entries(ledger.path, lines, mode=files.OPERATOR_FILE, noted=noted)
         return ledger
 
     def reserve(

@@ -15,7 +15,8 @@ from typing import Any
 from userdp import files
 from userdp.errors import FailureError, UseError
 from userdp.ledger.budget import refuse_beyond
-from userdp.ledger.history import SCHEMA, Charge, History, history_of, take
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import SCHEMA, History, history_of, take
 from userdp.ledger.journal import append_entries, read_entries
 from userdp.ledger.opening import attempts_in
 from userdp.ledger.place import Place
@@ -42,7 +43,8 @@ class StoreJournal:
         if not entries:
             self.place.require_new()
         history = history_of(self.path, entries)
-        history.copied = history.copied or self.place.elsewhere()
+        if entries:
+            history.copied = history.copied or self.place.elsewhere(history.id)
         self._require_counted(history)
         return history
 
@@ -77,10 +79,10 @@ class StoreJournal:
     def append(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
         """Append what ``compose`` makes of the ledger so far; begins it where there is none."""
 
-        wrote = False
+        wrote = moved = False
 
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            nonlocal wrote
+            nonlocal wrote, moved
             history = history_of(self.path, entries)
             self._require_counted(history)
             added = compose(history)
@@ -92,9 +94,13 @@ class StoreJournal:
                 return [self.first_line(), *added]
             return ([{"kind": "place"}] if moved else []) + added
 
-        append_entries(self.path, lines, mode=files.OPERATOR_FILE)
-        if wrote:  # else a copy would be taken for the ledger that was begun here, unnoticed
-            self.place.settle()
+        def noted(whole: bool) -> None:
+            # Nothing is noted where nothing was written, nor where the line that tells that the
+            # file is another one was refused: that would be forgotten.
+            if wrote and (whole or not moved):
+                self.place.settle()
+
+        append_entries(self.path, lines, mode=files.OPERATOR_FILE, noted=noted)
 
     def first_line(self) -> dict[str, Any]:
         return {"kind": "store", "schema": SCHEMA, "id": self.place.id}

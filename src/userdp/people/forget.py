@@ -23,8 +23,9 @@ from userdp.data.traces import Traces, traces_of
 from userdp.data.writer import remove_leftovers
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.history import History
 from userdp.ledger.opening import open_charges
-from userdp.people.membership import Member, charged_to, member_of
+from userdp.people.membership import Member, charged_to, may_have_returned, member_of
 from userdp.people.runs import FoundRun, find_runs, lost_runs
 from userdp.people.statement import Statement, statement_of
 
@@ -103,7 +104,7 @@ def forget_user(
         removed = [*weights, *(place for place in references if place.exists())]
         shown.stage("reading", None)
         traces = traces_of(opened, row)
-        statement = statement_of(history, member, charges, _notes(opened, member))
+        statement = statement_of(history, member, charges, _notes(opened, member, history))
         scores = [Path(path) for path in places_of(store, Place.SCORES)]
         remove_leftovers(store)
         state = secrets.token_hex(16)
@@ -133,7 +134,7 @@ def statement_for(store: Path, user: str) -> Statement:
     member = member_of(opened, _row_of(opened, user))
     history = StoreLedger(store).history()
     return statement_of(
-        history, member, charged_to(opened, history, member), _notes(opened, member)
+        history, member, charged_to(opened, history, member), _notes(opened, member, history)
     )
 
 
@@ -163,8 +164,21 @@ def _require_there(also: tuple[Path, ...]) -> None:
             raise UseError(f"there is nothing at {place} to look through")
 
 
-def _notes(store: UserStore, member: Member) -> tuple[str, ...]:
-    notes = [
+def _notes(store: UserStore, member: Member, history: History) -> tuple[str, ...]:
+    notes = []
+    if may_have_returned(store, member.joined):
+        notes.append(
+            "Somebody was erased from the store before your text came, and nobody wrote down who. "
+            "It may have been you, so that all that was released before is counted too."
+        )
+    told = _shown_before_the_last_charge(history)
+    if told:
+        notes.append(
+            f"The operator was shown exact numbers of people's text ({', '.join(sorted(told))}), "
+            "yours perhaps among it. What was released may have been chosen by them, which no "
+            "bound covers."
+        )
+    notes += [
         "The records that this store was made of, backups, and copies that somebody made lie "
         "outside of it; whoever keeps them has to erase them there.",
         "Text of other people that quotes or names you is theirs, and stays.",
@@ -182,6 +196,16 @@ def _notes(store: UserStore, member: Member) -> tuple[str, ...]:
         "erasure of what a model learned: the bound is what remains."
     )
     return tuple(notes)
+
+
+def _shown_before_the_last_charge(history: History) -> set[str]:
+    """What showed exact numbers that may have chosen something which was charged."""
+    charges = history.charges.values()
+    last = max((charge.at for charge in charges), default=0)
+    told = {what for at, what in history.looks if at < last}
+    if any(at < last for at, _ in history.sweeps.values()):
+        told.add("sweep")
+    return told.union(*(history.looked_during(charge) for charge in charges))
 
 
 def _scanned(

@@ -17,7 +17,8 @@ from userdp.data import format as layout
 from userdp.data.splits import Split
 from userdp.data.states import State, StateKind, joined_at
 from userdp.data.store import UserStore
-from userdp.ledger.history import Charge, History
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import History
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,15 +74,27 @@ def charged_to(store: UserStore, history: History, member: Member) -> list[Charg
 
     A charge of which it is not known in which state the store was counts for everybody: of a ledger
     of before that was written, of a store that this one replaced, or of another one that shares the
-    ledger. A run over training text is none of somebody whose whole text is held out; a DP answer
-    may be about anybody's.
+    ledger. So does every charge for somebody who came after an erasure: it is not kept who was
+    erased, and they may have come back. A run in a state of this very store is none of somebody
+    whose whole text is held out in it; a DP answer and a selection may be about anybody's.
     """
     only_held_out = member.splits == (Split.HELD_OUT_USERS,)
     return [
         charge
         for charge in _since(store, history, member.joined)
-        if charge.query_epsilon is not None or not only_held_out
+        if not only_held_out or not _of_training_text(store, charge)
     ]
+
+
+def may_have_returned(store: UserStore, joined: int) -> bool:
+    """Whether somebody was erased before the users of a state joined: it may be one of them."""
+    return any(state.kind is StateKind.ERASED for state in store.meta.states[: joined + 1])
+
+
+def _of_training_text(store: UserStore, charge: Charge) -> bool:
+    """Whether a charge is known to be a run over the training text of this very store."""
+    run = charge.query_epsilon is None and charge.selection is None
+    return run and state_number(store, charge) is not None
 
 
 def intakes(store: UserStore, history: History) -> Iterator[Intake]:
@@ -124,6 +137,7 @@ def state_number(store: UserStore, charge: Charge) -> int | None:
 
 
 def _since(store: UserStore, history: History, joined: int) -> Iterator[Charge]:
+    joined = 0 if may_have_returned(store, joined) else joined
     for charge in history.charges.values():
         number = state_number(store, charge)
         if number is None or number >= joined:

@@ -14,7 +14,8 @@ from typing import Any
 
 from userdp.claims.claims import Claim
 from userdp.data.splits import Split
-from userdp.ledger.history import Charge, History
+from userdp.ledger.charges import Charge
+from userdp.ledger.history import History
 from userdp.people.membership import Member, claim_over
 from userdp.reporting.meaning import meaning_of_claim, percent_up
 from userdp.vocabulary import delta_up, round_up
@@ -94,11 +95,13 @@ class Statement:
     def lines(self) -> Iterator[str]:
         """The statement in words, a paragraph or a point each."""
         if self.splits == (Split.HELD_OUT_USERS,):
-            yield "Your text was in the part that models are tested on and never trained on."
+            yield (
+                "In this store your text is in the part that tests models, and does not train them."
+            )
         else:
-            yield "Your text was in the part that models are trained on."
+            yield "In this store your text is in the part that models are trained on."
         if not self.releases:
-            yield "Nothing was released for which it was in the store."
+            yield "Nothing that its ledger holds was released of a store with your text in it."
         else:
             yield "It was in the store for the following."
             yield from (f"- {one.in_words}" for one in self.releases)

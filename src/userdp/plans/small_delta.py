@@ -85,18 +85,23 @@ def require_small_delta(
 
 
 def plan_with_small_delta(
-    plan: Plan, *, users: int | None = None, allow_large_delta: bool = False
+    plan: Plan,
+    *,
+    users: int | None = None,
+    total_delta: float = 0.0,
+    allow_large_delta: bool = False,
 ) -> str | None:
-    """`require_small_delta` of a plan.
+    """`require_small_delta` of a plan, and of the total that pays for it.
 
     Args:
         plan: what is to be run.
         users: the declared number of users, where a plan of examples was made from one.
+        total_delta: δ of the store's budget, which its model will claim; 0 without one.
         allow_large_delta: warn in place of refusing.
     """
     counted = "users" if users is not None or plan.sampling.by_user else "examples"
     return require_small_delta(
-        plan.budget.target_delta,
+        max(plan.budget.target_delta, total_delta),
         plan.population if users is None else users,
         counted=counted,
         allow_large_delta=allow_large_delta,

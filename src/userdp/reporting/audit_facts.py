@@ -10,6 +10,7 @@ from typing import Any
 
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder
+from userdp.withheld import in_kind
 
 CANARIES = "canaries in one more run (Steinke et al. 2023)"
 STEPS = "noise and draws of its steps, watched"
@@ -93,7 +94,8 @@ def read_audited(run: RunFolder) -> Audited:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UseError(
-            f"{path} is damaged: {error!r}", hint="audit again: userdp audit RUN --store STORE"
+            f"{path} is damaged: {in_kind(error)}",
+            hint="audit again: userdp audit RUN --store STORE",
         ) from error
 
 

@@ -14,6 +14,7 @@ from userdp.ledger.folder import RunFolder
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import releases_of
 from userdp.reporting.table import Table, table_of
+from userdp.withheld import in_kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,9 @@ def read_releases(run: Path) -> tuple[ReleasedLoss, ...]:
     try:
         return tuple(itertools.chain.from_iterable(map(_of_line, releases_of(entries))))
     except (KeyError, TypeError) as error:
-        raise UseError(f"the ledger of {run} holds a release that is none: {error!r}") from error
+        raise UseError(
+            f"the ledger of {run} holds a release that is none: {in_kind(error)}"
+        ) from error
 
 
 def _of_line(entry: dict[str, Any]) -> list[ReleasedLoss]:

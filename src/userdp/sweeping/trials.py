@@ -12,6 +12,7 @@ from userdp import files
 from userdp.errors import FailureError
 from userdp.ledger import RunFolder
 from userdp.ledger.journal import exclusive
+from userdp.withheld import WithheldError
 
 
 class Process(Protocol):
@@ -98,5 +99,7 @@ def last_words(log: Path) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return "it left no word"
-    said = [line for line in lines if line.startswith("error: ")]
-    return (said or lines or ["it left no word"])[-1].removeprefix("error: ")[:500]
+    fault = f"{WithheldError.__module__}.{WithheldError.__qualname__}: "
+    said = [line for line in lines if line.startswith(("error: ", fault))]
+    last = (said or lines or ["it left no word"])[-1]
+    return last.removeprefix("error: ").removeprefix(fault)[:500]

@@ -74,8 +74,10 @@ from userdp.training.runs import OpenRun, open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
+from userdp.withheld import withholding
 
 
+@withholding
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -129,7 +131,8 @@ def make_private(
             whose update was lost stay charged.
         identity: digests of anything else that a resumed run must share.
         facts: public constants to note in the ledger's first line.
-        train: options of ``userdp train`` to note in train.toml.
+        train: options of ``userdp train`` to note in train.toml; for its loop alone, of which they
+            are all the constants. Of any other loop the claim would leave out what it followed.
         base: what the model's weights descend from. By default that is looked up: by the weights
             themselves in the store's ledger, and in the folder that ``model.name_or_path`` names.
             Weights that neither knows make the claim conditional.
@@ -155,8 +158,6 @@ def make_private(
             something changed), or a value is out of range. Nothing has been charged then.
         FailureError: another process holds the folder, or the disk refused.
     """
-    if not (resume or allow_large_delta):
-        warn(plan_with_small_delta(plan))
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
@@ -168,6 +169,9 @@ def make_private(
         store if isinstance(store, UserStore) else UserStore.open(Path(store), fixed_graph=True)
     )
     require_covered(opened, plan)
+    if not (resume or allow_large_delta):
+        total = StoreLedger(opened.path).history().total_delta
+        warn(plan_with_small_delta(plan, total_delta=total))
     if opened.meta.loss_mask:
         require_masked(loss)
     world = current_world()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from userdp import files
 from userdp.claims.bound import bound_files
 from userdp.claims.claims import charged_since, inherited, run_lineage
-from userdp.claims.conditions import looked_at
+from userdp.claims.conditions import COPIED, looked_at
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.claims.weights import digest_of
@@ -63,7 +63,9 @@ class OpenRun:
     @property
     def lineage(self) -> Lineage:
         """What the model that this run releases descends from, the run itself included."""
-        return self._own_lineage + self.since + Lineage(conditions=looked_at(self.looks))
+        copied = [COPIED] if self.store.history().copied else []
+        told = Lineage(conditions=(*copied, *looked_at(self.looks)))
+        return self._own_lineage + self.since + told
 
     @property
     def since(self) -> Lineage:
@@ -82,10 +84,11 @@ class OpenRun:
     def looks(self) -> tuple[str, ...]:
         """What showed exact numbers since the run was charged, where they may have steered it."""
         history = self.store.history()
-        own = history.charges.get(self.run_id)
+        own = history.charges.get(self.ledger.charge)
         if not self.steered or own is None:
             return ()
-        return tuple(sorted({what for at, what in history.looks if at > own.at}))
+        # Ledgers of before that was noted do not say that a loop of somebody's own is open.
+        return tuple(sorted(history.looked_during(replace(own, steered=True))))
 
     def released_elsewhere(self, weights: str) -> bool:
         """Whether weights of this digest hold what another run over these people has learned.
@@ -112,6 +115,7 @@ class OpenRun:
         """
         folder = self.folder
         plan, options = self.ledger.plan, folder.train
+        _note_copy(self.ledger, self.store)
         self.ledger.finish(
             {
                 "weights": weights,
@@ -351,6 +355,7 @@ class _Opening:
             self.charges.open(charge, known=known, nonce=nonce, attempts=counter.attempts)
             if begun:
                 ledger = RunLedger(self.folder.ledger)
+                _note_copy(ledger, self.charges)
             else:
                 history = self.charges.history()
                 origin = base + inherited(history, self.run_id, self.constants)
@@ -407,6 +412,14 @@ class _Opening:
                 steered=self.steered,
                 state=self.store.meta.state.id,
             )
+
+
+def _note_copy(ledger: RunLedger, store: StoreLedger) -> None:
+    """Have a run's ledger say what was found of its store's ledger since the run began."""
+    if store.history().copied:
+        own = run_lineage(ledger.path, read_entries(ledger.path))
+        if COPIED not in own.conditions:
+            ledger.note_copy()
 
 
 def _hold(folder: RunFolder) -> int:

@@ -26,6 +26,7 @@ from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import TableSource
 from userdp.errors import UseError
 from userdp.extras import library
+from userdp.withheld import in_kind
 
 _BATCH = 1024
 _MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
@@ -89,7 +90,7 @@ class _HubTable(TableSource):
                 )
         except (OSError, ValueError) as error:
             raise UseError(
-                f"the data set {name} cannot be read: {str(error).splitlines()[0]}",
+                f"the data set {name} cannot be read: {in_kind(error)}",
                 hint="a folder must be what `save_to_disk` wrote; a name must be on the hub",
             ) from error
         if isinstance(data, dict):

@@ -27,6 +27,7 @@ from userdp.data.sources.paths import expand
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
 from userdp.errors import UseError
+from userdp.withheld import in_kind
 
 SUFFIXES = (".parquet", ".pq")
 _BATCH = 2**13
@@ -77,6 +78,6 @@ class _ParquetFiles(FileTable):
                         yield batch_rows(batch)
             except (pa.ArrowException, OSError) as error:
                 raise UseError(
-                    f"{path} cannot be read to its end: {str(error).splitlines()[0]}",
+                    f"{path} cannot be read to its end: {in_kind(error)}",
                     hint="is it a whole Parquet file?",
                 ) from error

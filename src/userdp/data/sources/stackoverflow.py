@@ -25,6 +25,7 @@ from userdp.data.sources.base import PrivateSource, SourceOptions
 from userdp.data.sources.paths import beginning, expand
 from userdp.data.sources.rows import owners_of, record_of
 from userdp.errors import UseError
+from userdp.withheld import in_kind
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS = (
@@ -74,7 +75,7 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any, Any]]:
         yield from database.execute(_ROWS)
     except (sqlite3.Error, UnicodeError) as error:  # damaged names are no UTF-8
         raise UseError(
-            f"{path} cannot be read as Stack Overflow's SQLite file: {error}",
+            f"{path} cannot be read as Stack Overflow's SQLite file: {in_kind(error)}",
             hint="expected the table `examples` of TensorFlow Federated's data set",
         ) from error
     finally:

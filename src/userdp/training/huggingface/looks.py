@@ -15,6 +15,7 @@ from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.huggingface.refusals import EVALUATION
 from userdp.training.private_run import PrivateRun
+from userdp.withheld import withheld
 
 
 class Looks(Trainer):  # type: ignore[misc]  # transformers leaves its classes untyped
@@ -66,7 +67,8 @@ class Looks(Trainer):  # type: ignore[misc]  # transformers leaves its classes u
         StoreLedger(self._store.path).look(what)
         self._noted = True
         try:
-            yield
+            with withheld():
+                yield
         finally:
             self._noted = False
 

@@ -90,7 +90,8 @@ def _lengths(seen: Tensor, moved: Tensor) -> Tensor:
     """
     sides = torch.linalg.vector_norm(seen, dim=(2, 4), dtype=torch.float64)
     sides = sides * torch.linalg.vector_norm(moved, dim=2, dtype=torch.float64)
-    return torch.linalg.vector_norm(sides, dim=1)[..., None]
+    lengths: Tensor = torch.linalg.vector_norm(sides, dim=1)
+    return lengths[..., None]
 
 
 @stands_in_for(torch.conv1d)

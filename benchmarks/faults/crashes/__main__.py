@@ -1,0 +1,87 @@
+"""``python -m benchmarks.faults.crashes``; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.crashes import children
+from benchmarks.faults.crashes.cases import COMMANDS, case_of
+from benchmarks.faults.crashes.table import failures, section, summary, survived, table
+from benchmarks.faults.planted import digest_of_source
+from benchmarks.faults.table import write_section
+
+_CASES = 525
+"""Enough for 500 kills and all errors of the disk."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.crashes")
+    parser.add_argument("--cases", type=int, default=_CASES, help="the first so many cases")
+    parser.add_argument("--numbers", type=int, nargs="+", help="these cases and no others")
+    parser.add_argument("--only", nargs="+", choices=COMMANDS, help="cases of these commands")
+    parser.add_argument("--limit", type=int, help="try at most so many; 0 only writes the table")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("runs/crashes.jsonl"),
+        help="JSON lines: append, and skip what was tried with the same source",
+    )
+    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
+    parser.add_argument("--twin", help="with a deliberate fault of the library, see twins.py")
+    options = parser.parse_args()
+    cases = [case_of(number) for number in options.numbers or range(options.cases)]
+    if options.only:
+        cases = [case for case in cases if case.command in options.only]
+    digest = hashlib.sha256(f"{digest_of_source()} {options.twin}".encode()).hexdigest()[:16]
+    known = _rows(options.results, digest)
+    rows = {case.number: known[case.number] for case in cases if case.number in known}
+    todo = [case for case in cases if case.number not in rows][: options.limit]
+    if todo:
+        children.warm()
+        from benchmarks.faults.crashes.trial import Trials
+
+        options.results.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="userdp-crashes-") as folder:
+            trials = Trials(Path(folder), twin=options.twin)
+            for case in todo:
+                # A twin that draws noise would have no say under test seeds.
+                played = replace(case, seeded=False) if options.twin else case
+                row = asdict(trials.try_(played))
+                rows[case.number] = row
+                with options.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"case": case.number, "digest": digest, **row}) + "\n")
+                verdict = "survived" if survived(row) else "FAILED"
+                print(f"{verdict} {case.name} ({row['seconds']} s)", file=sys.stderr, flush=True)
+    if options.page is not None:
+        date, cores = datetime.now(UTC).date().isoformat(), os.cpu_count() or 1
+        write_section(options.page, section(rows, date=date, cores=cores, source=digest))
+    print(table(rows))
+    print(summary(rows))
+    print(failures(rows))
+    return int(not all(map(survived, rows.values())))
+
+
+def _rows(path: Path, digest: str) -> dict[int, dict[str, Any]]:
+    """By case; a line that a kill cut short is none, and other sources' lines say nothing."""
+    rows = {}
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if row["digest"] == digest:
+            rows[row["case"]] = row
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""A scene of a federation: two silos in one process, some rounds."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from benchmarks.faults.crashes.scenes.base import Scene, digest_of_tensors, userdp
+
+_ROUNDS = 3
+
+
+class Federate(Scene):
+    """``userdp federate``, and ``--resume``."""
+
+    name = "federate"
+
+    def make(self, folder: Path) -> None:
+        draw = random.Random(0)
+        rows = [
+            {"user": f"play/{who}", "text": " ".join(draw.choices(["to", "be", "or", "not"], k=12))}
+            for who in range(10)
+            for _ in range(4)
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "play.jsonl").write_text(text, "utf-8")
+
+    def act(self, folder: Path) -> int:
+        out = folder / "federation"
+        fixed = ("--out", out, "--silos", 2, "--rounds", _ROUNDS, "--runtime", "in-process")
+        if out.exists():
+            return userdp("federate", folder / "play.jsonl", *fixed, "--resume")
+        return userdp(
+            "federate", folder / "play.jsonl", *fixed, "--seq-len", 16, "--batch-size", 5,
+            "--local-steps", 2, "--items-per-silo", 40, "--subjects-per-silo", 10,
+            "--model", "new", "--layers", 1, "--width", 8, "--heads", 2,
+        )  # fmt: skip
+
+    def check(self, folder: Path) -> list[str]:
+        from userdp.federated.simulation import claim_of
+
+        epsilon = claim_of(folder / "federation").guarantee.epsilon
+        return [] if 3.9 <= epsilon <= 4 else [f"the claim is {epsilon}, and the plan's is 4"]
+
+    def problems(self, folder: Path) -> list[str]:
+        there = {path.name for path in folder.iterdir()}
+        return [f"{name} was left" for name in sorted(there - {"federation", "play.jsonl"})]
+
+    def lost(self, folder: Path) -> set[str]:
+        found = set()
+        for silo in (folder / "federation").glob("silo-*"):
+            begun, released = silo / "begun.json", silo / "released.safetensors"
+            if begun.exists():
+                number = json.loads(begun.read_text("utf-8"))["round"]
+                if not released.exists() or round_of(released) < number:
+                    found.add(f"{silo.name}/{number}")
+        return found
+
+    def result(self, folder: Path) -> str | None:
+        return digest_of_tensors(folder / "federation" / "model.safetensors")
+
+
+def round_of(weights: Path) -> int:
+    """The round that a file of weights was written after."""
+    data = weights.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return int(header["__metadata__"]["rounds"])

@@ -1,0 +1,59 @@
+"""Test seeds by which a step's cohort, masks and noise are functions of its number alone.
+
+So an interrupted run that lost no step ends with the weights of one that nobody interrupted, to the
+last bit, and one that lost some with those of a run that left the updates of the same steps out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from benchmarks.faults.crashes.witness import Witness
+from userdp.gradients.noise import NoiseSource
+from userdp.sampling.cohort import Sampler
+from userdp.training import loop, private_run
+
+
+def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None:
+    """Seed every step from now on.
+
+    Args:
+        witness: knows which step was charged last.
+        left_out: steps whose update the trainer of ``userdp train`` does not apply.
+    """
+    draw, secret = Sampler.draw, private_run.secret_randomness
+    build = loop.build_optimizer
+
+    def words(kind: str) -> int:
+        text = f"{kind}/{witness.ledger}/{witness.step}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest())
+
+    def seed(source: NoiseSource, call: int, block: int, drawn: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(words("noise"), spawn_key=(block, drawn), pool_size=8)
+
+    def draw_again(sampler: Sampler) -> Any:
+        seeds = np.random.SeedSequence(words("cohort"), pool_size=8)
+        sampler._generator.bit_generator.state = np.random.PCG64DXSM(seeds).state
+        return draw(sampler)
+
+    def masks(key: str | None = None) -> Any:
+        return secret(f"{words('masks')}")
+
+    def build_optimizer(*arguments: Any, **options: Any) -> Any:
+        optimizer = build(*arguments, **options)
+        step = optimizer.step
+
+        def apply(*given: Any, **named: Any) -> Any:
+            return None if witness.step in left_out else step(*given, **named)
+
+        if left_out:
+            optimizer.step = apply
+        return optimizer
+
+    NoiseSource._seed = seed  # type: ignore[method-assign]
+    Sampler.draw = draw_again  # type: ignore[method-assign]
+    private_run.secret_randomness = masks  # type: ignore[assignment]
+    loop.build_optimizer = build_optimizer

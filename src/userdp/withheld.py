@@ -1,0 +1,127 @@
+"""Errors of other people's code, told without their words: those may quote somebody's text.
+
+A tokenizer names the text that it could not read, a database the row, a dictionary the key that it
+lacks, which may be a user's id. What is printed of such an error, or written to a log, is its class
+and the place in the code; its words stay with the error itself, for who looks there on purpose.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Final, ParamSpec, TypeVar
+
+from userdp.errors import FailureError, UserdpError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OWN: Final = Path(__file__).parent
+
+
+class WithheldError(FailureError):
+    """An error that nobody foresaw, without its words; its trace is the one that it had.
+
+    Args:
+        withheld: the error itself. Its words may quote people's text: operator-only.
+    """
+
+    def __init__(self, withheld: BaseException) -> None:
+        super().__init__(
+            f"{in_code(withheld)}; its words are withheld, since they may quote people's text",
+            hint="to read them, catch this error and look at its attribute `withheld`, or call it "
+            "on made-up text",
+        )
+        self.withheld = withheld
+
+
+@contextmanager
+def withheld() -> Iterator[None]:
+    """What the block raises quotes no text and no id.
+
+    Guarantee: whatever prints an error that leaves the block, with its trace and its causes, prints
+    only words of userdp's own, lines of source code, and names of classes. Three kinds pass as they
+    are: errors of the operating system, whose words are its own and a path; a ``TypeError`` that
+    Python raises in our own lines, as for an argument that no function has; and errors of userdp,
+    once their causes are cut off.
+
+    Raises:
+        WithheldError: in place of any other error.
+    """
+    try:
+        yield
+    except UserdpError as error:
+        _cut(error)
+        raise
+    except Exception as error:  # whatever other people's code raises
+        if isinstance(error, OSError) and error.errno is not None:
+            _cut(error)
+            raise
+        if type(error) is TypeError and _is_own(error.__traceback__):
+            _cut(error)
+            raise
+        raise WithheldError(error).with_traceback(error.__traceback__) from None
+
+
+def withholding(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that raises what `withheld` lets out, and nothing else."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        with withheld():
+            return function(*arguments, **options)
+
+    return call
+
+
+def in_code(error: BaseException) -> str:
+    """Class and place of an error, and none of its words: ``KeyError at store.py:31``.
+
+    >>> in_code(KeyError("ann@example.org"))
+    'KeyError'
+    """
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return name
+    return f"{name} at {Path(frames[-1].filename).name}:{frames[-1].lineno}"
+
+
+def in_kind(error: BaseException) -> str:
+    """What kind of error it is, for the middle of a sentence.
+
+    Of an error of the operating system its own words, without a path; of any other its class.
+
+    >>> in_kind(FileNotFoundError(2, "No such file or directory", "mail/ann.mbox"))
+    'No such file or directory'
+    >>> in_kind(ValueError("cannot convert 'Dear Ann'"))
+    'ValueError'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
+
+
+def _cut(error: BaseException) -> None:
+    """Take from an error the causes that are not of userdp's own, and whatever came before them."""
+    seen: BaseException | None = error
+    while seen is not None:
+        cause = seen.__cause__
+        if cause is None and not seen.__suppress_context__:
+            cause = seen.__context__
+        if cause is None:
+            return
+        if not isinstance(cause, UserdpError):
+            seen.__cause__ = None  # which also keeps the context from being printed
+            return
+        seen = cause
+
+
+def _is_own(trace: TracebackType | None) -> bool:
+    """Whether an error was raised in a line of userdp."""
+    frames = traceback.extract_tb(trace)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(_OWN)

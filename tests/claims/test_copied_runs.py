@@ -1,0 +1,105 @@
+"""A run that goes on in a copy of its store and of its folder says that it counts on no other."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.ledger.test_opening import Killed, copied, empty_store, go_on, opened
+from tests.plans import uls_plan
+from userdp.claims import claim
+from userdp.claims.conditions import ConditionKind
+from userdp.ledger import RunLedger, StoreLedger
+from userdp.ledger import run as run_ledger
+from userdp.ledger.journal import read_entries
+
+PLAN = uls_plan()
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """A store and an unfinished run, and copies of both."""
+    here = empty_store(tmp_path / "store")
+    go_on(tmp_path / "run", here)
+    copied(here.path, tmp_path / "store 2")
+    there = type(here)(path=tmp_path / "store 2", meta=here.meta)
+    return here, tmp_path / "run", there, copied(tmp_path / "run", tmp_path / "run 2")
+
+
+def kinds(place):
+    return {condition.kind for condition in claim(place).conditions}
+
+
+def test_invariant_12_each_copy_of_store_and_run_goes_on_and_the_copies_say_so(copies):
+    """Two models for one charge each: what one of them claims counts on the other's not being."""
+    here, run, there, copy = copies
+    go_on(copy, there, PLAN.steps)
+    go_on(run, here, PLAN.steps)
+    assert claim(copy).complete
+    assert claim(copy).guarantee == PLAN.guarantee()
+    assert kinds(copy) == kinds(there.path) == {ConditionKind.COPY}
+    assert kinds(run) == kinds(here.path) == set(), "nothing tells the first that it was copied"
+
+
+def test_broken_twin_a_lineage_that_was_fixed_at_the_first_opening_says_nothing(
+    copies, monkeypatch
+):
+    monkeypatch.setattr(run_ledger, "is_copied", lambda entries: False)
+    _, _, there, copy = copies
+    go_on(copy, there, PLAN.steps)
+    assert kinds(copy) == set()
+
+
+def test_what_the_weights_descend_from_is_what_the_ledger_says(copies):
+    _, _, there, copy = copies
+    run = opened(copy, there)
+    told = run.lineage
+    run.finish(weights="w")
+    run.close()
+    assert told == claim(copy).lineage
+    assert {one.kind for one in told.conditions} == {ConditionKind.COPY}
+    [released] = StoreLedger(there.path).history().released
+    assert released.lineage == told.plain
+
+
+def test_it_is_said_once_however_often_it_is_opened(copies):
+    _, _, there, copy = copies
+    for _ in range(3):
+        go_on(copy, there)
+    assert [line["kind"] for line in read_entries(copy / "ledger.jsonl")].count("copied") == 1
+
+
+def test_a_run_that_begins_in_a_copied_store_says_so_in_its_first_line(copies, tmp_path):
+    _, _, there, _ = copies
+    for _ in range(2):
+        go_on(tmp_path / "new", there, exact_log=False)
+    assert ConditionKind.COPY in kinds(tmp_path / "new")
+    assert "copied" not in [line["kind"] for line in read_entries(tmp_path / "new/ledger.jsonl")]
+
+
+def test_a_kill_before_it_is_said_takes_no_step_and_it_is_said_next_time(copies, monkeypatch):
+    _, _, there, copy = copies
+
+    def killed(self):
+        raise Killed
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(RunLedger, "note_copy", killed)
+        go_on(copy, there)
+    assert claim(copy).steps == 1
+    go_on(copy, there)
+    assert kinds(copy) == {ConditionKind.COPY}
+    assert claim(copy).steps == 2
+
+
+def test_a_store_that_becomes_a_copy_while_a_run_is_open_is_told_at_its_end(copies, tmp_path):
+    here, run, _, _ = copies
+    went = opened(run, here)
+    copied(here.path, tmp_path / "backup")
+    for path in (tmp_path / "backup").iterdir():  # put back, file by file
+        if path.is_file():
+            (here.path / path.name).write_bytes(path.read_bytes())
+    went.finish()
+    went.close()
+    assert kinds(run) == {ConditionKind.COPY}

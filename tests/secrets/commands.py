@@ -1,0 +1,128 @@
+"""How each command is called: the table in which every command of the program has a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.secrets.outputs import OPERATORS_SCREEN, SCREEN, Output
+from tests.secrets.planted import PEOPLE
+
+SMALL = "--model new --layers 1 --width 16 --heads 2"
+ACCOUNT = "--sampling users --sampling-probability 0.01 --steps 9 --delta 1e-6"
+PLANNED = "--budget 16 --steps 3 --epsilon 4 --norms NORMS --population 20000 --most-noise 1000"
+USER = PEOPLE[17].id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call.
+
+    Args:
+        line: what is typed; STORE, RUN, PLAN, INPUT stand for what the tests begin with.
+        screen: what kind of output it prints.
+        typed: what is typed on standard input.
+        own: it changes its store or run, and gets one of its own.
+        slow: it takes more than a second or two.
+    """
+
+    line: str
+    screen: Output = SCREEN
+    typed: str = ""
+    own: bool = False
+    slow: bool = False
+
+
+def _operators(line: str, **more: bool | str) -> Call:
+    return Call(line=line, screen=OPERATORS_SCREEN, **more)  # type: ignore[arg-type]
+
+
+CALLS: dict[str, tuple[Call, ...]] = {
+    "demo": (),  # of public text alone, as its docstring says
+    "completion": (Call(line="completion bash"),),
+    "prepare": (
+        _operators("prepare INPUT --user author --text message --out store --seq-len 16"),
+        _operators("prepare INPUT --user author --text message --out store --json", slow=True),
+    ),
+    "dedup": (
+        _operators("dedup PUBLIC INPUT --text message --user author --out clean.jsonl", slow=True),
+    ),
+    "stats": (
+        _operators("stats STORE --plot users.svg"),
+        _operators("stats STORE --json"),
+        Call(line="stats STORE --epsilon 1 --json", slow=True),
+    ),
+    "score": (_operators("score STORE --out scores.arrow --json", slow=True),),
+    "account": (Call(line=f"account {ACCOUNT} --noise-multiplier 1 --json"),),
+    "calibrate": (Call(line=f"calibrate {ACCOUNT} --epsilon 4", slow=True),),
+    "probe": (
+        _operators("probe STORE --out norms.json --users 6 --max-group-size 2", slow=True),
+        _operators("probe STORE --out norms.json --users 6 --max-group-size 2 --json", slow=True),
+    ),
+    "plan": (
+        Call(line=f"plan STORE {PLANNED} --out plan.json", slow=True),
+        _operators(f"plan STORE {PLANNED} --out plan.json --json", slow=True),
+    ),
+    "train": (
+        Call(line=f"train STORE --out run --plan PLAN {SMALL}", slow=True),
+        Call(line=f"train STORE --out run --plan PLAN {SMALL} --json"),
+        Call(
+            line=f"train STORE --out run --privacy none --steps 2 --batch-size 8 {SMALL}", own=True
+        ),
+    ),
+    "sweep": (
+        _operators(
+            "sweep STORE --out sweep --plan PLAN --tuning non-private "
+            f"--learning-rate 0.001 0.003 --jobs 2 {SMALL}",
+            slow=True,
+        ),
+    ),
+    "federate": (
+        _operators(
+            "federate INPUT --user author --text message --out federation --silos 2 "
+            "--rounds 2 --runtime in-process --seq-len 16 --model new --layers 1 --width 8 "
+            "--heads 2 --batch-size 5 --items-per-silo 2000 --subjects-per-silo 400",
+            slow=True,
+        ),
+    ),
+    "evaluate": (
+        _operators("evaluate RUN --store STORE"),
+        _operators("evaluate RUN --store STORE --json", slow=True),
+        Call(line="evaluate RUN --store STORE --epsilon 4 --loss-bound 12 --json", slow=True),
+    ),
+    "generate": (
+        Call(line="generate RUN --records 2 --max-tokens 4 --out synthetic.jsonl"),
+        _operators(
+            "generate RUN --records 2 --max-tokens 4 --out checked.jsonl --check STORE", slow=True
+        ),
+    ),
+    "personalize": (_operators("personalize RUN --store STORE --most-users 3", slow=True),),
+    "audit": (
+        _operators("audit RUN --store STORE --no-repeat --most-users 20", slow=True),
+        _operators("audit RUN --store STORE --no-repeat --most-users 20 --json", slow=True),
+    ),
+    "report": (
+        Call(line="report RUN --out public.html --public --summary summary.html --json"),
+        Call(line="report RUN --out report.html"),
+    ),
+    "export": (Call(line="export RUN --out shared"), Call(line="export RUN --out shared --json")),
+    "verify": (
+        Call(line="verify STORE"),
+        Call(line="verify RUN --json"),
+    ),
+    "selftest": (Call(line="selftest --units 2 --length 8 --rounds 1", slow=True),),
+    "reproduce": (),  # computes figures of papers from nobody's data
+    "budget": (
+        _operators("budget STORE --plot budget.svg", slow=True),
+        _operators("budget STORE --json"),
+    ),
+    "settle": (Call(line="settle RUN --json", own=True, slow=True),),
+    "members": (
+        _operators("members STORE"),
+        _operators("members STORE --user - --statement statement.txt", typed=USER),
+    ),
+    "forget": (
+        _operators("forget STORE --user - --statement statement.txt", typed=USER, own=True),
+        _operators("forget STORE --user - --json", typed=USER, own=True, slow=True),
+    ),
+}
+"""Every command; without a call stand those that read nobody's private data."""

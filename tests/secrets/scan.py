@@ -1,0 +1,153 @@
+"""Looks for planted secrets in the bytes of an output, in whatever form they may stand there."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+
+from tests.secrets.planted import MARKS, RARE, Kind, Secrets
+
+WINDOW = 6
+"""So many tokens of a text in a row are no chance."""
+
+_HEX = re.compile(rb"[0-9a-f]{12,}")
+_LIST = re.compile(rb"\d{1,6}(?:\s*,\s*\d{1,6}){%d,}" % (WINDOW - 1))
+_TYPES = ("<u2", "<i4", "<i8")
+
+
+def findings(data: bytes, secrets: Secrets, *, allowed: frozenset[Kind] = frozenset()) -> list[str]:
+    """What stands in ``data`` that is not ``allowed``: its kind, and how it is written there."""
+    found = []
+    for kind, look in _LOOKS.items():
+        if kind not in allowed:
+            found += [f"{kind}, {form}" for form in look(data, secrets)]
+    return found
+
+
+def _marks(kind: Kind) -> dict[str, set[bytes]]:
+    """The mark of a kind by the form in which it may stand; compared in lower case, but base64."""
+    mark = MARKS[kind]
+    written = (mark, mark.capitalize(), mark.upper())
+    return {
+        "as it is": {mark.encode()},
+        "as UTF-16": {mark.encode("utf-16-le")},
+        "as UTF-32": {mark.encode("utf-32-le")},
+        "in hexadecimal": {one.encode().hex().encode() for one in written},
+        "as base64": {part for one in written for part in _base64(one.encode())},
+    }
+
+
+def _base64(mark: bytes) -> Iterator[bytes]:
+    """What of base64 does not depend on the neighbours of ``mark``, at each of its three places."""
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + mark).rstrip(b"=")
+        yield encoded[-(-before * 8 // 6) : len(encoded) - 1]
+
+
+def _look_for_mark(kind: Kind):
+    forms = _marks(kind)
+
+    def look(data: bytes, secrets: Secrets) -> Iterator[str]:
+        lower = data.lower()
+        joined = re.sub(rb"\s+", b"", lower)  # a terminal breaks lines within words
+        plain = unquote_to_bytes(data).lower() if b"%" in data else b""
+        for form, needles in forms.items():
+            if form == "as base64":
+                places = (data, re.sub(rb"\s+", b"", data))
+            else:
+                places = (lower, joined, plain)
+            if any(needle in place for needle in needles for place in places):
+                yield form
+
+    return look
+
+
+def _look_for_text(data: bytes, secrets: Secrets) -> Iterator[str]:
+    yield from _look_for_mark(Kind.TEXT)(data, secrets)
+    try:
+        said = data.decode()
+    except UnicodeDecodeError:
+        return
+    rare = {chr(RARE + number) for number in range(128)}
+    if any(one in said or one.encode("unicode-escape").decode() in said for one in rare):
+        yield "a character that is one person's"
+    pairs = {one.encode("utf-16-be").hex() for one in rare}
+    escaped = re.findall(r"\\ud83d\\u(d[c-f][0-9a-f]{2})", said.lower())
+    if any(f"d83d{low}" in pairs for low in escaped):
+        yield "a character that is one person's, escaped"
+
+
+def _look_for_tokens(data: bytes, secrets: Secrets) -> Iterator[str]:
+    windows, keys = _windows(secrets.tokens)
+    for listed in _LIST.findall(data):
+        numbers = tuple(int(one) for one in listed.split(b","))
+        if any(numbers[at : at + WINDOW] in windows for at in range(len(numbers) - WINDOW + 1)):
+            yield "as a list"
+            break
+    for name in _TYPES:
+        size = np.dtype(name).itemsize
+        for shift in range(size):
+            whole = (len(data) - shift) // size
+            if whole < WINDOW:
+                continue
+            values = np.frombuffer(data, name, whole, shift).astype(np.int64)
+            rolled = np.lib.stride_tricks.sliding_window_view(values, WINDOW)
+            near = (rolled >= 0).all(axis=1) & (rolled < 2**16).all(axis=1)
+            if near.any() and np.isin(_key(rolled[near]), keys).any():
+                hits = {tuple(row) for row in rolled[near].tolist()} & windows
+                if hits:
+                    yield f"as {name}"
+                    break
+
+
+@lru_cache
+def _windows(texts: tuple[tuple[int, ...], ...]) -> tuple[frozenset[tuple[int, ...]], np.ndarray]:
+    """All windows of the texts, and the numbers that stand for them."""
+    found = frozenset(one[at : at + WINDOW] for one in texts for at in range(len(one) - WINDOW + 1))
+    return found, np.unique(_key(np.array(sorted(found), np.int64)))
+
+
+def _key(values: np.ndarray) -> np.ndarray:
+    """One number for a window: the exact comparison comes after it."""
+    weights = np.array([1_000_003**power % 2**40 for power in range(WINDOW)], np.int64)
+    return (values * weights % 2**40).sum(axis=-1)
+
+
+def _look_for_digests(data: bytes, secrets: Secrets) -> Iterator[str]:
+    known = {one[:12].encode() for one in secrets.digests}
+    if any(digits[:12] in known for digits in _HEX.findall(data.lower())):
+        yield "in hexadecimal"
+
+
+def _look_for_numbers(data: bytes, secrets: Secrets) -> Iterator[str]:
+    try:
+        said = data.decode()
+    except UnicodeDecodeError:
+        return
+    said = said.replace("&nbsp;", " ").replace("&#160;", " ")
+    for number in sorted(secrets.numbers):
+        grouped = "[,\\s\u00a0\u2009\u202f_]?".join(f"{number:,}".split(","))
+        if re.search(rf"(?<![\w.,+-]){grouped}(?:\.0+)?(?![\w]|[.,]\d)", said):
+            yield str(number)
+    for value in sorted(secrets.measured):
+        if any(form in said for form in _roundings(value)):
+            yield repr(value)
+
+
+def _roundings(value: float) -> set[str]:
+    forms = {repr(value), *(f"{value:.{digits}f}" for digits in (4, 5, 6))}
+    return {form for form in forms if len(form.replace(".", "").strip("0-")) >= 5}
+
+
+_LOOKS = {
+    **{kind: _look_for_mark(kind) for kind in (Kind.ID, Kind.FIELD, Kind.FILE)},
+    Kind.TEXT: _look_for_text,
+    Kind.TOKENS: _look_for_tokens,
+    Kind.DIGEST: _look_for_digests,
+    Kind.NUMBER: _look_for_numbers,
+}

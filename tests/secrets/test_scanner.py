@@ -1,0 +1,96 @@
+"""The scanner finds each kind of secret in each form, and nothing where nothing is."""
+
+import base64
+import hashlib
+import json
+import logging
+from dataclasses import replace
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from tests.secrets.planted import MARKS, PEOPLE, RARE, Kind, secrets_of
+from tests.secrets.scan import findings
+from tests.secrets.watch import listen
+
+SECRETS = replace(secrets_of(), measured=frozenset({5.431862}))
+ID, TEXT = PEOPLE[17].id, PEOPLE[17].texts[0]
+TOKENS = SECRETS.tokens[100]
+FORMS = {
+    "plain": lambda said: said.encode(),
+    "upper": lambda said: said.upper().encode(),
+    "JSON": lambda said: json.dumps({"it": said}).encode(),
+    "base64": lambda said: base64.b64encode(b"a" + said.encode()),
+    "hexadecimal": lambda said: said.encode().hex().encode(),
+    "percent": lambda said: quote(said).encode(),
+    "every byte percent": lambda said: "".join(f"%{one:02X}" for one in said.encode()).encode(),
+    "UTF-16": lambda said: b"x" + said.encode("utf-16-le"),
+    "broken line": lambda said: f"{said[:4]}\n   {said[4:]}".encode(),
+    "repr of bytes": lambda said: repr(said.encode()).encode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", MARKS)
+def test_a_mark_is_found_in_every_form(kind, form):
+    said = {Kind.ID: ID, Kind.TEXT: TEXT}.get(kind, MARKS[kind])
+    assert any(kind in one for one in findings(FORMS[form](said), SECRETS))
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (json.dumps({"ids": TOKENS[2:9]}).encode(), Kind.TOKENS),
+        (b"xyz" + np.array(TOKENS, "<i4").tobytes(), Kind.TOKENS),
+        (b"x" + np.array(TOKENS, "<u2").tobytes(), Kind.TOKENS),
+        (np.array(TOKENS, "<i8").tobytes(), Kind.TOKENS),
+        (hashlib.sha256(ID.encode()).hexdigest()[:16].encode(), Kind.DIGEST),
+        (hashlib.md5(TEXT.encode()).hexdigest().encode(), Kind.DIGEST),
+        (b"263 users", Kind.NUMBER),
+        (b'{"records": 1009}', Kind.NUMBER),
+        (b"of 1,009 records", Kind.NUMBER),
+        (b"<td>1 009</td>", Kind.NUMBER),
+        (b"loss 5.4319", Kind.NUMBER),
+        (chr(RARE + 5).encode(), Kind.TEXT),
+        (json.dumps(chr(RARE + 5)).encode(), Kind.TEXT),
+    ],
+)
+def test_other_secrets_are_found(data, kind):
+    assert any(kind in one for one in findings(data, SECRETS))
+    assert findings(data, SECRETS, allowed=frozenset(Kind)) == []
+
+
+@pytest.mark.parametrize("said", ["", "0.263", "1263 of 26.3", "5.4 1009.5", "w" * 99, "%41%42"])
+def test_what_is_no_secret_is_not_found(said):
+    assert findings(said.encode(), SECRETS) == []
+    assert findings(np.arange(4000, dtype="<i4").tobytes(), SECRETS) == []
+
+
+def test_twin_a_logger_that_prints_a_text_is_caught(capfd, tmp_path):
+    said = listen(lambda: logging.getLogger("x").debug("read %r", TEXT), capfd, tmp_path)
+    assert findings(said.channels["log"], SECRETS)
+
+
+def test_twin_an_exception_that_quotes_a_record_in_its_cause_is_caught(capfd, tmp_path):
+    def call():
+        try:
+            raise KeyError(ID)
+        except KeyError as error:
+            raise RuntimeError("it failed") from error
+
+    said = listen(call, capfd, tmp_path)
+    assert findings(said.channels["exception"], SECRETS) == []
+    assert findings(said.channels["trace"], SECRETS)
+
+
+def test_twin_a_file_named_after_a_person_is_caught(capfd, tmp_path):
+    said = listen(lambda: (tmp_path / f"{ID}.part").touch(), capfd, tmp_path)
+    assert findings(said.channels["what stays in TMPDIR"], SECRETS)
+
+
+def test_twin_a_process_that_is_given_an_id_is_caught(capfd, tmp_path):
+    import subprocess
+
+    said = listen(lambda: subprocess.run(["sleep", "0.2"], env={"WHO": ID}), capfd, tmp_path)
+    assert findings(said.channels["processes"], SECRETS)
