@@ -62,10 +62,12 @@ def _fixed_at(history: History, charge: Charge) -> int:
 
 
 def _released_by(history: History) -> Iterator[Released]:
-    """The weights that the charges of a ledger, their trials and their sweeps released."""
+    """The weights that the charges of a ledger and their sweeps released.
+
+    Not those of a private selection's trials: of them the winner alone leaves, whose own line says
+    what it rests on.
+    """
     constants = {charge.constants for charge in history.charges.values()}
     sweeps = (name for name, (_, grid) in history.sweeps.items() if constants.intersection(grid))
-    slots = (slot for name in history.charges for slot in history.slots.get(name, {}))
-    trials = (history.taken[slot] for slot in slots if slot in history.taken)
-    known = {*history.charges, *sweeps, *trials}
+    known = {*history.charges, *sweeps}
     return (one for one in history.released if one.run_id in known)
