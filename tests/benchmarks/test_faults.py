@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +17,10 @@ from benchmarks.faults.planted import (
     ROOT,
     Fault,
     digest_of_source,
-    forget_compiled,
     read_faults,
 )
 from benchmarks.faults.table import BEGIN, END, section, summary, write_section
-from benchmarks.faults.verdicts import Trials, Verdict
+from benchmarks.faults.verdicts import Verdict
 
 FAULTS = read_faults()
 
@@ -112,31 +114,59 @@ ROUND_UP = "return str(Decimal(epsilon).quantize(step, rounding=ROUND_CEILING))"
     ids=["fault", "harmless", "undefined", "import", "no test", "not collected"],
 )
 def test_the_runner_tells_a_kill_from_all_else(tmp_path, changes, verdict, ran_into_it) -> None:
-    fault = of(**{"old": ROUND_UP, "tests": ("tests/test_vocabulary.py",), **changes})
-    trials = Trials(tmp_path, listed=written(tmp_path, fault))
-    trial = trials.try_(fault)
-    assert trial.verdict is verdict
-    assert (trial.test is not None) == ran_into_it
+    fault = of(**{"old": ROUND_UP, **changes})
+    trial = tried(tmp_path, fault)
+    assert trial["verdict"] == verdict
+    assert (trial["test"] is not None) == ran_into_it
     copy = tmp_path / "src" / PACKAGE / fault.file
     assert copy.read_bytes() == (ROOT / "src" / PACKAGE / fault.file).read_bytes()
 
 
 @pytest.mark.slow
-def test_a_test_that_fails_without_the_fault_too_is_no_kill(tmp_path, monkeypatch) -> None:
-    fault = of(old=ROUND_UP, new=f"{ROUND_UP}  # the same", tests=("tests/test_vocabulary.py",))
-    trials = Trials(tmp_path, listed=written(tmp_path, fault))
-    broken = tmp_path / "src" / PACKAGE / fault.file
-    broken.write_text(broken.read_text().replace("not 0 < value < 1:", "value < 0:"))
-    forget_compiled(broken)
-    trial = trials.try_(fault)
-    assert (trial.verdict, trial.why) == (Verdict.ERROR, "the test fails without the fault too")
+def test_a_test_that_fails_without_the_fault_too_is_no_kill(tmp_path) -> None:
+    fault = of(old=ROUND_UP, new=f"{ROUND_UP}  # the same")
+    trial = tried(tmp_path, fault, also=("not 0 < value < 1:", "value < 0:"))
+    assert trial["verdict"] == Verdict.ERROR
+    assert trial["why"] == "the test fails without the fault too"
 
 
 @pytest.mark.slow
 def test_a_fault_by_which_a_test_does_not_end_is_no_kill(tmp_path) -> None:
-    fault = of(old=ROUND_UP, new="while True: pass", tests=("tests/test_vocabulary.py",))
-    trials = Trials(tmp_path, listed=written(tmp_path, fault), patience=20)
-    assert trials.try_(fault).verdict is Verdict.ERROR
+    assert tried(tmp_path, of(old=ROUND_UP, new="while True: pass"))["verdict"] == Verdict.ERROR
+
+
+_TRY = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from benchmarks.faults.planted import PACKAGE, forget_compiled, read_faults
+from benchmarks.faults.verdicts import Trials
+
+folder, also = Path(sys.argv[1]), json.loads(sys.argv[2])
+listed = folder / "planted.toml"
+(fault,) = read_faults(listed)
+trials = Trials(folder, listed=listed, patience=20)
+if also:
+    path = folder / "src" / PACKAGE / fault.file
+    path.write_text(path.read_text().replace(*also))
+    forget_compiled(path)
+print(json.dumps(asdict(trials.try_(fault))))
+"""
+
+
+def tried(folder: Path, fault: Fault, *, also: tuple[str, str] | None = None) -> dict[str, Any]:
+    """A trial in a process of its own, since here the package is imported already.
+
+    Args:
+        folder: empty.
+        fault: is planted in a copy there.
+        also: old and new words of a second fault, which stays in the copy.
+    """
+    written(folder, fault)
+    command = [sys.executable, "-c", _TRY, str(folder), json.dumps(also)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def of(**changes: object) -> Fault:
