@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, ParamSpec, TypeVar
 
-from userdp.errors import FailureError, UserdpError
+from userdp.errors import FailureError, UserdpError, UserdpWarning
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def withheld() -> Iterator[None]:
     """
     try:
         yield
-    except UserdpError as error:
+    except (UserdpError, UserdpWarning) as error:  # a warning, where somebody makes it an error
         _cut(error)
         raise
     except Exception as error:  # whatever other people's code raises
