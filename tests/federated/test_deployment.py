@@ -102,7 +102,7 @@ def test_three_silos_with_tls_and_key_pairs_go_on_when_one_is_killed_in_a_round(
     made = plan(8.0, rounds=3, local_steps=30, sampling_probability=0.5)
     folder = tmp_path / "federation"
     make_federation(folder, made, images(40), tokenizer=NUMBERS)
-    write_app(folder, round_timeout=60, wait_timeout=400)
+    write_app(folder, round_timeout=120, wait_timeout=400)
 
     certificates(tmp_path)
     port = free_port()
