@@ -123,7 +123,7 @@ def ask(corner: Corner, cap: float) -> dict[str, Any]:
         return row | {"refused": str(error), "cpu_seconds": time.process_time() - started}
     except TooLongError:
         return row | {"failures": ["capped"], "cpu_seconds": cap}
-    except Exception as error:  # any other is what is looked for
+    except Exception as error:  # of whatever kind: that a corner ends in one is the finding
         where = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
         return row | {"failures": [what], "cpu_seconds": time.process_time() - started}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import platform
 import sys
 import warnings
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import peft
@@ -21,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.families.measure import measured, priced
 from benchmarks.families.models import FAMILIES, families
 from benchmarks.families.table import page
+from benchmarks.rows import add_options, add_row, whole_rows
 
 _TIMED = families(width=128, vocabulary=2000, positions=128)
 
@@ -29,19 +28,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families")
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--no-price", action="store_true", help="leave the times out")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("docs/results/families.jsonl"),
-        help="JSON lines: append, and skip what is there",
-    )
-    parser.add_argument("--page", type=Path, help="write the tables into this Markdown file")
+    add_options(parser, results="docs/results/families.jsonl", skipped="what is there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.set_verbosity(logging.CRITICAL)  # it logs whole configurations
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    rows = [json.loads(line) for line in _lines(options.results)]
+    rows = list(whole_rows(options.results))
     done = {(row["family"], row["mode"]) for row in rows}
     for name in options.families:
         for mode in ("full", "LoRA"):
@@ -53,8 +46,7 @@ def main() -> int:
             if not options.no_price and "engines" in row:
                 row["price"] = priced(_TIMED[name], adapters=adapters)
             rows.append(row)
-            with options.results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            add_row(options.results, row)
             print(f"{name}, {mode}: {row.get('auto', 'refused')}", file=sys.stderr, flush=True)
     order = {name: number for number, name in enumerate(FAMILIES)}
     rows.sort(key=lambda row: order.get(row["family"], len(order)))
@@ -78,10 +70,6 @@ def _facts() -> dict[str, str]:
         "versions": f"torch {torch.__version__}, transformers {transformers.__version__}, "
         f"peft {peft.__version__}",
     }
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 if __name__ == "__main__":

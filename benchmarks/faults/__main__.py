@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -16,19 +15,15 @@ from typing import Any
 from benchmarks.faults.planted import digest_of_source, read_faults
 from benchmarks.faults.table import section, summary, table, write_section
 from benchmarks.faults.verdicts import Trials, Verdict, is_heavy
+from benchmarks.rows import add_options, add_row, whole_rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults and no others")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("runs/faults.jsonl"),
-        help="JSON lines: append, and skip what was tried with the same source and tests",
-    )
+    skipped = "what was tried with the same source and tests"
+    add_options(parser, results="runs/faults.jsonl", skipped=skipped)
     parser.add_argument("--limit", type=int, help="try at most so many; 0 only writes the table")
-    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
     options = parser.parse_args()
     faults = [one for one in read_faults() if options.only is None or one.name in options.only]
     if not faults:
@@ -38,7 +33,6 @@ def main() -> int:
     digests = {fault.name: fault.digest(source) for fault in faults}
     todo = [fault for fault in faults if (fault.name, digests[fault.name]) not in known]
     todo = sorted(todo, key=is_heavy)[: options.limit]
-    options.results.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="userdp-faults-") as folder:
         trials = Trials(Path(folder)) if todo else None
@@ -47,8 +41,7 @@ def main() -> int:
             key = {"name": fault.name, "digest": digests[fault.name]}
             row: dict[str, Any] = {**key, **asdict(trials.try_(fault))}
             known[fault.name, row["digest"]] = row
-            with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            add_row(options.results, row)
             left = (time.monotonic() - begin) / (number + 1) * (len(todo) - number - 1)
             told = f"{number + 1}/{len(todo)} {row['verdict']:<8} {fault.name}"
             _tell(f"{told}, {left / 60:.0f} min left")
@@ -62,16 +55,9 @@ def main() -> int:
 
 
 def _rows(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """By fault and digest; a line that a kill cut short is none, and errors are tried again."""
-    rows = {}
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if row["verdict"] != Verdict.ERROR:
-            rows[row["name"], row["digest"]] = row
-    return rows
+    """By fault and digest; errors are tried again."""
+    rows = (row for row in whole_rows(path) if row["verdict"] != Verdict.ERROR)
+    return {(row["name"], row["digest"]): row for row in rows}
 
 
 def _tell(text: str) -> None:

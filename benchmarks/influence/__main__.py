@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.influence.cases import KINDS, case
 from benchmarks.influence.measure import influence
 from benchmarks.influence.table import page
+from benchmarks.rows import add_options, add_row, whole_rows
 from userdp.gradients import ENGINES, Engine
 from userdp.gradients.engines import two_pass
 from userdp.gradients.shards import shard
@@ -34,18 +33,12 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=300, help="of each kind, for each engine")
     parser.add_argument("--engines", nargs="+", choices=list(ALL), default=list(ALL))
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("docs/results/influence.jsonl"),
-        help="JSON lines: append, and skip what is there",
-    )
-    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
+    add_options(parser, results="docs/results/influence.jsonl", skipped="what is there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.set_verbosity_error()
     logging.disable(logging.WARNING)
-    rows = [json.loads(line) for line in _lines(options.results)]
+    rows = list(whole_rows(options.results))
     done = {_key(row) for row in rows}
     for engine in options.engines:
         wrap = _joined() if engine == "two_pass" else _unchanged
@@ -63,17 +56,12 @@ def main() -> int:
                 row |= influence(ALL[engine], case(kind, row["rows"], number, wrap=wrap))
                 row["seconds"] = round(time.process_time() - begin, 4)
                 rows.append(row)
-                with options.results.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                add_row(options.results, row)
     text = page(rows, date=datetime.now(UTC).date().isoformat(), cores=os.cpu_count() or 1)
     if options.page is not None:
         options.page.write_text(text)
     print(text)
     return int(any(row.get("ratio", 0.0) > 1 for row in rows))
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from benchmarks.faults.crashes.cases import COMMANDS, case_of
 from benchmarks.faults.crashes.table import failures, section, summary, survived, table
 from benchmarks.faults.planted import digest_of_source
 from benchmarks.faults.table import write_section
+from benchmarks.rows import add_options, add_row, whole_rows
 
 _CASES = 525
 """Enough for 500 kills and all errors of the disk."""
@@ -29,13 +29,8 @@ def main() -> int:
     parser.add_argument("--numbers", type=int, nargs="+", help="these cases and no others")
     parser.add_argument("--only", nargs="+", choices=COMMANDS, help="cases of these commands")
     parser.add_argument("--limit", type=int, help="try at most so many; 0 only writes the table")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("runs/crashes.jsonl"),
-        help="JSON lines: append, and skip what was tried with the same source",
-    )
-    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
+    skipped = "what was tried with the same source"
+    add_options(parser, results="runs/crashes.jsonl", skipped=skipped)
     parser.add_argument("--twin", help="with a deliberate fault of the library, see twins.py")
     options = parser.parse_args()
     cases = [case_of(number) for number in options.numbers or range(options.cases)]
@@ -49,7 +44,6 @@ def main() -> int:
         children.warm()
         from benchmarks.faults.crashes.trial import Trials
 
-        options.results.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="userdp-crashes-") as folder:
             trials = Trials(Path(folder), twin=options.twin)
             for case in todo:
@@ -57,8 +51,7 @@ def main() -> int:
                 played = replace(case, seeded=False) if options.twin else case
                 row = asdict(trials.try_(played))
                 rows[case.number] = row
-                with options.results.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"case": case.number, "digest": digest, **row}) + "\n")
+                add_row(options.results, {"case": case.number, "digest": digest, **row})
                 verdict = "survived" if survived(row) else "FAILED"
                 print(f"{verdict} {case.name} ({row['seconds']} s)", file=sys.stderr, flush=True)
     if options.page is not None:
@@ -71,16 +64,8 @@ def main() -> int:
 
 
 def _rows(path: Path, digest: str) -> dict[int, dict[str, Any]]:
-    """By case; a line that a kill cut short is none, and other sources' lines say nothing."""
-    rows = {}
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if row["digest"] == digest:
-            rows[row["case"]] = row
-    return rows
+    """By case; other sources' rows say nothing."""
+    return {row["case"]: row for row in whole_rows(path) if row["digest"] == digest}
 
 
 if __name__ == "__main__":

@@ -20,4 +20,6 @@ def set_back(seconds: float) -> None:
         def now(cls, tz: tzinfo | None = None) -> Self:
             return cls.fromtimestamp(time.time(), tz)
 
+    # `datetime.now` reads the clock itself, and its class cannot be written to: so the ledger's
+    # module gets another class under that name, which a type checker cannot follow.
     store_journal.datetime = Earlier  # type: ignore[misc]

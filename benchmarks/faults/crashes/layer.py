@@ -77,6 +77,7 @@ class FileLayer:
             setattr(os, name, self._writing(name))
         for name in (*_SYNCS, "ftruncate"):
             setattr(os, name, self._by_descriptor(name))
+        # Both have overloads, by mode and by flags; what stands in hands all of it on unread.
         os.open = self._open  # type: ignore[assignment]
         io.open = builtins.open = self._open_file  # type: ignore[assignment]
 

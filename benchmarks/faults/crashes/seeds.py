@@ -53,6 +53,8 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
             optimizer.step = apply
         return optimizer
 
+    # Methods of the library are exchanged, which no type checker allows: it has no way by which
+    # known seeds could reach a run that claims something, and must not get one.
     NoiseSource._seed = seed  # type: ignore[method-assign]
     Sampler.draw = draw_again  # type: ignore[method-assign]
     private_run.secret_randomness = masks  # type: ignore[assignment]

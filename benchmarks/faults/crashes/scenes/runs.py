@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from benchmarks.faults.crashes.scenes.base import (
     MODEL,
@@ -17,6 +17,9 @@ from benchmarks.faults.crashes.scenes.base import (
     train,
     userdp,
 )
+
+if TYPE_CHECKING:
+    from userdp.sweeping.trials import Launch
 
 
 class Train(Scene):
@@ -136,7 +139,8 @@ class Sweep(Scene):
         import userdp.sweeping.sweep as sweeping
 
         out = folder / "sweep"
-        sweeping.launcher = lambda jobs: forked  # type: ignore[assignment]
+        # Trials become forks, which the layer of files follows: of it a new process knows nothing.
+        sweeping.launcher = _forks
         begun = ("--resume",) if (out / "sweep.json").exists() else (
             "--tuning", "non-private", "--plan", folder / "plan.json",
             "--learning-rate", 0.003, 0.03, *MODEL[:-1], "--checkpoint-every", 2,
@@ -165,7 +169,8 @@ class _Forked:
     """A trial, forked from the process of its sweep."""
 
     def __init__(self, process: int) -> None:
-        self._process, self._status = process, None
+        self._process = process
+        self._status: int | None = None
 
     def poll(self) -> int | None:
         if self._status is None:
@@ -177,9 +182,14 @@ class _Forked:
         os.kill(self._process, 15)
 
     def wait(self) -> int:
-        while (status := self.poll()) is None:
-            pass
-        return status
+        if self._status is None:
+            _, code = os.waitpid(self._process, 0)
+            self._status = os.waitstatus_to_exitcode(code)
+        return self._status
+
+
+def _forks(jobs: int) -> Launch:
+    return forked
 
 
 def forked(arguments: list[str], *, log: Path) -> _Forked:

@@ -193,6 +193,8 @@ def cut_small() -> None:
     from userdp.data import writer
     from userdp.data.grouping import Grouping
 
+    # A constant, and defaults that were bound when the methods were made: neither is an option of
+    # `userdp prepare`, and at their own sizes a store this small is one file.
     layout.SEGMENT_TOKENS = _SMALL_SEGMENTS  # type: ignore[misc]
     for method in (writer.StoreWriter.create, writer.StoreWriter.append):
         method.__func__.__kwdefaults__["segment_tokens"] = _SMALL_SEGMENTS  # type: ignore[attr-defined]

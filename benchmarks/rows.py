@@ -1,0 +1,39 @@
+"""The rows of a campaign that goes on where it stopped: JSON lines, of which a kill may cut one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def add_options(parser: argparse.ArgumentParser, *, results: str, skipped: str) -> None:
+    """The options of every campaign that writes a page: ``--results`` and ``--page``.
+
+    Args:
+        parser: of the campaign.
+        results: where its rows lie by default.
+        skipped: what is not tried again, in words.
+    """
+    words = f"JSON lines: append, and skip {skipped}"
+    parser.add_argument("--results", type=Path, default=Path(results), help=words)
+    parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
+
+
+def whole_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows that are there, oldest first; a line that a kill cut short is none."""
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        yield row
+
+
+def add_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one row, so that a kill loses no more than the case that runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
