@@ -17,8 +17,9 @@ from pathlib import Path
 
 from userdp import files
 from userdp.claims import claim
-from userdp.claims.claims import compose, inherited_at
+from userdp.claims.claims import compose
 from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.inheritance import inherited_at
 from userdp.claims.lineage import Lineage, lineage_from, of_parts
 from userdp.claims.payers import parts_of
 from userdp.codec import encode
