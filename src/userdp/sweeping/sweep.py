@@ -53,6 +53,7 @@ from userdp.sweeping.trials import (
 )
 from userdp.training.constants import constants_digest
 from userdp.training.devices import AUTO, choose_device
+from userdp.training.opened import settle_finished
 from userdp.training.origin import lineage_of_named, lineage_of_text
 from userdp.vocabulary import require_count
 
@@ -329,6 +330,7 @@ class _Sweep:
 
     def _score(self, number: int) -> None:
         request, run = self.request, self.folder.run(number)
+        settle_finished(run, StoreLedger(self.store.path))  # a kill may have kept the trial from it
         candidate = self._candidate(number)
         losses = trial_losses(
             run,
