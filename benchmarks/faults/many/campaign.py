@@ -140,7 +140,7 @@ def _play_role(world: World, name: str, *, begin: float, end: float, twin: str |
         notes.tell(
             "outcome", who=name, command=turn.name, outcome=outcome, seconds=ended.seconds, **told
         )
-        role.after(outcome)
+        role.after(outcome, said)
         time.sleep(role.draw.uniform(0, role.rest))
 
 

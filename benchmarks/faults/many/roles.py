@@ -73,8 +73,8 @@ class Role(ABC):
     def turn(self) -> Turn:
         """What comes next."""
 
-    def after(self, outcome: str) -> None:
-        """What it learns of how its command ended: ``done``, ``refused`` or ``killed``."""
+    def after(self, outcome: str, said: str) -> None:
+        """What it learns of its command: ``done``, ``refused`` or ``killed``, and what it said."""
         self.turns += 1
 
 
@@ -105,8 +105,8 @@ class Trains(Role):
             chance=0.4,
         )
 
-    def after(self, outcome: str) -> None:
-        super().after(outcome)
+    def after(self, outcome: str, said: str) -> None:
+        super().after(outcome, said)
         if outcome == "killed":
             return
         begun = (self.world.folder / self._run / "resume.json").exists()
@@ -151,6 +151,7 @@ class Forgets(Role):
     """Erases people, whenever no run is open."""
 
     rest = 1.0
+    _gone, _late = "nobody in the store at", "a run was opened at the same moment"
 
     def __init__(self, *arguments: World, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
@@ -159,20 +160,19 @@ class Forgets(Role):
     def turn(self) -> Turn:
         user = f"user{self._person % USERS:03d}"
         # One who was being erased when a kill came may be gone.
-        gone = ("nobody in the store at",) if self._killed or self._person >= USERS else ()
-        opened = ("a run over this store is open", "a run was opened at the same moment")
+        gone = (self._gone,) if self._killed or self._person >= USERS else ()
         return Turn(
             name=f"forget {user}",
             work=lambda: userdp("forget", self.world.store, "--user", user, "--yes"),
-            reasons=(APPENDS, *opened, *gone),
+            reasons=(APPENDS, "a run over this store is open", self._late, *gone),
             chance=0.1,
         )
 
-    def after(self, outcome: str) -> None:
-        super().after(outcome)
-        was_killed, self._killed = self._killed, outcome == "killed"
-        if outcome == "done" or (outcome == "refused" and was_killed):
-            self._person += 1
+    def after(self, outcome: str, said: str) -> None:
+        super().after(outcome, said)
+        if outcome == "done" or self._gone in said or self._late in said:
+            self._person, self._killed = self._person + 1, False
+        self._killed = self._killed or outcome == "killed"
 
 
 class Reports(Role):
