@@ -81,7 +81,7 @@ class Role(ABC):
 class Trains(Role):
     """Begins runs, is killed in some of them, and goes on."""
 
-    rest = 1.5
+    rest = 6.0
     _reasons = (
         # Somebody appended to the store: what the run began with is no more.
         "the store is not the one that the run at",
