@@ -103,9 +103,10 @@ def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled
         raise Killed
 
     out = tmp_path / "sweep"
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(StoreLedger, "settle", killed)
-        sweep(store, out, request(store, "non-private"))
+        with pytest.raises(Killed):
+            sweep(store, out, request(store, "non-private"))
     assert RunFolder(out / "trial-001").finished
     assert StoreLedger(store.path).history().settled == set()
     sweep(store, out, None, resume=True)
