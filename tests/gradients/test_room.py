@@ -143,7 +143,9 @@ def test_invariant_9_memory_that_runs_out_amid_an_addition_leaves_nothing_of_it(
     assert same_bits(found, computed.sum(half))
 
 
-def test_masks_of_a_halved_pass_are_those_of_a_step_that_began_so(units: Units) -> None:
+def test_invariant_14_masks_of_a_halved_pass_are_those_of_a_step_that_began_so(
+    units: Units,
+) -> None:
     """Neither masks of the attempt that failed, nor any that hang on how far it came."""
     computed = Computed("bookkeeping", with_dropout(), units)
     for at in (0, computed.passes - 1):
@@ -166,7 +168,7 @@ def with_dropout() -> nn.Module:
     return model.train()
 
 
-def test_a_unit_that_is_computed_again_under_its_masks_is_not_given_others(
+def test_invariant_14_a_unit_that_is_computed_again_under_its_masks_is_not_given_others(
     units: Units, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it came to this may have been its masks' doing: new ones for all would be chosen."""
