@@ -17,6 +17,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -167,7 +168,7 @@ def _warn(error: Exception) -> None:
         "whether the loss keeps rows apart could not be asked, since made-up rows failed (%s: %s); "
         "the slower reference engine is used",
         type(error).__name__,
-        error,
+        shorten(str(error), 200, placeholder=" ..."),  # some quote whole tensors
     )
 
 

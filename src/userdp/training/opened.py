@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from userdp import files
 from userdp.claims.bound import bound_files
-from userdp.claims.claims import charged_since, run_lineage
 from userdp.claims.conditions import COPIED, looked_at
+from userdp.claims.inheritance import charged_since, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.weights import digest_of
 from userdp.ledger import RunFolder, RunLedger, StoreLedger

@@ -153,6 +153,23 @@ def uncertain_steps(run: Path) -> set[int]:
     return found
 
 
+def least_epsilon() -> float:
+    """A lower bound on ε of the runs that are trained here, by another accountant.
+
+    Its estimate is an optimistic one: no right claim of a run, finished or not, is below it.
+    """
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+    step = from_gaussian_mechanism(
+        NOISE,
+        pessimistic_estimate=False,
+        value_discretization_interval=1e-3,
+        sampling_prob=COHORT / POPULATION,
+        use_connect_dots=False,  # that way knows no optimistic estimate
+    )
+    return float(step.self_compose(STEPS).get_epsilon_for_delta(DELTA))
+
+
 def must(status: int) -> None:
     """A step of `Scene.make` that has to succeed."""
     if status != 0:
