@@ -143,7 +143,7 @@ def test_invariant_9_memory_that_runs_out_amid_an_addition_leaves_nothing_of_it(
     assert same_bits(found, computed.sum(half))
 
 
-def test_invariant_14_masks_of_a_halved_pass_are_those_of_a_step_that_began_so(
+def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(
     units: Units,
 ) -> None:
     """Neither masks of the attempt that failed, nor any that hang on how far it came."""
