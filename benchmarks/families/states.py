@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.families.sizes import ENDS, Family, Sizes, of
 
 
@@ -18,6 +20,20 @@ def state_families(sizes: Sizes) -> dict[str, Family]:
     experts = sizes.experts
     mamba = sizes.mamba
     mamba2 = sizes.mamba2
+    linear: dict[str, Any] = {
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": half,
+        "linear_value_head_dim": half,
+    }
+    heads: dict[str, Any] = {
+        "mamba_n_heads": 4,
+        "mamba_d_head": half,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 4,
+        "mamba_chunk_size": 8,
+    }
     return {
         "Mamba": of("state space", "mamba", mamba),
         "Mamba-2": of("state space", "mamba2", mamba2),
@@ -65,11 +81,7 @@ def state_families(sizes: Sizes) -> dict[str, Family]:
             "hybrid",
             "bamba",
             llama,
-            mamba_n_heads=4,
-            mamba_d_head=half,
-            mamba_n_groups=1,
-            mamba_d_state=4,
-            mamba_chunk_size=8,
+            **heads,
             attn_layer_indices=[1],
         ),
         "Zamba": of(
@@ -105,11 +117,7 @@ def state_families(sizes: Sizes) -> dict[str, Family]:
             "falcon_h1",
             llama,
             mamba_d_ssm=2 * width,
-            mamba_n_heads=4,
-            mamba_d_head=half,
-            mamba_n_groups=1,
-            mamba_d_state=4,
-            mamba_chunk_size=8,
+            **heads,
         ),
         "Nemotron-H": of(
             "hybrid",
@@ -128,11 +136,7 @@ def state_families(sizes: Sizes) -> dict[str, Family]:
             "granitemoehybrid",
             llama,
             layer_types=["mamba", "attention"],
-            mamba_n_heads=4,
-            mamba_d_head=half,
-            mamba_n_groups=1,
-            mamba_d_state=4,
-            mamba_chunk_size=8,
+            **heads,
             num_local_experts=0,
             shared_intermediate_size=hidden,
         ),
@@ -148,32 +152,20 @@ def state_families(sizes: Sizes) -> dict[str, Family]:
             "hybrid",
             "qwen3_next",
             experts,
-            layer_types=["linear_attention", "full_attention"],
-            linear_num_key_heads=2,
-            linear_num_value_heads=2,
-            linear_key_head_dim=half,
-            linear_value_head_dim=half,
+            **linear,
             shared_expert_intermediate_size=half,
         ),
         "Qwen3.5": of(
             "hybrid",
             "qwen3_5_text",
             llama,
-            layer_types=["linear_attention", "full_attention"],
-            linear_num_key_heads=2,
-            linear_num_value_heads=2,
-            linear_key_head_dim=half,
-            linear_value_head_dim=half,
+            **linear,
         ),
         "OLMo-Hybrid": of(
             "hybrid",
             "olmo_hybrid",
             many_heads,
-            layer_types=["linear_attention", "full_attention"],
-            linear_num_key_heads=2,
-            linear_num_value_heads=2,
-            linear_key_head_dim=half,
-            linear_value_head_dim=half,
+            **linear,
         ),
         "MiniMax": of(
             "hybrid",

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, ParamSpec, TypeVar
 
 from userdp.errors import FailureError, UserdpError, UserdpWarning
+from userdp.out_of_memory import ran_out_of_memory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,11 +33,18 @@ class WithheldError(FailureError):
     """
 
     def __init__(self, withheld: BaseException) -> None:
-        super().__init__(
-            f"{in_code(withheld)}; its words are withheld, since they may quote people's text",
-            hint="to read them, catch this error and look at its attribute `withheld`, or call it "
-            "on made-up text",
-        )
+        if ran_out_of_memory(withheld):  # its words tell how much: the size of a cohort, say
+            told = f"memory ran out ({in_code(withheld)}); what was charged before stays charged"
+            hint = "go on, or begin again, with more memory for this process"
+        else:
+            told = (
+                f"{in_code(withheld)}; its words are withheld, since they may quote people's text"
+            )
+            hint = (
+                "to read them, catch this error and look at its attribute `withheld`, or call it "
+                "on made-up text"
+            )
+        super().__init__(told, hint=hint)
         self.withheld = withheld
 
 

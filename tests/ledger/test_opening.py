@@ -182,8 +182,8 @@ def test_broken_twin_processes_that_are_not_told_apart_take_more(run, store, mon
     assert steps_of_both(run, store) == 2 * (PLAN.steps - 1)
 
 
-def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
-    (counter,) = (store.path / "runs").iterdir()
+def killed_before_the_line_of_a_step(run, store, monkeypatch):
+    """Between the counter and the ledger."""
     opening = opened(run, store)
 
     def killed(*arguments):
@@ -194,22 +194,18 @@ def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, st
         with pytest.raises(Killed):
             opening.ledger.attempt(StepRecord.of_plan(PLAN))
     opening.close()
+
+
+def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
+    (counter,) = (store.path / "runs").iterdir()
+    killed_before_the_line_of_a_step(run, store, monkeypatch)
     assert int(counter.read_bytes()) == 2
     opened(run, store).close()
     assert claim(run).steps == 2
 
 
 def test_invariant_12_a_step_that_a_kill_cut_off_is_not_offered_again(run, store, monkeypatch):
-    opening = opened(run, store)
-
-    def killed(*arguments):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(journal.JournalWriter, "append", killed)
-        with pytest.raises(Killed):
-            opening.ledger.attempt(StepRecord.of_plan(PLAN))
-    opening.close()
+    killed_before_the_line_of_a_step(run, store, monkeypatch)
     # One was taken by the fixture, one was cut off between the counter and its line.
     assert go_on(run, store, 9) == PLAN.steps - 2
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.faults.crashes.witness import charged_in
+from benchmarks.words import WORDS, write_tokenizer
 
-WORDS = tuple(f"w{number}" for number in range(30))
 STEPS = 10
 POPULATION, COHORT, NOISE, DELTA = 100, 4, 2.0, 1e-5
 """Of every run that is trained here: Poisson sampling of users, all of them add-or-remove."""
@@ -91,17 +91,6 @@ def write_people(path: Path, *, users: int, seed: int = 0, prefix: str = "user")
             rows.append({"user": f"{prefix}{number:03d}", "text": text})
     draw.shuffle(rows)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-
-
-def write_tokenizer(path: Path) -> None:
-    """One token a word."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    vocabulary = {word: n for n, word in enumerate(["<|endoftext|>", "[UNK]", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(path))
 
 
 def prepare(folder: Path, *, users: int = 40) -> int:
