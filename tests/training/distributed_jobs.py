@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.memory import Memory, MemoryLoss
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG
 from userdp.clip import AdaptiveClipping
@@ -91,6 +92,23 @@ def trained(store: Path, out: Path, kind: str, lora: bool, sharded: bool) -> tor
         for _ in run:
             run._optimizer.step()
     return weights_of(model)
+
+
+def trained_where_memory_runs_out(
+    store: Path, out: Path, short: int | None
+) -> tuple[torch.Tensor, int]:
+    """The weights after 20 steps, and halvings; process ``short`` has memory for one example."""
+    memory = Memory()
+    seeds = {"unsafe_seed": 5, "unsafe_noise_seed": 6}
+    options = {"engine": "reference", "micro_batch": 4, "loss": MemoryLoss(memory)}
+    model, run = open_run(store, out, plan_of("uls"), **seeds, **options)
+    halvings = 0
+    with run:
+        memory.most = 1 if current_world().rank == short else memory.most
+        for step in run:
+            run._optimizer.step()
+            halvings += step.operator["halvings"]
+    return weights_of(model), halvings
 
 
 def all_trained(jobs: list[tuple[Path, Path, str, bool, bool]]) -> list[torch.Tensor]:

@@ -49,6 +49,7 @@ from userdp.sweeping.trials import (
 )
 from userdp.training.constants import constants_digest
 from userdp.training.devices import AUTO, choose_device
+from userdp.training.opened import settle_finished
 from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]
@@ -281,6 +282,7 @@ class _Sweep:
 
     def _score(self, number: int) -> None:
         request, run = self.request, self.folder.run(number)
+        settle_finished(run, StoreLedger(self.store.path))  # a kill may have kept the trial from it
         candidate = self._candidate(number)
         losses = trial_losses(
             run,
