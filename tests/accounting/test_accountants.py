@@ -14,7 +14,7 @@ from userdp.errors import UseError
 STEPS = binomial_steps(sampling_probability=0.1, noise_multiplier=1.0, steps=3)
 
 
-@pytest.mark.parametrize("accountant", [one for one in Accountant], ids=str)
+@pytest.mark.parametrize("accountant", list(Accountant), ids=str)
 @pytest.mark.parametrize("epsilon", [math.nan, math.inf, 0.0, -1.0])
 def test_no_accountant_calibrates_to_an_impossible_epsilon(accountant, epsilon):
     with pytest.raises(UseError, match="target_epsilon"):
