@@ -28,14 +28,14 @@ def test_lines_are_read_in_order_without_those_that_the_reader_leaves_out(path):
 @pytest.mark.parametrize("line", ["{", "[]", "{}", "null"], ids=str)
 def test_a_damaged_line_is_refused_with_its_number(path, line):
     path.write_text(f"{path.read_text()}{line}\n{{}}\n")
-    with pytest.raises(UseError, match="line 4 of .* is damaged"):
+    with pytest.raises(UseError, match=r"line 4 of .* is damaged"):
         read_lines(path, lambda line: line["step"], torn=True)
 
 
 def test_a_last_line_that_a_crash_cut_short_is_left_out_where_that_may_be(path):
     path.write_text(f"{path.read_text()}{{")
     assert read_lines(path, lambda line: line["step"], torn=True) == [0, 1, 2]
-    with pytest.raises(UseError, match="line 4 of .* is damaged"):
+    with pytest.raises(UseError, match=r"line 4 of .* is damaged"):
         read_lines(path, lambda line: line["step"])
 
 
