@@ -63,18 +63,29 @@ def test_a_constant_that_only_tunes_has_no_mutant_and_another_one_has() -> None:
     assert "_BLOCK = 0 << 20" in changes(source)
 
 
-def test_every_listed_constant_exists_and_has_a_reason() -> None:
-    for (file, name), why in tuning().items():
-        tree = ast.parse((ROOT / "src" / PACKAGE / file).read_text("utf-8"))
-        defined = {
-            one.id
-            for node in tree.body
-            if isinstance(node, ast.Assign | ast.AnnAssign)
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-        }
-        assert name in defined, f"{file} defines no {name}"
+def defined(file: str, *kinds: type[ast.AST]) -> set[str]:
+    """Names that the statements of these kinds define at the top of a module."""
+    tree = ast.parse((ROOT / "src" / PACKAGE / file).read_text("utf-8"))
+    nodes = [node for node in tree.body if isinstance(node, kinds)]
+    inner = {one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+    names = {one.id for one in inner if isinstance(one.ctx, ast.Store)}
+    return names | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def test_whatever_is_left_out_by_name_exists_and_has_a_reason() -> None:
+    for (file, name), why in tuning("constants").items():
+        assert name in defined(file, ast.Assign, ast.AnnAssign), f"{file} defines no {name}"
         assert why
+    for (file, name), why in tuning("steering").items():
+        assert not name or name in defined(file, ast.FunctionDef), f"{file} defines no {name}"
+        assert why
+
+
+def test_a_function_that_only_steers_has_no_mutant() -> None:
+    source = "def _reach(x):\n    return x + 1\n\ndef other(x):\n    return x + 2\n"
+    new = changes(source, file="accounting/contour/plan.py")
+    assert "return x + 3" in new
+    assert "return x + 0" not in new
 
 
 @pytest.mark.parametrize("operator", [CallLeftOut, ExtremeExchanged])

@@ -39,7 +39,13 @@ def main() -> int:
     options = parser.parse_args()
     parts = drawn()
     known = _rows(options.results, parts)
-    wanted = [(part, one) for part, mutants in parts.items() for one in mutants]
+    # Of all parts in turn, so that a campaign that is stopped has tried a part of each.
+    turns = [
+        (number / len(mutants), part, one)
+        for part, mutants in parts.items()
+        for number, one in enumerate(mutants)
+    ]
+    wanted = [(part, one) for _, part, one in sorted(turns, key=lambda turn: turn[0])]
     if options.only is not None:
         wanted = [(part, one) for part, one in wanted if one.name in options.only]
     todo = [

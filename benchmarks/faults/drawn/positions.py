@@ -5,7 +5,8 @@ A mutant is left out by rule, whatever the tests say of it, where it lies in
 - an annotation, or what follows ``raise``: types and words change nothing that runs right;
 - a decorator's options (``@dataclass(frozen=True)``), or is a decorator that changes no result
   (`_HARMLESS`);
-- the definition of a constant that ``tuning.toml`` lists;
+- a function that only steers a certified search, or the definition of a constant that only tunes
+  (``tuning.toml`` lists both, each with the reason);
 
 and where it only puts ``is`` for ``==`` or the reverse, puts a bitwise operator for an arithmetic
 one (on floats that fails by itself, and would flatter the score), puts ``+x`` for ``-x`` beside
@@ -109,7 +110,8 @@ def places(file: str, source: str) -> list[Place]:
     ways: dict[tuple[Any, Any], list[tuple[str, int, tuple[int, int]]]] = {}
     functions: dict[tuple[Any, Any], str] = {}
     seen: Counter[str] = Counter()
-    tuned = {name for one, name in tuning() if one == file}
+    tuned = {name for one, name in tuning("constants") if one == file}
+    steering = tuple(name for one, name in tuning("steering") if one == file)
     for node in ast_nodes(parso.parse(source)):
         for name, operator in _operators_of(node):
             for start, end in operator.mutation_positions(node):
@@ -122,6 +124,8 @@ def places(file: str, source: str) -> list[Place]:
     found = []
     for position in sorted(ways):
         function = functions[position]
+        if any(name in ("", *_around(function)) for name in steering):
+            continue
         number = numbers[function]
         numbers[function] += 1
         one = Place(file=file, function=function, number=number, ways=tuple(ways[position]))
@@ -152,10 +156,15 @@ def mutant(place: Place, way: int, source: str) -> Mutant | None:
 
 
 @cache
-def tuning() -> dict[tuple[str, str], str]:
-    """Constants that only tune: file and name, and why any value is as right."""
-    entries = tomllib.loads(_TUNING.read_text("utf-8"))["constants"]
-    return {(one["file"], name): one["why"] for one in entries for name in one["names"]}
+def tuning(kind: str) -> dict[tuple[str, str], str]:
+    """Functions that only steer or constants that only tune: file and name, and why.
+
+    Args:
+        kind: ``steering`` or ``constants``.
+    """
+    entries = tomllib.loads(_TUNING.read_text("utf-8"))[kind]
+    names = {"steering": "functions", "constants": "names"}[kind]
+    return {(one["file"], name): one["why"] for one in entries for name in one[names]}
 
 
 @cache
@@ -227,6 +236,12 @@ def _function(node: Any) -> str:
             names.append(above.name.value)
         above = above.parent
     return ".".join(reversed(names))
+
+
+def _around(function: str) -> list[str]:
+    """The function itself and those that it lies in."""
+    names = function.split(".")
+    return [".".join(names[:end]) for end in range(1, len(names) + 1)]
 
 
 def _differing(source: str, text: str) -> tuple[str, str]:
