@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.drawn.covering import Map
+from benchmarks.faults.drawn.covering import Map, digest_of_file
 from benchmarks.faults.drawn.draw import PARTS, drawn
 from benchmarks.faults.drawn.operators import CallLeftOut, ExtremeExchanged
 from benchmarks.faults.drawn.positions import Mutant, mutant, places, tuning
@@ -147,7 +147,13 @@ def folder(tmp_path: Path) -> Path:
         },
         "lines": {path: {"5": [0, 1, 2]}},
         "digests": {path: digest_of_text(text)},
+        "files": {},
     }
+    for name in names:
+        file = tmp_path / name.partition("::")[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+        part["files"][name.partition("::")[0]] = digest_of_text("")
     (tmp_path / "part.json").write_text(json.dumps(part))
     return tmp_path
 
@@ -158,24 +164,34 @@ def of(**values: object) -> Mutant:
 
 
 def test_tests_of_the_modules_own_come_first_and_failed_ones_never(folder: Path) -> None:
-    chosen = Map(folder).chosen(of(), limit=100)
+    chosen = Map(folder, folder).chosen(of(), limit=100)
     own, beside = "tests/test_clip.py::y", "tests/test_clip.py::beside"
     assert chosen.tests == (own, "tests/cli/test_a.py::x", beside)
-    assert Map(folder).chosen(of(), limit=6).tests == (own, "tests/cli/test_a.py::x")
+    assert Map(folder, folder).chosen(of(), limit=6).tests == (own, "tests/cli/test_a.py::x")
 
 
 def test_a_module_that_changed_since_the_map_was_made_is_run_by_all_its_tests(folder: Path) -> None:
-    assert Map(folder).running("clip.py", [6]) == set()
+    assert Map(folder, folder).running("clip.py", [6]) == set()
     part = json.loads((folder / "part.json").read_text())
     part["digests"] = dict.fromkeys(part["digests"], "another")
     (folder / "part.json").write_text(json.dumps(part))
     every = {"tests/cli/test_a.py::x", "tests/test_clip.py::y"}
-    assert Map(folder).running("clip.py", [6]) == every
+    assert Map(folder, folder).running("clip.py", [6]) == every
+
+
+def test_a_file_of_tests_that_changed_is_not_in_the_map_and_the_last_record_counts(folder):
+    last = json.loads((folder / "part.json").read_text())
+    last["tests"]["tests/test_clip.py::y"]["seconds"] = 7.0
+    (folder / "part-1.json").write_text(json.dumps(last))
+    assert Map(folder, folder).seconds["tests/test_clip.py::y"] == 7.0
+    (folder / "tests" / "cli" / "test_a.py").write_text("x = 1")
+    digest_of_file.cache_clear()
+    assert Map(folder, folder).files == {"tests/test_clip.py"}
 
 
 def test_without_a_map_nothing_is_tried(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"drawn\.covering"):
-        Map(tmp_path)
+        Map(tmp_path).chosen(of(), limit=1)
 
 
 def test_a_kill_counts_while_its_test_is_what_it_was() -> None:

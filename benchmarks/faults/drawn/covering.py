@@ -1,8 +1,8 @@
-"""Which tests run which line of the source: a map that is measured once, folder by folder.
+"""Which tests run which line of the source: a map that is measured once, and then kept up to date.
 
 ``python -m benchmarks.faults.drawn.covering`` runs the fast tests of every folder under
-`benchmarks.faults.drawn.recorder` and keeps one file a folder; those that are there stay. Tests
-that failed are not in the map.
+`benchmarks.faults.drawn.recorder`; again only those of files that have changed since. Tests that
+failed are not in the map.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,39 +51,57 @@ class Chosen:
 class Map:
     """Reads the files that the recorder wrote.
 
+    A file of tests that has changed since is not in the map; one that was recorded several times is
+    there as it was last.
+
     Args:
         folder: where they lie.
+        root: of the repository, for the files of tests.
     """
 
-    def __init__(self, folder: Path = FOLDER) -> None:
-        self._parts = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        if not self._parts:
-            raise FileNotFoundError(
-                f"No test is known to run any line: {folder} holds no map. Without it no mutant "
-                "can be tried. Make it with `python -m benchmarks.faults.drawn.covering`."
-            )
+    def __init__(self, folder: Path = FOLDER, root: Path = ROOT) -> None:
+        self._root = root
+        paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        self._parts = [json.loads(path.read_text()) for path in paths]
+        self._newest = {
+            file: number
+            for number, part in enumerate(self._parts)
+            for file, digest in part["files"].items()
+            if digest == digest_of_file(root / file)
+        }
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The files of tests that the map knows as they are."""
+        return frozenset(self._newest)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
         """Processor time of every test that passed."""
-        tests = (pair for part in self._parts for pair in part["tests"].items())
-        return {name: test["seconds"] for name, test in tests if test["passed"]}
+        return {
+            name: test["seconds"]
+            for number, part in enumerate(self._parts)
+            for name, test in part["tests"].items()
+            if test["passed"] and self._newest.get(name.partition("::")[0]) == number
+        }
 
     def running(self, file: str, lines: Iterable[int] | None) -> set[str]:
         """The tests that run one of these lines of ``file``; of None, any line."""
         wanted = None if lines is None else {str(line) for line in lines}
         found: set[str] = set()
-        for part in self._parts:
-            names = list(part["tests"])
+        for number, part in enumerate(self._parts):
+            names = [
+                name if self._newest.get(name.partition("::")[0]) == number else ""
+                for name in part["tests"]
+            ]
             for path, known in part["lines"].items():
                 if not path.endswith(f"/{PACKAGE}/{file}"):
                     continue
                 # Lines of a text that has changed since are other lines.
-                text = (ROOT / "src" / PACKAGE / file).read_text("utf-8")
-                fresh = part["digests"][path] == digest_of_text(text)
+                fresh = part["digests"][path] == digest_of_file(ROOT / "src" / PACKAGE / file)
                 for line, tests in known.items():
                     if wanted is None or line in wanted or not fresh:
-                        found.update(names[number] for number in tests)
+                        found.update(names[test] for test in tests)
         return found & self.seconds.keys()
 
     def chosen(self, mutant: Mutant, *, limit: float) -> Chosen:
@@ -99,6 +117,11 @@ class Map:
         """
         text = (ROOT / "src" / PACKAGE / mutant.file).read_text("utf-8")
         first, last = mutant.lines
+        if not self.seconds:
+            raise FileNotFoundError(
+                "No test is known to run any line, so that no mutant can be tried. Make the map "
+                "with `python -m benchmarks.faults.drawn.covering`."
+            )
         tests = self.running(mutant.file, range(first, last + 1))
         if not tests:
             whole, deferred = _statement(text, first)
@@ -144,12 +167,18 @@ def _statement(text: str, line: int) -> tuple[range, bool]:
     return found, deferred
 
 
-def _record(name: str, targets: list[str]) -> None:
+@cache
+def digest_of_file(path: Path) -> str | None:
+    """Of its text; None where there is none."""
+    return digest_of_text(path.read_text("utf-8")) if path.is_file() else None
+
+
+def _record(part: Path, targets: list[str]) -> None:
     package = ROOT / "src" / PACKAGE
     sources = [str(package / path) for part in PARTS for path in part.paths]
     environment: dict[str, Any] = {
         **os.environ,
-        PART: str(FOLDER / f"{name}.json"),
+        PART: str(part),
         SOURCES: os.pathsep.join(sources),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
     }
@@ -159,15 +188,23 @@ def _record(name: str, targets: list[str]) -> None:
     subprocess.run(command, cwd=ROOT, env=environment, check=False)  # failures are not in the map
 
 
+def _files_of(folder: str, pattern: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob(pattern))
+
+
 def main() -> int:
-    """Measure what is not there yet."""
-    targets = {name: [f"tests/{name}"] for name in _FOLDERS}
-    targets["alone"] = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py"))]
-    targets["doctests"] = [f"src/{PACKAGE}"]
-    for name, paths in targets.items():
-        if not (FOLDER / f"{name}.json").exists():
-            print(f"tests of {name}", file=sys.stderr, flush=True)
-            _record(name, paths)
+    """Measure what the map does not know as it is."""
+    groups = {name: _files_of(f"tests/{name}", "**/test_*.py") for name in _FOLDERS}
+    groups["alone"] = _files_of("tests", "test_*.py")
+    doctests = _files_of(f"src/{PACKAGE}", "**/*.py")
+    groups["doctests"] = [file for file in doctests if ">>> " in (ROOT / file).read_text("utf-8")]
+    known = Map().files
+    for name, files in groups.items():
+        missing = [file for file in files if file not in known]
+        if missing:
+            print(f"{len(missing)} files of {name}", file=sys.stderr, flush=True)
+            number = len(list(FOLDER.glob(f"{name}-*.json")))
+            _record(FOLDER / f"{name}-{number}.json", missing)
     return 0
 
 

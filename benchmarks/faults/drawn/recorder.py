@@ -85,7 +85,9 @@ class Recorder:
                     found.update(users.get(context, ()) if fixture else [names.get(context, -1)])
                 lines.setdefault(file, {})[line] = sorted(found - {-1})
         digests = {file: digest_of_text(Path(file).read_text("utf-8")) for file in lines}
-        written = {"tests": self._tests, "lines": lines, "digests": digests}
+        modules = sorted({name.partition("::")[0] for name in self._tests})
+        files = {file: digest_of_text(Path(file).read_text("utf-8")) for file in modules}
+        written = {"tests": self._tests, "lines": lines, "digests": digests, "files": files}
         self._part.parent.mkdir(parents=True, exist_ok=True)
         self._part.write_text(json.dumps(written))
 
