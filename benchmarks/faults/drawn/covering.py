@@ -108,7 +108,7 @@ class Map:
         """The tests that shall notice ``mutant``: those that run its place, as many as time allows.
 
         What runs only when the module is imported is run by every test that runs anything of the
-        module. After these come the other tests of the same files: a result that an earlier test
+        module. Of a module that is newer than the map, the tests of its part are taken. After these come the other tests of the same files: a result that an earlier test
         left in a cache hides that they need the place too.
 
         Args:
@@ -126,9 +126,11 @@ class Map:
         if not tests:
             whole, deferred = _statement(text, first)
             tests = self.running(mutant.file, None if not deferred else whole)
+        own = mutant.file.partition("/")[0].removesuffix(".py")
+        if not self._knows(mutant.file):
+            tests = {name for name in self.seconds if _is_own(name, own)}
         if not tests:
             return Chosen(tests=(), seconds=0.0, covered=False)
-        own = mutant.file.partition("/")[0].removesuffix(".py")
         files = {test.partition("::")[0] for test in tests if _is_own(test, own)}
         beside = {name for name in self.seconds if name.partition("::")[0] in files} - tests
         order = sorted(tests, key=lambda name: (self._weight(name, own), name))
@@ -140,6 +142,10 @@ class Map:
             kept.append(name)
             total += self.seconds[name]
         return Chosen(tests=tuple(kept), seconds=round(total, 1), covered=True)
+
+    def _knows(self, file: str) -> bool:
+        paths = (path for part in self._parts for path in part["lines"])
+        return any(path.endswith(f"/{PACKAGE}/{file}") for path in paths)
 
     def _weight(self, name: str, own: str) -> float:
         return self.seconds[name] + (0.0 if _is_own(name, own) else _LATER)
