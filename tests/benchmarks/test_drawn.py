@@ -183,15 +183,14 @@ def test_a_module_that_is_newer_than_the_map_is_run_by_the_tests_of_its_part(fol
     file = "gradients/noise.py"
     assert not Map(folder, folder).chosen(of(file=file), limit=100).covered
     part = json.loads((folder / "part.json").read_text())
-    part["tests"]["tests/gradients/test_a.py::x"] = {"seconds": 1.0, "passed": True}
+    test = "tests/gradients/test_a.py::x"
+    part["tests"][test] = {"seconds": 1.0, "passed": True}
+    part["files"]["tests/gradients/test_a.py"] = digest_of_text("")
     (folder / "tests" / "gradients").mkdir()
     (folder / "tests" / "gradients" / "test_a.py").write_text("")
-    part["files"]["tests/gradients/test_a.py"] = digest_of_text("")
     (folder / "part.json").write_text(json.dumps(part))
     digest_of_file.cache_clear()
-    assert Map(folder, folder).chosen(of(file=file), limit=9).tests == (
-        "tests/gradients/test_a.py::x",
-    )
+    assert Map(folder, folder).chosen(of(file=file), limit=9).tests == (test,)
 
 
 def test_a_file_of_tests_that_changed_is_not_in_the_map_and_the_last_record_counts(folder):

@@ -108,8 +108,9 @@ class Map:
         """The tests that shall notice ``mutant``: those that run its place, as many as time allows.
 
         What runs only when the module is imported is run by every test that runs anything of the
-        module. Of a module that is newer than the map, the tests of its part are taken. After these come the other tests of the same files: a result that an earlier test
-        left in a cache hides that they need the place too.
+        module. Of a module that is newer than the map, the tests of its part are taken. After these
+        come the other tests of the same files: a result that an earlier test left in a cache hides
+        that they need the place too.
 
         Args:
             mutant: to be noticed.
