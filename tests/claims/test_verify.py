@@ -1,4 +1,4 @@
-"""What `verify` says of a model's folder, and what is copied of weights, by files of two tensors."""
+"""What `verify` says of a model, and what is copied of weights, by files of two tensors."""
 
 from __future__ import annotations
 
