@@ -42,11 +42,12 @@ def test_a_comparison_a_number_a_call_and_an_extreme_can_be_changed() -> None:
     [
         "def f(x: int | None = None) -> int | None:\n    return x\n",
         "x: int | None = None\n",
+        "if TYPE_CHECKING:\n    from a import b\n",
         "def f():\n    raise ValueError(f'{1 + 2} is not {3}')\n",
         "@cache\ndef f():\n    return None\n",
         "def f(a, *, b):\n    return None\n",
     ],
-    ids=["annotations", "annotation", "words of an error", "cache", "star"],
+    ids=["annotations", "annotation", "types only", "words of an error", "cache", "star"],
 )
 def test_what_means_nothing_has_no_mutant(source: str) -> None:
     assert changes(source) == set()
@@ -159,7 +160,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def of(**values: object) -> Mutant:
-    known = {"file": "clip.py", "function": "", "operator": "AddNot", "occurrence": 0}
+    known = {"file": "clip.py", "function": "", "operator": "AddNot", "block": 0, "occurrence": 0}
     return Mutant(**{**known, "lines": (5, 5), "old": "x", "new": "y", **values})
 
 
