@@ -143,11 +143,12 @@ def folder(tmp_path: Path) -> Path:
     seconds = [1.0, 5.0, 1.0, 2.0]
     part = {
         "tests": {
-            name: {"seconds": cost, "passed": not name.endswith("failed")}
+            name: {"seconds": cost, "passed": not name.endswith("failed"), "fixtures": []}
             for name, cost in zip(names, seconds, strict=True)
         },
         "lines": {path: {"5": [0, 1, 2]}},
         "digests": {path: digest_of_text(text)},
+        "fixtures": {"fixture a": 30.0},
         "files": {},
     }
     for name in names:
@@ -171,6 +172,18 @@ def test_tests_of_the_modules_own_come_first_and_failed_ones_never(folder: Path)
     assert Map(folder, folder).chosen(of(), limit=6).tests == (own, "tests/cli/test_a.py::x")
 
 
+def test_a_shared_fixture_is_paid_for_once_and_by_whoever_comes_first(folder: Path) -> None:
+    part = json.loads((folder / "part.json").read_text())
+    own, other = "tests/test_clip.py::y", "tests/cli/test_a.py::x"
+    part["tests"][own]["fixtures"] = ["fixture a"]
+    (folder / "part.json").write_text(json.dumps(part))
+    assert Map(folder, folder).chosen(of(), limit=100).tests[:2] == (other, own)
+    part["tests"][other]["fixtures"] = ["fixture a"]
+    (folder / "part.json").write_text(json.dumps(part))
+    chosen = Map(folder, folder).chosen(of(), limit=100)
+    assert chosen.seconds == 30 + 5 + 1 + 2
+
+
 def test_a_module_that_changed_since_the_map_was_made_is_run_by_all_its_tests(folder: Path) -> None:
     assert Map(folder, folder).running("clip.py", [6]) == set()
     part = json.loads((folder / "part.json").read_text())
@@ -185,7 +198,7 @@ def test_a_module_that_is_newer_than_the_map_is_run_by_the_tests_of_its_part(fol
     assert not Map(folder, folder).chosen(of(file=file), limit=100).covered
     part = json.loads((folder / "part.json").read_text())
     test = "tests/gradients/test_a.py::x"
-    part["tests"][test] = {"seconds": 1.0, "passed": True}
+    part["tests"][test] = {"seconds": 1.0, "passed": True, "fixtures": []}
     part["files"]["tests/gradients/test_a.py"] = digest_of_text("")
     (folder / "tests" / "gradients").mkdir()
     (folder / "tests" / "gradients" / "test_a.py").write_text("")
