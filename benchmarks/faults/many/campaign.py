@@ -148,7 +148,7 @@ def _command(world: World, turn: Turn, notes: Notes, twin: str | None) -> int:
     """In the child: the command, with all that it charges and draws noted."""
     if twin is not None:
         TWINS[twin]()
-    notes.watch()
+    notes.watch(meet=turn.meet)
     # What was written is on the disk or not: nobody cuts the power here.
     Witness(world.folder / "trace", world.folder, is_synced=lambda path: True).install()
     return turn.work()
@@ -184,11 +184,12 @@ def _at_rest(world: World, judge: Judge) -> list[str]:
         log.unlink()
 
     def check() -> None:
-        since, (_, claim) = time.monotonic(), said("account", "--ledger", world.store)
-        notes.tell(
-            "claim", subject="store", ledger=str(world.store / "ledger.jsonl"), run_id=None,
-            epsilon=told_by(claim), since=since,
-        )  # fmt: skip
+        since, (status, claim) = time.monotonic(), said("account", "--ledger", world.store)
+        if status == 0:  # else nobody did anything with it
+            notes.tell(
+                "claim", subject="store", ledger=str(world.store / "ledger.jsonl"), run_id=None,
+                epsilon=told_by(claim), since=since,
+            )  # fmt: skip
         notes.tell("verified", problems=verified(world.store))
 
     _must(_in_child(check, log), log)
