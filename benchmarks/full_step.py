@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.plans import poisson_plan
+from benchmarks.plans import plan_of_size
 from benchmarks.step.measure import clock, interval
 from benchmarks.step.models import SETTINGS, build
 from benchmarks.words import write_tokenizer
@@ -38,11 +38,11 @@ from userdp.data.records import Record, Tally
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.sampling import PoissonUsers
 from userdp.training.config import TrainConfig
 from userdp.training.optimizers import build_optimizer
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
-from userdp.vocabulary import PrivacyUnit
 
 LENGTH, VOCABULARY, GROUP, USERS, COHORT = 128, 8192, 4, 512, 16
 
@@ -132,8 +132,8 @@ def measure(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     updates: list[float] = []
     parts: dict[str, list[float]] = {}
     micro_batch = COHORT * GROUP
-    plan = poisson_plan(
-        PrivacyUnit.USER,
+    plan = plan_of_size(
+        PoissonUsers,
         population=USERS,
         size=COHORT,
         group_size=GROUP,
