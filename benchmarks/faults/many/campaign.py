@@ -90,7 +90,9 @@ def play(
         time.sleep(_JUDGED)
         notes = read_notes(world.notes)
         problems += judge.problems(notes)
-        problems += [f"{one['who']}: {one['said']}" for one in notes if _failed(one)]
+        problems += [
+            f"{one['who']}: {one['command']} {one['said']}" for one in notes if _failed(one)
+        ]
         if problems:
             break
     for player in players:
@@ -138,7 +140,8 @@ def _play_role(world: World, name: str, *, begin: float, end: float, twin: str |
         outcome = _outcome(turn, ended, said)
         if outcome == "done":
             usual = ended.seconds
-        told = {"said": said[-1500:] or "no word"} if outcome == "failed" else {}
+        ended_with = "did not end" if ended.status is None else f"ended with {ended.status}"
+        told = {"said": f"{ended_with}: {said[-1500:]}"} if outcome == "failed" else {}
         notes.tell(
             "outcome", who=name, command=turn.name, outcome=outcome, seconds=ended.seconds, **told
         )
