@@ -209,6 +209,7 @@ class Reports(Role):
         return Turn(
             name="account --ledger STORE",
             work=lambda: self._claim(self.world.store, None),
+            reasons=("is empty: nothing was ever charged",),
         )
 
     def _of_run(self) -> Turn:
