@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.crashes.scenes.base import MODEL
 from benchmarks.faults.soak.measured import cost_of, cost_of_process
+from benchmarks.faults.soak.tiny import options
 
 STAGES = (10_000, 100_000, 1_000_000)
 _USER = "user0000007"
@@ -25,24 +26,22 @@ def prepare_few(folder: Path) -> Path:
     return store
 
 
-def of_users(folder: Path) -> Iterator[dict[str, Any]]:
-    """Stores of many users of one record each."""
-    for stage in STAGES:
-        yield from _rows(folder / f"users-{stage}", stage, users=stage, records=1)
+def of_users(folder: Path, stage: int) -> Iterator[dict[str, Any]]:
+    """A store of many users of one record each."""
+    return _rows(folder / f"users-{stage}", users=stage, records=1)
 
 
-def of_records(folder: Path) -> Iterator[dict[str, Any]]:
-    """Stores of a hundred users, of whom one holds many records."""
-    for stage in STAGES:
-        yield from _rows(folder / f"records-{stage}", stage, users=100, records=stage)
+def of_records(folder: Path, stage: int) -> Iterator[dict[str, Any]]:
+    """A store of a hundred users, of whom one holds many records."""
+    return _rows(folder / f"records-{stage}", users=100, records=stage)
 
 
-def _rows(folder: Path, stage: int, *, users: int, records: int) -> Iterator[dict[str, Any]]:
+def _rows(folder: Path, *, users: int, records: int) -> Iterator[dict[str, Any]]:
     """One row a command; the folder goes when all is measured."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     _script(f"write({users}, {records})", folder)
-    store, run, plan = folder / "store", folder / "run", folder / "plan.json"
+    store, run = folder / "store", folder / "run"
     commands: list[tuple[str, tuple[object, ...]]] = [
         ("prepare", (
             "prepare", folder / "in.jsonl", "--out", store, "--tokenizer",
@@ -50,12 +49,8 @@ def _rows(folder: Path, stage: int, *, users: int, records: int) -> Iterator[dic
         )),
         ("stats", ("stats", store)),
         ("stats --epsilon", ("stats", store, "--epsilon", 1)),
-        ("plan", (
-            "plan", store, "--epsilon", 8, "--population", users, "--budget", 8, "--steps", 10,
-            "--algorithm", "uls", "--most-noise", 1e9, "--allow-large-delta", "--out", plan,
-        )),
         ("train, 10 steps", (
-            "train", store, "--out", run, "--plan", plan, *MODEL, "--allow-large-delta",
+            "train", store, "--out", run, *options(population=users, steps=10),
         )),
         ("members --user", ("members", store, "--user", _USER)),
         ("verify STORE", ("verify", store)),
@@ -63,11 +58,7 @@ def _rows(folder: Path, stage: int, *, users: int, records: int) -> Iterator[dic
         ("verify STORE after", ("verify", store)),
     ]  # fmt: skip
     for what, arguments in commands:
-        cost = cost_of(*arguments)
-        yield {
-            "number": stage, "what": what, "cpu": cost.cpu, "seconds": cost.seconds,
-            "peak": cost.peak,
-        }  # fmt: skip
+        yield {"what": what, **asdict(cost_of(*arguments))}
     shutil.rmtree(folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,21 @@ from benchmarks.faults.soak.people import prepare_few
 STAGES = (50, 100, 200)
 
 
-def rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """One row a command and stage; ``folder`` keeps the store and its runs between calls."""
+def rows(folder: Path, stage: int) -> Iterator[dict[str, Any]]:
+    """One row a command; ``folder`` keeps the store and its runs from stage to stage."""
     store = prepare_few(folder)
-    for stage in STAGES:
-        yield {"number": stage, "what": "one run more", **_train_up_to(folder, stage)}
-        last = folder / f"run-{stage:03d}"
-        report = folder / "report.html"
-        for what, arguments in (
-            ("account --ledger RUN", ("account", "--ledger", last)),
-            ("report RUN", ("report", last, "--out", report, "--overwrite")),
-            ("budget STORE", ("budget", store)),
-            ("members STORE", ("members", store)),
-            ("verify RUN", ("verify", last)),
-            ("verify STORE", ("verify", store)),
-        ):
-            cost = cost_of(*arguments)
-            yield {
-                "number": stage, "what": what, "cpu": cost.cpu, "seconds": cost.seconds,
-                "peak": cost.peak,
-            }  # fmt: skip
+    yield {"what": "one run more", **_train_up_to(folder, stage)}
+    last = folder / f"run-{stage:03d}"
+    report = folder / "report.html"
+    for what, arguments in (
+        ("account --ledger RUN", ("account", "--ledger", last)),
+        ("report RUN", ("report", last, "--out", report, "--overwrite")),
+        ("budget STORE", ("budget", store)),
+        ("members STORE", ("members", store)),
+        ("verify RUN", ("verify", last)),
+        ("verify STORE", ("verify", store)),
+    ):
+        yield {"what": what, **asdict(cost_of(*arguments))}
 
 
 def _train_up_to(folder: Path, count: int) -> dict[str, float]:

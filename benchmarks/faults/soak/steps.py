@@ -5,38 +5,32 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.crashes.scenes.base import MODEL, PLAN
 from benchmarks.faults.soak.measured import cost_of, cost_of_process, cpu_and_memory
 from benchmarks.faults.soak.people import prepare_few
+from benchmarks.faults.soak.tiny import options
 
-STEPS = 20_000
+STAGES = (20_000,)
 _EVERY = 500
 
 
-def rows(folder: Path) -> Iterator[dict[str, Any]]:
+def rows(folder: Path, stage: int) -> Iterator[dict[str, Any]]:
     """One row of the run, with a sample every 500 steps; then one a command on what it left."""
     store, run = prepare_few(folder), folder / "run"
     for left in (run, folder / "export"):
         shutil.rmtree(left, ignore_errors=True)
-    plan = dict(zip(PLAN[::2], PLAN[1::2], strict=True)) | {
-        "--cohort-size": "1", "--noise-multiplier": "4", "--steps": str(STEPS),
-    }  # fmt: skip
     watched = _Watched(run / "ledger.jsonl")
     cost = cost_of_process(
         [
             *(sys.executable, "-m", "userdp", "train", str(store), "--out", str(run)),
-            *(word for pair in plan.items() for word in pair),
-            *(*MODEL, "--checkpoint-every", "2000"),
+            *(*options(steps=stage), "--checkpoint-every", "2000"),
         ],
         watch=watched,
     )
-    yield {
-        "number": STEPS, "what": "train", "cpu": cost.cpu, "seconds": cost.seconds,
-        "peak": cost.peak, "samples": watched.samples,
-    }  # fmt: skip
+    yield {"what": "train", **asdict(cost), "samples": watched.samples}
     for what, arguments in (
         ("account --ledger RUN", ("account", "--ledger", run)),
         ("verify RUN", ("verify", run)),
@@ -44,11 +38,7 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
         ("report RUN", ("report", run, "--out", folder / "report.html", "--overwrite")),
         ("export RUN", ("export", run, "--out", folder / "export")),
     ):
-        cost = cost_of(*arguments)
-        yield {
-            "number": STEPS, "what": what, "cpu": cost.cpu, "seconds": cost.seconds,
-            "peak": cost.peak,
-        }  # fmt: skip
+        yield {"what": what, **asdict(cost_of(*arguments))}
 
 
 class _Watched:
