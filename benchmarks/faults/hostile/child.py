@@ -32,6 +32,8 @@ _LARGEST = 200_000
 """Bytes of a case."""
 _WORDS = 300
 """Letters of a finding's error that are kept."""
+_PATIENCE = 60
+"""Seconds of processor time after its end by which C++ that loops on is killed."""
 _SPACE = 6 * 2**30
 """Bytes of addresses that cases may take beside what is mapped at their beginning."""
 
@@ -48,6 +50,7 @@ class Trials:
     def __init__(self, judge: Judge, folder: Path, seconds: float) -> None:
         self._judge, self._folder = judge, folder
         self._begin, self._seconds, self._told = time.monotonic(), seconds, 0.0
+        self._computed = time.process_time()
         self._counts = Counter[str]()
         self._findings: dict[str, dict[str, Any]] = {}
 
@@ -77,6 +80,7 @@ class Trials:
         """Write what was counted."""
         values = {
             "seconds": round(time.monotonic() - self._begin, 1),
+            "computed": round(time.process_time() - self._computed, 1),
             **{verdict.value: self._counts[verdict] for verdict in Verdict},
             "findings": self._findings,
         }
@@ -112,6 +116,8 @@ def main() -> int:
         judge.check_world()  # which loads what its readers need
     trials = Trials(judge, options.folder, options.seconds)
     resource.setrlimit(resource.RLIMIT_AS, (_mapped() + _SPACE,) * 2)
+    most = int(time.process_time() + options.seconds + _PATIENCE)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     death = (options.folder / DEATH).open("w")
     faulthandler.enable(death)
     if options.plain:

@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from userdp import files
 from userdp.errors import UseError
 from userdp.ledger.journal import read_entries
+from userdp.strict_json import parse
 from userdp.withheld import in_kind
 
 Line = TypeVar("Line")
@@ -112,13 +113,19 @@ def train_toml(values: Mapping[str, Any]) -> str:
     return "\n".join(["[train]", *lines, ""])
 
 
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("a line is no object")
+    return value
+
+
 def read_lines(
     path: Path, read: Callable[[dict[str, Any]], Line | None], *, torn: bool = False
 ) -> list[Line]:
     """What ``read`` makes of the lines of a file in a run's folder; none if there is no file.
 
     Args:
-        path: JSON Lines.
+        path: JSON Lines; exact losses may be NaN.
         read: of a line's object; None leaves the line out.
         torn: leave out a last line that a crash cut short.
 
@@ -137,8 +144,8 @@ def read_lines(
     values: list[Line] = []
     for number, line in enumerate(lines, start=1):
         try:
-            value = read(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+            value = read(_object(parse(line, finite=False)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             if torn and number == len(lines):
                 break
             raise UseError(f"line {number} of {path} is damaged: {in_kind(error)}") from error

@@ -19,6 +19,8 @@ from typing import Any
 from userdp import files
 from userdp.errors import FailureError, UseError
 from userdp.files import sync
+from userdp.ledger.shapes import require_shapes
+from userdp.strict_json import parse
 
 _START = "0" * 16
 
@@ -156,7 +158,7 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
     previous = _START
     for number, line in enumerate(data[:end].splitlines(), start=1):
         try:
-            entry = json.loads(line)
+            entry = parse(line)
             chained = entry.pop("prev")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise UseError(f"line {number} of {path} is not a ledger entry") from error
@@ -169,6 +171,7 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
             )
         previous = _hash(line)
         entries.append(entry)
+    require_shapes(path, entries)
     return entries, end
 
 

@@ -181,7 +181,15 @@ class Place:
     def _read(self) -> None:
         exists = self._path.exists()
         self._kept = files.read_json(self._path, what=_WHAT) if exists else {}
-        self.id = str(self._kept.get("id") or secrets.token_hex(16))
+        for name in ("id", "shared"):
+            value = self._kept.get(name)
+            if value is not None and (not isinstance(value, str) or "\0" in value):
+                raise UseError(
+                    f"{self._path}, which says where the store's privacy ledger is, is damaged: "
+                    f"{name} is {value!r:.80}",
+                    hint="put back the file that was there",
+                )
+        self.id = self._kept.get("id") or secrets.token_hex(16)
 
     def _notes(self) -> list[Note]:
         """What was noted of the ledger: by this store, and of a shared one by whoever was last."""

@@ -8,10 +8,11 @@ brought into another format, and whose provenance was lost, is still noticed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from userdp.files import read_json
 
 GENERATED = "generated_by"
 """The field of a generated record that names the model that wrote it."""
@@ -42,5 +43,5 @@ def _told(path: Path) -> dict[str, Any]:
     for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
         beside = path.with_name(f"{name}.provenance.json")
         if beside.is_file():
-            return dict(json.loads(beside.read_bytes()))
+            return read_json(beside, what="what is said of a text")
     return {}
