@@ -86,7 +86,13 @@ def _tried(name: str, options: argparse.Namespace, *, seed: int, plain: bool) ->
                 process.kill()
                 process.wait()
                 status = "no end"
-    counted: dict[str, Any] = {"seconds": 0.0, "computed": 0.0, "right": 0, "refused": 0, "finding": 0}
+    counted: dict[str, Any] = {
+        "seconds": 0.0,
+        "computed": 0.0,
+        "right": 0,
+        "refused": 0,
+        "finding": 0,
+    }
     counted["findings"] = {}
     if (folder / REPORT).exists():
         counted = json.loads((folder / REPORT).read_bytes())

@@ -68,6 +68,7 @@ class Judge:
 
     def check_world(self) -> None:
         """That nothing is wrong with the world itself; else no case of it would say anything."""
+        self.target.read(self.world.with_case(None))  # which loads what its readers need
         outcome = self._judged(self.world.with_case(None))
         if outcome.verdict is not Verdict.RIGHT:
             raise RuntimeError(f"{self.target.name}, as it is made: {outcome}")

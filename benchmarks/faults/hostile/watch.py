@@ -6,6 +6,7 @@ as well. What C++ does beside Python (Arrow, DuckDB) is not; that is seen by wha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -20,7 +21,7 @@ from benchmarks.faults.hostile.mutations import CANARY
 _NEVER = frozenset(
     {
         "pickle.find_class", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.fork",
-        "socket.connect", "socket.getaddrinfo", "socket.bind", "urllib.Request", "code.__new__",
+        "socket.connect", "socket.getaddrinfo", "socket.bind", "urllib.Request",
         "webbrowser.open", "ftplib.connect", "http.client.connect", "smtplib.connect",
     }
 )  # fmt: skip
@@ -76,9 +77,10 @@ class Watch:
             if isinstance(path, str | bytes):
                 self._opened(os.fsdecode(path), write=bool((flags or 0) & _WRITES))
         elif event in _CHANGES:
+            within = [one for one in arguments if isinstance(one, int) and one >= 0]
             for path in arguments:
                 if isinstance(path, str | bytes | os.PathLike):
-                    self._opened(os.fsdecode(path), write=True)
+                    self._opened(_whole(os.fsdecode(path), within), write=True)
 
     def _opened(self, path: str, *, write: bool) -> None:
         if CANARY in path and not self._follows:
@@ -86,6 +88,15 @@ class Watch:
         inside = os.path.realpath(path).startswith((self._folder, "/dev/", "/proc/self/"))  # noqa: PTH (each event: Path takes ten times as long)
         if write and not inside:
             self.seen.append(f"wrote outside of its folder: {path!r:.200}")
+
+
+def _whole(path: str, within: list[int]) -> str:
+    """A path, also where it is one within an open folder, whose number is the last argument."""
+    if os.path.isabs(path) or not within:  # noqa: PTH117 (see `Watch._opened`)
+        return path
+    with contextlib.suppress(OSError):
+        return f"{os.readlink(f'/proc/self/fd/{within[-1]}')}/{path}"  # noqa: PTH115 (likewise)
+    return path
 
 
 def forget_peak() -> None:

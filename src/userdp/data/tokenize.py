@@ -23,9 +23,8 @@ from userdp.data.format import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
 from userdp.data.records import MARKUP
 from userdp.errors import UseError
 from userdp.strict_json import parse
+from userdp.withheld import in_short
 
-_WORDS = 200
-"""Letters of the library's own error; it quotes what it could not read."""
 BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
 
 LONG_TEXT = 2**20
@@ -97,7 +96,7 @@ class StoreTokenizer:
             encoder = Tokenizer.from_str(content.decode())
         except Exception as error:  # the library raises bare `Exception`s
             raise UseError(
-                f"{file} is not a tokenizer.json: {str(error)[:_WORDS]}",
+                f"{file} is not a tokenizer.json: {in_short(error)}",
                 hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
             ) from error
         encoder.no_padding()

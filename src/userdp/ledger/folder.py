@@ -30,12 +30,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from userdp import files
+from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.journal import read_entries
 from userdp.strict_json import parse
 from userdp.withheld import in_kind
 
 Line = TypeVar("Line")
+_RESUME: Mapping[str, Any] = {
+    "run_id": str,
+    "nonces": tuple[str, ...],
+    "charge": str | None,
+    "digests": Mapping[str, str],
+    "store_path": str,
+}
+"""What stands in resume.json whenever it was written."""
 LEDGER = "ledger.jsonl"
 """The name of the ledger in a run's folder, and in a store's."""
 
@@ -83,6 +92,19 @@ class RunFolder:
         except (OSError, ValueError, KeyError) as error:
             raise UseError(f"{self.train} is damaged: {error}") from error
         return dict(options)
+
+    def read_resume(self) -> dict[str, Any]:
+        """What an interrupted run needs to go on.
+
+        Raises:
+            UseError: the file is damaged.
+        """
+        kept = files.read_json(self.resume, what="an interrupted run")
+        for name, hint in _RESUME.items():
+            decode(hint, kept.get(name), what=f"{name} in {self.resume}")
+        if "\0" in kept["store_path"]:
+            raise UseError(f"{self.resume} is damaged: no store can be where it says")
+        return kept
 
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""

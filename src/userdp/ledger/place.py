@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -28,6 +29,7 @@ from userdp.ledger.note import Note
 
 PLACE = "ledger.json"
 _WHAT = "where the ledger is"
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 _NONE = -1
 """The inode of no file: what has this one noted differs from every ledger."""
 
@@ -63,6 +65,20 @@ class Place:
             self._require_whole()
         else:
             self.require_new()
+
+    def counter(self, charge: str) -> Path:
+        """The file that counts the attempts of a charge (`userdp.ledger.opening`).
+
+        Raises:
+            UseError: the id of the charge, which may come from a folder that somebody else made,
+                is no name of a file.
+        """
+        if _ID.fullmatch(charge) is None:
+            raise UseError(
+                f"{charge!r:.80} is no id of a charge: a file elsewhere would be written for it",
+                hint="the ledger of this run was not written by userdp; train in a new --out",
+            )
+        return self.runs / charge
 
     def require_new(self) -> None:
         """`UseError` if the ledger held something before; call where nothing is found in it."""

@@ -185,7 +185,7 @@ def _check_resume(
 ) -> dict[str, Any]:
     if not folder.resume.exists():
         raise UseError(f"there is no interrupted run at {folder.path}")
-    kept = files.read_json(folder.resume, what="an interrupted run")
+    kept = folder.read_resume()
     if folder.finished:
         raise UseError(
             f"the run at {folder.path} is finished: its steps are spent",

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from benchmarks.faults.hostile.cases import Target
+from benchmarks.faults.hostile.targets import (
+    archives,
+    exports,
+    ledgers,
+    models,
+    runs,
+    sources,
+    stores,
+    sweeps,
+)
 
 
 def targets() -> dict[str, Target]:
-    """All of them, by name; imported when asked for, since some need torch."""
-    from benchmarks.faults.hostile.targets import ledgers, stores
-
-    kinds: list[type[Target]] = [*ledgers.TARGETS, *stores.TARGETS]
-    return {kind.name: kind() for kind in kinds}
+    """All of them, by name."""
+    modules = (ledgers, stores, runs, sweeps, models, exports, archives, sources)
+    return {kind.name: kind() for module in modules for kind in module.TARGETS}

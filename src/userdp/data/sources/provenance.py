@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from userdp.codec import decode
 from userdp.files import read_json
 
 GENERATED = "generated_by"
@@ -38,10 +39,18 @@ def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any
     return {**told, "text_of_unknown_model": True} if lost else told
 
 
+def _checked(told: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What was read; `UseError` where a field is of another type than whoever reads it expects."""
+    for name, hint in {GENERATED: str, "lineage": dict[str, Any]}.items():
+        if name in told:
+            decode(hint, told[name], what=f"{name} in {path}")
+    return told
+
+
 def _told(path: Path) -> dict[str, Any]:
     """What lies beside a file, also if that was packed or unpacked since."""
     for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
         beside = path.with_name(f"{name}.provenance.json")
         if beside.is_file():
-            return read_json(beside, what="what is said of a text")
+            return _checked(read_json(beside, what="what is said of a text"), beside)
     return {}
