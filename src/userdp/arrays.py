@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,8 @@ from userdp.errors import UseError
 from userdp.withheld import in_kind
 
 
-def read_array(path: Path, *, what: str) -> NDArray[np.floating[Any]]:
-    """A row of floats that `numpy.save` wrote.
+def read_array(path: Path, *, what: str) -> NDArray[np.float64]:
+    """A row of float64 that `numpy.save` wrote.
 
     Guarantee: nothing is unpickled, and no more memory taken than the file is long, whatever shape
     its header names.
@@ -31,6 +30,6 @@ def read_array(path: Path, *, what: str) -> NDArray[np.floating[Any]]:
     # NumPy reads the header as a literal of Python, which raises whatever parsing raises.
     except Exception as error:
         raise UseError(f"cannot read {what} from {path}: {in_kind(error)}") from error
-    if values.ndim != 1 or not np.issubdtype(values.dtype, np.floating):
+    if values.ndim != 1 or values.dtype != np.float64:
         raise UseError(f"cannot read {what} from {path}: it holds an array of another kind")
     return values

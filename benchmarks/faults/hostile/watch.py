@@ -50,6 +50,10 @@ class Watch:
         self.seen: list[str] = []
         sys.addaudithook(self._hook)  # for the life of the process: there is no way to take it out
 
+    def move(self, folder: Path) -> None:
+        """From now on all that is written lies below ``folder``."""
+        self._folder = str(folder.resolve())
+
     @contextmanager
     def around(self, *, follows: bool, starts: frozenset[str]) -> Iterator[None]:
         """Note what happens in the block.

@@ -80,7 +80,7 @@ def require_shapes(path: Path, entries: Sequence[dict[str, Any]]) -> None:
     """
     if not entries:
         return
-    first = (entries[0].get("kind"), entries[0].get("schema"))
+    first = (str(entries[0].get("kind")), str(entries[0].get("schema")))
     shapes = {("run", RUN_SCHEMA): RUN, ("store", STORE_SCHEMA): STORE}.get(first)
     if shapes is None:
         return

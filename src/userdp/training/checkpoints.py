@@ -140,7 +140,7 @@ def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Con
 
 def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is noted beside a checkpoint's tensors; `UseError` for what `save` does not write."""
-    hints = {
+    hints: dict[str, Any] = {
         "step": int,
         "run_id": str,
         "average_updates": int | None,

@@ -41,7 +41,8 @@ def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any
 
 def _checked(told: dict[str, Any], path: Path) -> dict[str, Any]:
     """What was read; `UseError` where a field is of another type than whoever reads it expects."""
-    for name, hint in {GENERATED: str, "lineage": dict[str, Any]}.items():
+    hints: dict[str, Any] = {GENERATED: str, "lineage": dict[str, Any]}
+    for name, hint in hints.items():
         if name in told:
             decode(hint, told[name], what=f"{name} in {path}")
     return told
