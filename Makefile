@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants crash release-check clean
+.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants mutants-drawn crash release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,10 @@ influence: $(STAMP)  ## by how much one unit moves the sum, 300 cases a kind and
 
 mutants: $(STAMP)  ## plants faults one at a time; the tests of its invariant must notice each; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults --page docs/results/reliability.md
+
+mutants-drawn: $(STAMP)  ## 600 mutants drawn by a seed; the tests that run their lines must notice (hours); goes on where it stopped
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults.drawn.covering
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults.drawn --page docs/results/reliability.md
 
 crash: $(STAMP)  ## kills every command at 500 moments, fails its disk, goes on, and checks what is left; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults.crashes --page docs/results/reliability.md

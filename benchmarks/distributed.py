@@ -49,7 +49,7 @@ from userdp.noise import Gaussian
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
 from userdp.training.distributed_run import Dealing, RankZeroNoise, deal
-from userdp.training.private_run import set_gradients
+from userdp.training.steps import set_gradients
 
 USERS, GROUP = 16, 4
 

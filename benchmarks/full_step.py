@@ -26,23 +26,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
-from benchmarks.plans import poisson_plan
+from benchmarks.plans import plan_of_size
 from benchmarks.step.measure import clock, interval
 from benchmarks.step.models import SETTINGS, build
+from benchmarks.words import write_tokenizer
 from userdp.data.prepare import prepare_store
 from userdp.data.progress import Progress
 from userdp.data.records import Record, Tally
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.sampling import PoissonUsers
 from userdp.training.config import TrainConfig
 from userdp.training.optimizers import build_optimizer
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
-from userdp.vocabulary import PrivacyUnit
 
 LENGTH, VOCABULARY, GROUP, USERS, COHORT = 128, 8192, 4, 512, 16
 
@@ -71,16 +71,11 @@ class RandomWords:
 
 
 def generated_store(folder: Path) -> UserStore:
-    words = ["<|endoftext|>", "[UNK]", *(f"w{n}" for n in range(VOCABULARY - 2))]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    words = [f"w{number}" for number in range(VOCABULARY - 2)]
     prepare_store(
         RandomWords(),
         folder / "store",
-        tokenizer=StoreTokenizer.load(folder / "tokenizer.json"),
+        tokenizer=StoreTokenizer.load(write_tokenizer(folder / "tokenizer.json", words)),
         seq_len=LENGTH,
         held_out_users=0.0,
         held_out_examples=0.0,
@@ -137,8 +132,8 @@ def measure(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     updates: list[float] = []
     parts: dict[str, list[float]] = {}
     micro_batch = COHORT * GROUP
-    plan = poisson_plan(
-        PrivacyUnit.USER,
+    plan = plan_of_size(
+        PoissonUsers,
         population=USERS,
         size=COHORT,
         group_size=GROUP,

@@ -24,13 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plans import poisson_plan
+from benchmarks.plans import plan_of_size
 from benchmarks.private_runs import Job, Row, held_out_loss, read_rows, run_all
 from benchmarks.surface import DELTA, FINE, POPULATION, RESULTS, STEPS, interval
 from userdp.accounting import Accountant
 from userdp.clip import ClipForm
 from userdp.plans import Plan
-from userdp.vocabulary import PrivacyUnit
+from userdp.sampling import PoissonExamples, PoissonUsers
 
 K = 10
 EPSILONS = (0.5, 1.0, 3.0, 8.0)
@@ -51,8 +51,8 @@ def plan_of(method: str, epsilon: float, norms: dict[str, float], example_norm: 
     accountant = METHODS[method]
     if accountant is None:
         low, high = norms["8"], norms["16"]
-        plan = poisson_plan(
-            PrivacyUnit.USER,
+        plan = plan_of_size(
+            PoissonUsers,
             population=POPULATION,
             size=BATCH_SIZE / EXAMPLES_PER_USER,
             group_size=K,
@@ -62,8 +62,8 @@ def plan_of(method: str, epsilon: float, norms: dict[str, float], example_norm: 
             target_epsilon=epsilon,
         )
     else:
-        plan = poisson_plan(
-            PrivacyUnit.EXAMPLE,
+        plan = plan_of_size(
+            PoissonExamples,
             population=POPULATION * EXAMPLES_PER_USER,
             size=BATCH_SIZE,
             group_size=K,

@@ -1,4 +1,4 @@
-"""Plans of the papers' samplings, by the expected size of a step."""
+"""Plans by the expected size of a step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from userdp.accounting import Accountant
 from userdp.clip import Clip, ClipForm
 from userdp.noise import Gaussian
 from userdp.plans import Budget, Plan
-from userdp.sampling import poisson
-from userdp.vocabulary import PrivacyUnit
+from userdp.sampling import Sampling
 
 
-def poisson_plan(
-    unit: PrivacyUnit,
+def plan_of_size(
+    sampling: type[Sampling],
     size: float,
     *,
     population: int,
@@ -21,13 +20,31 @@ def poisson_plan(
     target_delta: float,
     target_epsilon: float | None = None,
     noise_multiplier: float | None = None,
-    accountant: Accountant = Accountant.CONTOUR,
+    item_clip_norm: float | None = None,
     clip_form: ClipForm = ClipForm.THRESHOLD,
+    accountant: Accountant = Accountant.CONTOUR,
+    **bounds: int,
 ) -> Plan:
-    """ULS of users or ELS of examples; with the noise given, else the least for the budget."""
+    """A plan whose noise is given, or else the least for its budget.
+
+    Args:
+        sampling: the kind, such as `userdp.sampling.poisson` gives for a unit.
+        size: users or examples that a step draws, in expectation.
+        population: the declared number of users or capped examples.
+        group_size: most examples of a user.
+        steps: of the plan.
+        l2_clip_norm: of a unit.
+        target_delta: of the budget.
+        target_epsilon: of the budget; needed where the noise is not given.
+        noise_multiplier: the noise; calibrated by default.
+        item_clip_norm: of each item before; none by default.
+        clip_form: how a unit is clipped.
+        accountant: prices the plan.
+        bounds: on the true population, of samplings that need some.
+    """
     plan = Plan(
-        sampling=poisson(unit).of_size(size, population=population, group_size=group_size),
-        clip=Clip(l2_norm=l2_clip_norm, form=clip_form),
+        sampling=sampling.of_size(size, population=population, group_size=group_size, **bounds),
+        clip=Clip(l2_norm=l2_clip_norm, item_norm=item_clip_norm, form=clip_form),
         noise=Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier),
         steps=steps,
         population=population,

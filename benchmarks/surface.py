@@ -24,11 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plans import poisson_plan
+from benchmarks.plans import plan_of_size
 from benchmarks.private_runs import Job, Row, read_rows, run_all
 from userdp.clip import ClipForm
+from userdp.sampling import PoissonUsers
 from userdp.training.config import PlainPlan, Schedule, TrainConfig
-from userdp.vocabulary import PrivacyUnit
 
 BUDGETS = (16, 32, 64, 128, 256)
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -153,8 +153,8 @@ def job(
     plan: dict[str, Any], work: Path, *, epsilon: float, g: int, m: int, rate: float, run: str
 ) -> Job:
     """One private run of a cell; its σ is the plan file's."""
-    private = poisson_plan(
-        PrivacyUnit.USER,
+    private = plan_of_size(
+        PoissonUsers,
         population=POPULATION,
         size=m,
         group_size=g,

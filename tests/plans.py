@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from userdp.accounting import Accountant
-from userdp.clip import Clip
+from benchmarks import plans
 from userdp.codec import decode
 from userdp.noise import Gaussian
-from userdp.plans import Budget, Plan
+from userdp.plans import Plan
 from userdp.sampling import (
     FixedGraph,
     PoissonExamples,
@@ -29,34 +28,11 @@ _SHUFFLED = {PoissonUsers: ShuffleUsers, PoissonExamples: ShuffleExamples}
 
 
 def plan_of_size(
-    sampling: type[Sampling],
-    size: float,
-    *,
-    population: int,
-    group_size: int,
-    steps: int,
-    l2_clip_norm: float,
-    target_delta: float,
-    target_epsilon: float | None = None,
-    noise_multiplier: float | None = None,
-    item_clip_norm: float | None = None,
-    accountant: Accountant = Accountant.CONTOUR,
-    unsafe_shuffle: bool = False,
-    **bounds,
+    sampling: type[Sampling], size: float, *, unsafe_shuffle: bool = False, **values
 ) -> Plan:
-    """A plan by the expected size of a step; its noise given, or the least for its budget."""
-    assert (noise_multiplier is None) != (target_epsilon is None)
-    kind = _SHUFFLED[sampling] if unsafe_shuffle else sampling
-    plan = Plan(
-        sampling=kind.of_size(size, population=population, group_size=group_size, **bounds),
-        clip=Clip(l2_norm=l2_clip_norm, item_norm=item_clip_norm),
-        noise=Gaussian(multiplier=1.0 if noise_multiplier is None else noise_multiplier),
-        steps=steps,
-        population=population,
-        budget=Budget(target_delta=target_delta, target_epsilon=target_epsilon),
-        accountant=accountant,
-    )
-    return plan if target_epsilon is None else plan.calibrated()
+    """`benchmarks.plans.plan_of_size`, with either the noise or a budget given."""
+    assert (values.get("noise_multiplier") is None) != (values.get("target_epsilon") is None)
+    return plans.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
 
 
 def for_users(*, cohort_size: float, **values) -> Plan:

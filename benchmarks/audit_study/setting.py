@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plans import poisson_plan
+from benchmarks.plans import plan_of_size
 from userdp.plans import Plan
+from userdp.sampling import PoissonExamples, PoissonUsers
 from userdp.training.config import TrainConfig
-from userdp.vocabulary import PrivacyUnit
 
 TEXTS = ("commits", "shakespeare")
 WHOLE = "shakespeare-whole"  # the same people of it, with all that they said
@@ -51,5 +51,5 @@ def plan(
         "noise_multiplier": noise_multiplier,
     }
     if algorithm == "ULS":
-        return poisson_plan(PrivacyUnit.USER, population=POPULATION, size=COHORT, **common)
-    return poisson_plan(PrivacyUnit.EXAMPLE, population=4 * POPULATION, size=BATCH, **common)
+        return plan_of_size(PoissonUsers, population=POPULATION, size=COHORT, **common)
+    return plan_of_size(PoissonExamples, population=4 * POPULATION, size=BATCH, **common)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.plans import poisson_plan
-from userdp.vocabulary import PrivacyUnit
+from benchmarks.plans import plan_of_size
+from userdp.sampling import PoissonUsers
 
 SEQ_LEN = 128
 
@@ -59,8 +59,8 @@ def index_of(counts: NDArray[np.int64]) -> Any:
 def sampler_of(counts: NDArray[np.int64], cohort: int) -> Any:
     from userdp.sampling.coins import secret_generator
 
-    plan = poisson_plan(
-        PrivacyUnit.USER, population=len(counts), size=cohort, group_size=4, steps=10,
+    plan = plan_of_size(
+        PoissonUsers, population=len(counts), size=cohort, group_size=4, steps=10,
         l2_clip_norm=1.0, target_delta=1e-6, noise_multiplier=1.0,
     )  # fmt: skip
     return plan.sampling.sampler(counts, secret_generator())

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.counted import counted_reference
-from benchmarks.families.models import Family, build
+from benchmarks.families.models import build
+from benchmarks.families.sizes import Family
 from userdp.errors import UseError
 from userdp.gradients import (
     ENGINES,

@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults and no others")
     skipped = "what was tried with the same source and tests"
-    add_options(parser, results="runs/faults.jsonl", skipped=skipped)
+    add_options(parser, results="docs/results/reliability/faults.jsonl", skipped=skipped)
     parser.add_argument("--limit", type=int, help="try at most so many; 0 only writes the table")
     options = parser.parse_args()
     faults = [one for one in read_faults() if options.only is None or one.name in options.only]

@@ -79,6 +79,11 @@ def digest_of_source(folder: Path = ROOT / "src") -> str:
     return hashed.hexdigest()
 
 
+def digest_of_text(text: str) -> str:
+    """The first 16 digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def read_faults(path: Path = LIST) -> list[Fault]:
     """All faults, in the order of the file."""
     entries = tomllib.loads(path.read_text("utf-8"))["fault"]

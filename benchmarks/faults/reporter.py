@@ -6,7 +6,6 @@ down which test failed first, and by what error.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.forks import write_failure
 from benchmarks.faults.planted import names_it, read_faults
 
-FAULT, LIST, REPORT = "USERDP_FAULT", "USERDP_FAULT_LIST", "USERDP_FAULT_REPORT"
-"""What is told by the environment: the fault's name, the file it stands in, where to report."""
+FAULT, LIST = "USERDP_FAULT", "USERDP_FAULT_LIST"
+"""What is told by the environment: the fault's name, and the file it stands in."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,8 +35,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
     report = yield
-    path = Path(os.environ[REPORT])
-    if report.failed and call.excinfo is not None and not path.exists():
-        values = {"test": item.nodeid, "error": call.excinfo.typename}
-        path.write_text(json.dumps({**values, "message": str(call.excinfo.value)[:300]}))
+    if report.failed:
+        write_failure(item.nodeid, call.excinfo)
     return report

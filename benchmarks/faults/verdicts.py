@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import multiprocessing
-import os
 import re
-import resource
-import shutil
-import signal
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import pytest
-
-from benchmarks.faults.planted import LIST, PACKAGE, ROOT, Fault, forget_compiled
-from benchmarks.faults.reporter import FAULT, REPORT
+from benchmarks.faults.forks import (
+    ALL_PASSED,
+    HEAVY,
+    LIGHT,
+    NONE_RAN,
+    SOME_FAILED,
+    Copy,
+    Outcome,
+    import_all,
+)
+from benchmarks.faults.planted import LIST, PACKAGE, ROOT, Fault
+from benchmarks.faults.reporter import FAULT
 from benchmarks.faults.reporter import LIST as LISTED
 
 _PATIENCE = 240
 """Seconds of processor time. A fault by which a test does not end is no kill: nobody waits for it
 to be named."""
-_LONGEST = 3600.0
-"""Seconds on the clock, after which tests that wait for something are given up; a busy machine may
-need so long for those that do not."""
 _BROKEN = frozenset({"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError"})
 """Errors by which a fault did not get as far as being wrong."""
-_LIGHT = ("hypothesis", "numpy", "scipy.special", "scipy.stats")
-_HEAVY = (
-    "duckdb", "pyarrow", "safetensors.torch", "tokenizers", "torch",
-    "transformers.models.gpt2.modeling_gpt2",
-)  # fmt: skip
-"""Imported once, before the first fault whose tests need them: a fork of this process need not do
-it again for each fault, which takes longer than most of its tests."""
-_FORKS = multiprocessing.get_context("fork")
-_ALL_PASSED, _SOME_FAILED, _NONE_RAN = 0, 1, 5
 
 
 class Verdict(StrEnum):
@@ -77,84 +64,48 @@ class Trials:
     """
 
     def __init__(self, folder: Path, *, listed: Path = LIST, patience: int = _PATIENCE) -> None:
-        self._folder, self._listed, self._patience = folder, listed, patience
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
-        if PACKAGE in sys.modules:
-            raise RuntimeError(f"{PACKAGE} is imported already, so that no copy of it can be tried")
+        self._copy, self._listed, self._patience = Copy(folder), listed, patience
 
     def try_(self, fault: Fault) -> Trial:
         """Plant ``fault``, run the tests that name its invariant, and take it out again.
 
         A test that fails with the fault must pass without it: else it says nothing of it.
         """
-        for library in (*_LIGHT, *(_HEAVY if is_heavy(fault) else ())):
-            importlib.import_module(library)
-        path = self._folder / "src" / PACKAGE / fault.file
-        sound = path.read_text("utf-8")
-        path.write_text(fault.planted(sound), "utf-8")
-        forget_compiled(path)
-        try:
+        # Before the first fault whose tests need them: see `forks`.
+        import_all((*LIGHT, *(HEAVY if is_heavy(fault) else ())))
+        sound = (self._copy.source / PACKAGE / fault.file).read_text("utf-8")
+        with self._copy.changed(fault.file, fault.planted(sound)):
             trial = self._judged(fault)
-        finally:
-            path.write_text(sound, "utf-8")
-            forget_compiled(path)
-        if trial.verdict is Verdict.KILLED and trial.test is not None:
-            code, _ = self._pytest(fault, [trial.test])
-            if code != _ALL_PASSED:
-                why = "the test fails without the fault too"
-                return Trial(verdict=Verdict.ERROR, test=trial.test, seconds=trial.seconds, why=why)
-        return trial
+        if trial.verdict is not Verdict.KILLED or trial.test is None:
+            return trial
+        if self._pytest(fault, [trial.test]).code == ALL_PASSED:
+            return trial
+        why = "the test fails without the fault too"
+        return Trial(verdict=Verdict.ERROR, test=trial.test, seconds=trial.seconds, why=why)
 
     def _judged(self, fault: Fault) -> Trial:
-        begin = _spent()
-        code, failed = self._pytest(fault, list(fault.tests))
-        seconds = round(_spent() - begin, 1)
+        run = self._pytest(fault, fault.tests)
 
         def trial(verdict: Verdict, why: str) -> Trial:
-            return Trial(verdict=verdict, test=failed.get("test"), seconds=seconds, why=why)
+            test = run.failed.get("test")
+            return Trial(verdict=verdict, test=test, seconds=run.seconds, why=why)
 
-        if code is None:
+        if run.code is None:
             return trial(Verdict.ERROR, f"the tests did not end within {self._patience} s")
-        if code == _ALL_PASSED:
+        if run.code == ALL_PASSED:
             return trial(Verdict.SURVIVED, "")
-        if code == _NONE_RAN:
+        if run.code == NONE_RAN:
             return trial(Verdict.ERROR, f"no test there names invariant {fault.invariant}")
-        if code != _SOME_FAILED or not failed:
+        if run.code != SOME_FAILED or not run.failed:
             return trial(Verdict.ERROR, "the tests could not be collected")
-        said = f"{failed['error']}: {failed['message']}"
-        broken = failed["error"] in _BROKEN
+        said = f"{run.failed['error']}: {run.failed['message']}"
+        broken = run.failed["error"] in _BROKEN
         return trial(Verdict.ERROR if broken else Verdict.KILLED, said)
 
-    def _pytest(self, fault: Fault, targets: list[str]) -> tuple[int | None, dict[str, str]]:
-        """The exit status, None where there is no end; and the first failure, if there is one."""
-        report = self._folder / "report.json"
-        report.unlink(missing_ok=True)
-        environment = {
-            "PYTHONPATH": str(self._folder / "src"),
-            # What a fault made hypothesis find must not be among the examples of other runs.
-            "HYPOTHESIS_STORAGE_DIRECTORY": str(self._folder / "hypothesis"),
-            FAULT: fault.name,
-            LISTED: str(self._listed),
-            REPORT: str(report),
-        }
-        child = _FORKS.Process(target=_run_pytest, args=(targets, environment, self._patience))
-        child.start()
-        child.join(_LONGEST)
-        if child.is_alive():
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid or 0, signal.SIGKILL)  # what the tests started too
-            child.join()
-        code = child.exitcode
-        if code is None or code < 0:  # a signal ended it
-            return None, {}
-        return code, json.loads(report.read_text()) if report.exists() else {}
-
-
-def _spent() -> float:
-    """Processor time of all children that ended, in seconds: clocks run on while others compute."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    def _pytest(self, fault: Fault, targets: Sequence[str]) -> Outcome:
+        environment = {FAULT: fault.name, LISTED: str(self._listed)}
+        arguments = ["-p", "benchmarks.faults.reporter", *targets]
+        return self._copy.pytest(arguments, environment, patience=self._patience)
 
 
 def is_heavy(fault: Fault) -> bool:
@@ -164,17 +115,3 @@ def is_heavy(fault: Fault) -> bool:
         re.search(r"^(from|import) \S*(torch|training|gradients|data)\b", text, re.MULTILINE)
         for text in texts
     )
-
-
-def _run_pytest(targets: list[str], environment: Mapping[str, str], patience: int) -> None:
-    """In a fork that has not imported userdp yet: run the tests over the copy of the source."""
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (patience, patience))
-    os.environ.update(environment)
-    os.chdir(ROOT)
-    sys.path[:] = [environment["PYTHONPATH"], str(ROOT), *sys.path]
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    arguments = ["-q", "-x", "-m", "", "--no-header", "-p", "no:xdist", "-p", "no:cacheprovider"]
-    sys.exit(int(pytest.main([*arguments, "-p", "benchmarks.faults.reporter", *targets])))

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 import userdp
 from benchmarks.gpu.setting import Result, Setting
-from benchmarks.plans import poisson_plan
+from benchmarks.plans import plan_of_size
 from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split
@@ -34,9 +34,9 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan
+from userdp.sampling import PoissonUsers
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.loop import train
-from userdp.vocabulary import PrivacyUnit
 
 USERS, LENGTH, GROUP, COHORT = 64, 64, 4, 16
 BUNDLED = Path(userdp.__file__).parent / "assets" / "base-model" / "model.safetensors"
@@ -45,8 +45,8 @@ BUNDLED = Path(userdp.__file__).parent / "assets" / "base-model" / "model.safete
 def trained(setting: Setting, deadline: float) -> Result:
     """Train, and check what is left behind."""
     steps = 2 if setting.tiny else 20
-    plan = poisson_plan(
-        PrivacyUnit.USER,
+    plan = plan_of_size(
+        PoissonUsers,
         population=USERS,
         size=COHORT,
         group_size=GROUP,

@@ -7,6 +7,7 @@ and the place in the code; its words stay with the error itself, for who looks t
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Final, ParamSpec, TypeVar
 
 from userdp.errors import FailureError, UserdpError, UserdpWarning
+from userdp.out_of_memory import ran_out_of_memory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,11 +35,18 @@ class WithheldError(FailureError):
     """
 
     def __init__(self, withheld: BaseException) -> None:
-        super().__init__(
-            f"{in_code(withheld)}; its words are withheld, since they may quote people's text",
-            hint="to read them, catch this error and look at its attribute `withheld`, or call it "
-            "on made-up text",
-        )
+        if ran_out_of_memory(withheld):  # its words tell how much: the size of a cohort, say
+            told = f"memory ran out ({in_code(withheld)}); what was charged before stays charged"
+            hint = "go on, or begin again, with more memory for this process"
+        else:
+            told = (
+                f"{in_code(withheld)}; its words are withheld, since they may quote people's text"
+            )
+            hint = (
+                "to read them, catch this error and look at its attribute `withheld`, or call it "
+                "on made-up text"
+            )
+        super().__init__(told, hint=hint)
         self.withheld = withheld
 
 
@@ -46,10 +55,11 @@ def withheld() -> Iterator[None]:
     """What the block raises quotes no text and no id.
 
     Guarantee: whatever prints an error that leaves the block, with its trace and its causes, prints
-    only words of userdp's own, lines of source code, and names of classes. Three kinds pass as they
-    are: errors of the operating system, whose words are its own and a path; a ``TypeError`` that
-    Python raises in our own lines, as for an argument that no function has; and errors of userdp,
-    once their causes are cut off.
+    only words of userdp's own, lines of source code, names of classes, and words of whoever called
+    userdp. Four kinds pass as they are: errors of the operating system, whose words are its own and
+    a path; a ``TypeError`` that Python raises in our own lines, as for an argument that no function
+    has; errors of the caller's own that leave `calling`; and errors of userdp, once their causes
+    are cut off.
 
     Raises:
         WithheldError: in place of any other error.
@@ -66,6 +76,8 @@ def withheld() -> Iterator[None]:
         if type(error) is TypeError and _is_own(error.__traceback__):
             _cut(error)
             raise
+        if _is_callers(error.__traceback__):
+            raise
         raise WithheldError(error).with_traceback(error.__traceback__) from None
 
 
@@ -78,6 +90,23 @@ def withholding(function: Callable[P, T]) -> Callable[P, T]:
             return function(*arguments, **options)
 
     return call
+
+
+def calling(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Call what the caller of userdp gave: an error by which it says stop is their own to read.
+
+    Only for a function that is told nobody's text, such as how far the work is: `withheld` lets
+    through what it raises. What userdp was handling meanwhile is no context of that error.
+    """
+    during = sys.exception()
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        last: BaseException = error
+        while last.__context__ is not None and last.__context__ is not during:
+            last = last.__context__
+        last.__context__ = None
+        raise
 
 
 def in_code(error: BaseException) -> str:
@@ -133,6 +162,11 @@ def _cut(error: BaseException) -> None:
             seen.__cause__ = None  # which also keeps the context from being printed
             return
         seen = cause
+
+
+def _is_callers(trace: TracebackType | None) -> bool:
+    """Whether an error came out of what `calling` called."""
+    return any(frame.f_code is calling.__code__ for frame, _ in traceback.walk_tb(trace))
 
 
 def _is_own(trace: TracebackType | None) -> bool:

@@ -178,16 +178,17 @@ class Overreaching(moment.Moment):
 
     def _place_nodes(self) -> None:
         self.strip = 3.0 * self._claimed
-        bound, growth = self._bound, self._growth
-        self._growth = growth / 9
+        cells = self.cells
+        bound, growth = cells.bound, cells.growth
+        cells.growth = growth / 9
 
         def narrower(y: Any, mesh: float = 0, *, inside: bool = False) -> Any:
             return bound(y / 3 if inside else y, mesh, inside=inside)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self, "_bound", narrower)
+            patch.setattr(cells, "bound", narrower)
             super()._place_nodes()
-        self._growth = growth
+        cells.growth = growth
 
 
 @pytest.mark.parametrize("remove", [True, False])

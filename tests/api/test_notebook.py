@@ -90,7 +90,17 @@ def test_a_line_is_redrawn_and_tells_the_time_left(monkeypatch):
     assert len(lines) < 5, "twice a second at most"
 
 
-def test_what_is_given_is_shown():
-    given = NotebookBar()
-    with shown(given) as bar:
-        assert bar is given
+def test_what_is_given_is_told_all():
+    told = []
+
+    class Given:
+        def stage(self, name, total, *, unit="", note=None):
+            told.append((name, total, unit, note(0)))
+
+        def at(self, done):
+            told.append(done)
+
+    with shown(Given()) as bar:
+        bar.stage("train", 3, unit="step", note=str)
+        bar.at(2)
+    assert told == [("train", 3, "step", "0"), 2]

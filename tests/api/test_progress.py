@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.heard import Heard
 from userdp.api import progress as module
 from userdp.api.progress import Lines, shown
 from userdp.data.progress import Uncounted
@@ -91,19 +92,6 @@ def test_units_without_a_name_are_a_fraction(lines, told, clock):
 def test_without_a_terminal_lines_are_shown():
     with shown() as progress:
         assert isinstance(progress, Lines)
-
-
-class Heard:
-    """All that an operation tells of its progress."""
-
-    def __init__(self):
-        self.calls = []
-
-    def stage(self, name, total, **words):
-        self.calls.append((name, total))
-
-    def at(self, done):
-        self.calls.append(done)
 
 
 def measure(progress, users):

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from tests.ledger.test_opening import Killed, copied, empty_store, go_on, opened
+from tests.ledger.runs import Killed, copied, empty_store, go_on, opened
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.conditions import ConditionKind

@@ -12,6 +12,7 @@ from tests.plans import changed_plan
 from tests.speed import fast_then_slow
 from tests.training.conftest import prepared
 from userdp.claims import claims as claims_module
+from userdp.claims import inheritance as inheritance_module
 from userdp.claims import weights as weights_module
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query, Steps
@@ -48,7 +49,8 @@ def _forget_base(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_bases_in_totals(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claims_module, "_bases_of", lambda history, charges: [])
+    for module in (claims_module, inheritance_module):
+        patch.setattr(module, "bases_of", lambda history, charges: [])
 
 
 def _forget_files(patch: pytest.MonkeyPatch) -> None:
@@ -61,11 +63,12 @@ def _forget_known_weights(patch: pytest.MonkeyPatch) -> None:
 
 def _forget_answers(patch: pytest.MonkeyPatch) -> None:
     parts = claims_module.parts_of
-    patch.setattr(
-        claims_module,
-        "parts_of",
-        lambda *args: [part for part in parts(*args) if not isinstance(part, Query)],
-    )
+
+    def unanswered(*args):
+        return [part for part in parts(*args) if not isinstance(part, Query)]
+
+    for module in (claims_module, inheritance_module):
+        patch.setattr(module, "parts_of", unanswered)
 
 
 def _forget_what_answers_are_about(patch: pytest.MonkeyPatch) -> None:
@@ -82,7 +85,7 @@ def _forget_looks(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_earlier_runs(patch: pytest.MonkeyPatch) -> None:
-    inherited = claims_module.inherited
+    inherited = inheritance_module.inherited
     patch.setattr(
         opening_module,
         "inherited",
@@ -105,13 +108,13 @@ def _forget_further_charges(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_steps_to_come(patch: pytest.MonkeyPatch) -> None:
-    own = claims_module._own_part
+    own = inheritance_module._own_part
 
     def so_far(path, entries, plan):
         part, done = own(path, entries, plan), run_module.count_attempts(entries)
         return replace(part, plan=changed_plan(plan, steps=max(1, done))) if plan else part
 
-    patch.setattr(claims_module, "_own_part", so_far)
+    patch.setattr(inheritance_module, "_own_part", so_far)
 
 
 def _forget_lost_ledgers(patch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
 from userdp.claims import claims as claims_module
-from userdp.claims.claims import inherited, store_claim
+from userdp.claims.claims import store_claim
 from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.inheritance import inherited
 from userdp.claims.lineage import Lineage
 from userdp.ledger import StoreLedger
 from userdp.plans import PrivateSelection, Series

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import userdp as userdp_api
+from tests.heard import Heard
 from tests.plans import uls_plan
 from tests.training.toy import CONFIG, lines, toy_store
 from userdp.claims import claim
@@ -100,19 +101,6 @@ def test_one_split_without_the_base_model(place, capsys):
     (found,) = json.loads(capsys.readouterr().out)["splits"]
     assert (found["split"], found["users"]) == ("train", 5)
     assert "base" not in found
-
-
-class Heard:
-    """All that an operation tells of its progress."""
-
-    def __init__(self):
-        self.calls = []
-
-    def stage(self, name, total, **words):
-        self.calls.append((name, total))
-
-    def at(self, done):
-        self.calls.append(done)
 
 
 def test_progress_of_a_release_tells_nobodys_number(place):

@@ -25,6 +25,7 @@ from userdp.data.verify import require_every_byte, verify_store
 from userdp.data.writer import StoreWriter
 from userdp.errors import UseError
 from userdp.files import write_json
+from userdp.people.forget import forget_user
 
 TOKENS = "segments/00000/tokens.arrow"
 CORPUS = Path(__file__).parents[1] / "formats" / "corpus" / "store"
@@ -205,3 +206,18 @@ def test_verify_finds_what_the_sizes_do_not_tell(made, tmp_path, capsys):
     assert "SHA-256" in capsys.readouterr().err
     assert claim(place / "store").guarantee.epsilon == before
     assert not verify_store(place / "store").ok
+
+
+def test_a_person_who_is_erased_while_the_check_reads_is_no_damage(tmp_path, monkeypatch):
+    """The generation that was opened goes from the disk at once: it names who was erased."""
+    store = prepared(corpus(6), tmp_path / "store", held_out_users=0)
+    differences = blocks._differences
+
+    def meanwhile(path, meta):
+        monkeypatch.undo()
+        forget_user(path, "user001")
+        return differences(path, meta)
+
+    monkeypatch.setattr(blocks, "_differences", meanwhile)
+    require_intact(store)
+    require_intact(UserStore.open(store.path))

@@ -1,4 +1,4 @@
-"""A silo's round: what it adds up, what it draws, what it charges; and broken silos are caught."""
+"""A silo's round: what it adds up, what it draws, what it asks; and broken silos are caught."""
 
 import itertools
 import math
@@ -11,31 +11,20 @@ from scipy import stats
 
 from benchmarks.lattice import candidates, float32_release, lattice_gain
 from tests.federated.plans import FACTS, PRIVATE
-from tests.federated.plans import plan as any_plan
-from tests.federated.toys import TOY, WIDTH, ZERO, items, silo, store_of
+from tests.federated.toys import COUNTS, WIDTH, ZERO, items, silo, store_of, toy_plan
 from tests.speed import fast_then_slow
-from userdp.claims import claim
 from userdp.data.records import Record
 from userdp.data.selection import fixed_selection
 from userdp.data.splits import Split
-from userdp.errors import FailureError, UseError
+from userdp.errors import FailureError
 from userdp.federated import silo as silo_module
-from userdp.federated.claim import federation_claim
 from userdp.federated.models import build_model, weights_of
 from userdp.federated.plan import STORE, LanguageModel
 from userdp.federated.silo import Silo
 from userdp.gradients import coupling, draws
 from userdp.gradients.engines import agreement, choice
-from userdp.ledger import StoreLedger
-from userdp.ledger.journal import read_entries
 from userdp.sampling.coins import secret_generator
 
-
-def plan(*given, **changes):
-    return any_plan(*given, **({"model": TOY} | changes))
-
-
-COUNTS = [3, 1, 2, 3, 3]
 C, RATE = 0.5, 0.1
 
 
@@ -61,7 +50,7 @@ def oracle_sum(algorithm, data):
 @pytest.mark.pitfall(number=19)
 def test_a_round_adds_the_clipped_sums_over_the_public_denominator(tmp_path, algorithm):
     data = items(COUNTS)
-    made = plan(1e-9, algorithm=algorithm, sampling_probability=1.0, local_steps=3)
+    made = toy_plan(1e-9, algorithm=algorithm, sampling_probability=1.0, local_steps=3)
     update = silo(tmp_path, made, data).run_round(1, ZERO)["w"]
     expected = -RATE * 3 * oracle_sum(algorithm, data) / made.local.denominator
     assert update == pytest.approx(expected, rel=1e-4, abs=1e-7)
@@ -69,14 +58,14 @@ def test_a_round_adds_the_clipped_sums_over_the_public_denominator(tmp_path, alg
 
 def test_fedavg_takes_plain_steps(tmp_path):
     data = items(COUNTS)
-    made = plan(algorithm="fedavg", items_per_silo=len(data.rows), sampling_probability=1.0)
+    made = toy_plan(algorithm="fedavg", items_per_silo=len(data.rows), sampling_probability=1.0)
     update = silo(tmp_path, made, data).run_round(1, ZERO)["w"]
     assert update == pytest.approx(-RATE * 2 * data.rows.mean(0), rel=1e-4)
 
 
 def test_invariant_5_the_noise_of_a_silo_tells_nothing_by_its_lattice(tmp_path):
     """`benchmarks.lattice`: within 4 standard errors; its twin is float32 noise, 12 and more."""
-    member, std = silo(tmp_path, plan(), items(COUNTS), seed=3), 1.5
+    member, std = silo(tmp_path, toy_plan(), items(COUNTS), seed=3), 1.5
     truth, other = candidates(100_000)
     total = {"w": torch.from_numpy(truth.copy())}
     member._open(1)._noise.add_(total, std)
@@ -111,7 +100,7 @@ def moved(folder, made, kind=Silo):
 
 @pytest.mark.parametrize("algorithm", fast_then_slow(PRIVATE))
 def test_invariant_3_a_subject_moves_a_round_by_at_most_its_sensitivity(tmp_path, algorithm):
-    made = plan(1e-9, algorithm=algorithm, sampling_probability=1.0)
+    made = toy_plan(1e-9, algorithm=algorithm, sampling_probability=1.0)
     assert moved(tmp_path, made) <= allowed(made) * (1 + 1e-6)
 
 
@@ -130,13 +119,13 @@ class DoesNotClip(Silo):
 
 @pytest.mark.parametrize("algorithm", fast_then_slow(PRIVATE))
 def test_broken_twin_of_invariant_3_a_silo_that_does_not_clip_is_caught(tmp_path, algorithm):
-    made = plan(1e-9, algorithm=algorithm, sampling_probability=1.0)
+    made = toy_plan(1e-9, algorithm=algorithm, sampling_probability=1.0)
     assert moved(tmp_path, made, DoesNotClip) > 1.2 * allowed(made)
 
 
 def test_a_subjects_items_over_the_cap_never_train(tmp_path):
     data = items([5, 1, 3])
-    made = plan(1e-9, sampling_probability=1.0)
+    made = toy_plan(1e-9, sampling_probability=1.0)
     here = silo(tmp_path, made, data)
     split = here.store.split(Split.TRAIN)
     counts, kept = fixed_selection(split, 3)
@@ -159,7 +148,7 @@ class HidesTheCap(Silo):
 
 
 def test_broken_twin_a_subject_over_the_cap_is_caught_by_the_ledger_before_its_step(tmp_path):
-    twin = silo(tmp_path, plan(), items([4, 1]), kind=HidesTheCap)
+    twin = silo(tmp_path, toy_plan(), items([4, 1]), kind=HidesTheCap)
     with pytest.raises(FailureError, match="ledger and sampler disagree"):
         twin.run_round(1, ZERO)
     assert twin.run.done == 0
@@ -190,7 +179,7 @@ def p_value_of_variance(noise):
 def test_invariant_5_noise_is_added_at_every_step_and_with_the_planned_variance(
     tmp_path, algorithm
 ):
-    made = plan(3.0, algorithm=algorithm, rounds=25, local_steps=3)
+    made = toy_plan(3.0, algorithm=algorithm, rounds=25, local_steps=3)
     noise = noise_of_rounds(tmp_path, made)
     assert stats.kstest(noise, "norm").pvalue > 1e-5
     assert p_value_of_variance(noise) > 1e-5
@@ -211,7 +200,7 @@ class NoiseOncePerRound(Silo):
 
 
 def test_broken_twin_of_invariant_5_noise_once_per_round_is_caught(tmp_path):
-    made = plan(3.0, rounds=25, local_steps=3)
+    made = toy_plan(3.0, rounds=25, local_steps=3)
     assert p_value_of_variance(noise_of_rounds(tmp_path, made, NoiseOncePerRound)) < 1e-5
 
 
@@ -224,12 +213,12 @@ class HalfTheNoise(Silo):
 
 def test_broken_twin_of_invariant_1_half_the_noise_is_refused_by_the_silos_ledger(tmp_path):
     with pytest.raises(FailureError, match="ledger and sampler disagree"):
-        silo(tmp_path, plan(), items(COUNTS), kind=HalfTheNoise).run_round(1, ZERO)
+        silo(tmp_path, toy_plan(), items(COUNTS), kind=HalfTheNoise).run_round(1, ZERO)
 
 
 def test_invariant_2_every_item_is_drawn_with_the_plans_probability(tmp_path):
     data = items([1] * 40)
-    made = plan(sampling_probability=0.3)
+    made = toy_plan(sampling_probability=0.3)
     here = silo(tmp_path, made, data, seed=3)
     sampler = here._open(1)._sampler
     sizes = [sampler.draw().rows for _ in range(2000)]
@@ -245,176 +234,8 @@ class FixedBatches(Silo):
 
 
 def test_broken_twin_of_invariant_2_fixed_batches_are_caught_by_their_variance(tmp_path):
-    sampler = silo(tmp_path, plan(), items([1] * 40), kind=FixedBatches)._open(1)._sampler
+    sampler = silo(tmp_path, toy_plan(), items([1] * 40), kind=FixedBatches)._open(1)._sampler
     assert np.var([sampler.draw().rows for _ in range(100)]) == 0
-
-
-class FailsInTheMiddle(Silo):
-    def _open(self, number):
-        run = super()._open(number)
-        draw = run._sampler.draw
-
-        def fails():
-            if run.done == 3:
-                raise RuntimeError("the machine went away")
-            return draw()
-
-        run._sampler.draw = fails
-        return run
-
-
-def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_taken_up(tmp_path):
-    made = plan(local_steps=4)
-    twin = silo(tmp_path, made, items(COUNTS), kind=FailsInTheMiddle)
-    with pytest.raises(RuntimeError):
-        twin.run_round(1, ZERO)
-    twin.close()
-    again = silo(tmp_path, made, items(COUNTS))
-    with pytest.raises(FailureError, match="began round 1 before"):
-        again.run_round(1, ZERO)
-    again.run_round(2, ZERO)
-    assert again.run.done == 7
-    again.close()
-    kinds = [line["kind"] for line in read_entries(tmp_path / "run" / "ledger.jsonl")]
-    # An opening by each process, and no end: its whole plan stays reserved.
-    assert kinds == ["run", "open", *["attempt"] * 3, "open", *["attempt"] * 4]
-    (charge,) = StoreLedger(tmp_path / "store").charges()
-    assert (charge.steps, charge.settled) == (8, False)
-
-
-def test_invariant_12_a_silos_store_is_charged_with_its_whole_plan_before_its_first_step(tmp_path):
-    made = plan(silos=6, silos_per_round=2, rounds=9)
-    index = max(range(6), key=made.rounds_of_silos.__getitem__)
-    numbers = [number for number in range(1, 10) if index in made.schedule(number)]
-    here = silo(tmp_path, made, items(COUNTS), index=index)
-    here.run_round(numbers[0], ZERO)
-    (charge,) = StoreLedger(tmp_path / "store").charges()
-    assert charge.plan == made.of_silo(index)
-    assert charge.steps == 2 * len(numbers)
-    for number in numbers[1:]:
-        here.run_round(number, ZERO)
-    (charge,) = StoreLedger(tmp_path / "store").charges()
-    assert (charge.steps, charge.settled) == (2 * len(numbers), True)
-
-
-def test_a_server_that_asks_for_more_rounds_than_the_plan_is_refused(tmp_path):
-    here = silo(tmp_path, plan(), items(COUNTS))
-    for number in (1, 2):
-        here.run_round(number, ZERO)
-    for number in (0, 3, 10**9):
-        with pytest.raises(FailureError, match=r"the server asks for round|the plan has 2"):
-            here.run_round(number, ZERO)
-    assert here.run.done == 4
-
-
-def test_a_server_that_asks_a_silo_out_of_turn_is_refused(tmp_path):
-    made = plan(silos=6, silos_per_round=2, rounds=9)
-    number = next(r for r in range(1, 10) if 0 not in made.schedule(r))
-    here = silo(tmp_path, made, items(COUNTS))
-    with pytest.raises(FailureError, match="does not run by"):
-        here.run_round(number, ZERO)
-
-
-def test_a_server_that_restarts_gets_the_same_update_again_and_nothing_is_charged(tmp_path):
-    here = silo(tmp_path, plan(), items(COUNTS))
-    first = here.run_round(1, ZERO)["w"]
-    other = {"w": np.ones(WIDTH, dtype=np.float32)}
-    assert (here.run_round(1, other)["w"] == first).all()
-    assert here.run.done == 2
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"v": ZERO["w"]},
-        {"w": np.zeros(WIDTH + 1, dtype=np.float32)},
-        {"w": np.full(WIDTH, np.nan, dtype=np.float32)},
-        {"w": np.zeros(WIDTH)},
-    ],
-)
-def test_another_models_weights_are_refused_and_cost_nothing(tmp_path, bad):
-    here = silo(tmp_path, plan(), items(COUNTS))
-    with pytest.raises(UseError):
-        here.run_round(1, bad)
-    assert not (tmp_path / "store" / "ledger.jsonl").exists()
-
-
-def test_a_run_of_another_federation_is_refused_at_the_start(tmp_path):
-    here = silo(tmp_path, plan(), items(COUNTS))
-    here.run_round(1, ZERO)
-    here.close()
-    for other, index in ((plan(rounds=3), 0), (plan(), 1)):
-        with pytest.raises(UseError, match="another federation or of another silo"):
-            silo(tmp_path, other, items(COUNTS), index=index)
-    with pytest.raises(UseError, match="no silo 3"):
-        silo(tmp_path / "b", plan(), items(COUNTS), index=3)
-
-
-def test_a_silo_works_in_one_process_at_a_time(tmp_path):
-    here, other = (silo(tmp_path, plan(), items(COUNTS)) for _ in range(2))
-    here.run_round(1, ZERO)
-    with pytest.raises(FailureError, match="in use by another process"):
-        other.run_round(2, ZERO)
-
-
-def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_path):
-    made = plan(silos_per_subject=2, rounds=3)
-    for index, rounds in enumerate((3, 1, 2)):
-        here = silo(tmp_path / f"{index}", made, items(COUNTS), index=index)
-        for number in range(1, rounds + 1):
-            here.run_round(number, ZERO)
-    runs = [tmp_path / f"{index}" / "run" for index in range(3)]
-    found = federation_claim(made, runs)
-    assert (found.steps, found.subject_steps, found.complete) == ({0: 6, 1: 2, 2: 4}, 12, False)
-    assert found.guarantee == made.guarantee()
-    # A ledger that is missing is charged in full.
-    assert federation_claim(made, runs[:2]).guarantee == made.guarantee()
-    assert [part.in_words for part in found.claim.parts] == ["all rounds of local-group-dp"]
-    with pytest.raises(UseError, match="second ledger"):
-        federation_claim(made, [runs[0], runs[0]])
-    with pytest.raises(UseError, match="another federation"):
-        federation_claim(plan(rounds=3), runs)
-
-
-def test_what_the_stores_were_charged_besides_is_told_beside_the_claim(tmp_path):
-    """Somebody took the run's folder away, and all began anew in the same store."""
-    made = plan()
-    for number in range(2):
-        silo(tmp_path, made, items(COUNTS)).run_round(1, ZERO)
-        (tmp_path / "run").rename(tmp_path / f"run {number}")
-        for name in ("begun.json", "released.safetensors"):
-            (tmp_path / name).unlink()
-    held = set(StoreLedger(tmp_path / "store").history().charges)
-    (tmp_path / "run 1").rename(tmp_path / "run")
-    told = federation_claim(made, [tmp_path / "run"])
-    (first,) = [part for part in told.claim.parts if part.id in held]
-    both = made.guarantee().epsilon + first.guarantee().epsilon
-    assert told.guarantee.epsilon == pytest.approx(both)
-
-
-def test_known_seeds_void_the_claim_of_a_federation(tmp_path):
-    made = plan()
-    silo(tmp_path, made, items(COUNTS), seed=3).run_round(1, ZERO)
-    assert federation_claim(made, [tmp_path / "run"]).guarantee.epsilon == math.inf
-
-
-@pytest.mark.parametrize("algorithm", PRIVATE)
-def test_the_core_reads_the_ledgers_of_silos_like_any_others(tmp_path, algorithm):
-    made = plan(algorithm=algorithm)
-    here = silo(tmp_path, made, items(COUNTS))
-    for number in (1, 2):
-        here.run_round(number, ZERO)
-    own = claim(tmp_path / "run" / "ledger.jsonl")
-    assert own.complete
-    assert own.guarantee == claim(tmp_path / "store").guarantee == made.of_silo(0).guarantee()
-
-
-def test_an_edited_silo_ledger_is_refused(tmp_path):
-    silo(tmp_path, plan(), items(COUNTS)).run_round(1, ZERO)
-    path = tmp_path / "run" / "ledger.jsonl"
-    path.write_text(path.read_text().replace('"noise_std":0.5', '"noise_std":0.9'))
-    with pytest.raises(UseError, match="edited"):
-        federation_claim(plan(), [tmp_path / "run"])
 
 
 def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_path, monkeypatch):
@@ -423,7 +244,7 @@ def test_invariant_3_a_silo_asks_nothing_of_a_model_after_its_first_round(tmp_pa
     Nor does it compute users together: at such weights one would move what all the others add.
     """
     words = LanguageModel(model="new", layers=1, width=8, heads=2, seq_len=32, **FACTS)
-    made = plan(model=words, sampling_probability=0.5, rounds=12, items_per_silo=6)
+    made = toy_plan(model=words, sampling_probability=0.5, rounds=12, items_per_silo=6)
     records = [Record(b"u%d" % n, b"1 2 3 4", n) for n in range(5)]
     store_of([*records, Record(b"alice", b"5 " * 30, 9)], tmp_path / STORE, seq_len=32)
     member = silo(tmp_path, made, None, seed=1)

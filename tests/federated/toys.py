@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.data.corpora import ListSource
-from tests.federated.plans import FACTS, NUMBERS
+from tests.federated.plans import FACTS, NUMBERS, plan
 from userdp.data.prepare import prepare_store
 from userdp.data.records import Record
 from userdp.federated.models import build_model
@@ -26,6 +26,13 @@ class ToySpec(ModelSpec):
 
 
 TOY = ToySpec(seq_len=WIDTH, **FACTS)
+COUNTS = [3, 1, 2, 3, 3]
+"""Items of each subject of a silo."""
+
+
+def toy_plan(*given, **changes):
+    """`tests.federated.plans.plan` of the toy model."""
+    return plan(*given, **({"model": TOY} | changes))
 
 
 class Linear(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training import distributed_jobs as jobs
+from tests.gradients import two_pass_jobs as jobs
 from tests.training.worlds import run_world
 
 

@@ -14,7 +14,7 @@ from transformers import (
 
 from tests.huggingface.toy import arguments, tokenized, toy_model, toy_tokenizer, trainer
 from tests.plans import uls_plan
-from tests.training.toy import lines
+from tests.training.toy import attempts, lines
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.training.huggingface import UserLevelTrainer
@@ -246,6 +246,23 @@ def test_a_callback_that_stops_early_leaves_the_run_charged_and_resumable(tmp_pa
     assert (tmp_path / "released" / "userdp.json").exists()
     assert not (tmp_path / "released" / "training_args.bin").exists()
     assert lines(tmp_path / "out" / "ledger.jsonl")[-1]["kind"] == "finish"
+
+
+@pytest.mark.slow
+def test_what_a_callback_raises_reaches_its_owner_as_it_is(tmp_path):
+    from transformers import TrainerCallback
+
+    class EnoughError(Exception):
+        pass
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **others):
+            raise EnoughError("I have seen enough")
+
+    with pytest.raises(EnoughError, match="I have seen enough"):
+        trainer(tmp_path, callbacks=[Stop()]).train()
+    assert attempts(tmp_path / "out") == 1, "the step that it stopped at stays charged"
+    assert trainer(tmp_path).train(resume_from_checkpoint=True).global_step == 5
 
 
 def test_it_is_a_trainer():

@@ -11,8 +11,9 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
+from benchmarks.words import WORDS, write_tokenizer
 from tests.plans import uls_plan
-from tests.training.toy import WORDS, cycles, write_tokenizer
+from tests.training.toy import cycles
 from userdp.training.huggingface import UserLevelTrainer
 
 TEMPLATE = (

@@ -12,8 +12,8 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.accounting.filters import RenyiFilter
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.claims import inherited
 from userdp.claims.conditions import ConditionKind
+from userdp.claims.inheritance import inherited
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.budget import cost_of

@@ -1,109 +1,26 @@
-"""Invariant 12: one charge is gone on with once, whatever is copied, put back, killed or deleted.
+"""Invariant 12: one charge is gone on with once, whatever is copied, put back or deleted.
 
-What is opened here are run folders without a model: a step is its line in the ledger.
+What is opened here are the run folders of `tests.ledger.runs`; kills: `test_killed_openings`.
 """
 
 import contextlib
-import json
 import os
-import shutil
-from types import SimpleNamespace
 
 import pytest
 
-from tests.plans import uls_plan
-from userdp import files
+from tests.ledger.runs import PLAN, Killed, contents, copied, empty_store, go_on, opened
 from userdp.claims import claim
-from userdp.claims.lineage import Lineage
-from userdp.claims.parts import Query
-from userdp.data.format import FORMAT_VERSION
-from userdp.data.meta import StoreMeta, read_meta
-from userdp.data.splits import Split
-from userdp.data.states import State, StateKind
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger, journal
 from userdp.ledger.opening import Counter
 from userdp.plans import StepRecord
-from userdp.training.runs import open_run
 
-PLAN = uls_plan()
 ELSEWHERE = "not the one that was opened last"
-
-
-class Killed(BaseException):
-    """Stands for a process that is no more."""
-
-
-_NOTHING = {"users": 0, "examples": 0, "tokens": 0}
-META = StoreMeta(
-    format_version=FORMAT_VERSION,
-    store_id="people",
-    seq_len=8,
-    vocab_size=32,
-    token_dtype="uint16",
-    end_of_text_id=None,
-    tokenizer_sha256="0" * 64,
-    content_sha256="0" * 64,
-    sources=[],
-    held_out_users=0.0,
-    held_out_examples=0.0,
-    drops={},
-    example_drops={},
-    totals={
-        **_NOTHING,
-        "records_read": 0,
-        "records_stored": 0,
-        "splits": {str(split): _NOTHING for split in Split},
-    },
-    generation=0,
-    segments=0,
-    loss_mask=False,
-    ownership={"rule": "single", "adjacency": "add-or-remove"},
-    files={},
-    states=(State(id="people", kind=StateKind.PREPARED, segments=0),),
-).to_dict()
-
-
-def empty_store(path):
-    """What stands for a store: a folder with the facts that a run is opened by."""
-    path.mkdir(parents=True)
-    (path / "meta.json").write_text(json.dumps(META))
-    return SimpleNamespace(path=path, meta=read_meta(path))
 
 
 @pytest.fixture
 def store(tmp_path):
     return empty_store(tmp_path / "store")
-
-
-def opened(folder, store, **options):
-    """The run in ``folder``, begun or gone on with; nobody else may open it until it is closed."""
-    options.setdefault("resume", (folder / "resume.json").exists())
-    options.setdefault("base", Lineage())
-    return open_run(folder, store, PLAN, identity={}, facts={}, unsafe_seeds=False, **options)
-
-
-def go_on(folder, store, steps=1, **options):
-    """Take so many steps in ``folder``; how many were taken before the ledger refused one."""
-    run = opened(folder, store, **options)
-    try:
-        for taken in range(steps):
-            if not run.ledger.remaining:
-                return taken
-            run.ledger.attempt(StepRecord.of_plan(PLAN))
-        return steps
-    finally:
-        run.close()
-
-
-def copied(folder, to):
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(folder, to, copy_function=shutil.copy2)
-    return to
-
-
-def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != ".lock"}
 
 
 @pytest.fixture
@@ -265,8 +182,8 @@ def test_broken_twin_processes_that_are_not_told_apart_take_more(run, store, mon
     assert steps_of_both(run, store) == 2 * (PLAN.steps - 1)
 
 
-def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
-    (counter,) = (store.path / "runs").iterdir()
+def killed_before_the_line_of_a_step(run, store, monkeypatch):
+    """Between the counter and the ledger."""
     opening = opened(run, store)
 
     def killed(*arguments):
@@ -277,22 +194,18 @@ def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, st
         with pytest.raises(Killed):
             opening.ledger.attempt(StepRecord.of_plan(PLAN))
     opening.close()
+
+
+def test_invariant_12_a_step_is_counted_on_the_disk_before_it_is_charged(run, store, monkeypatch):
+    (counter,) = (store.path / "runs").iterdir()
+    killed_before_the_line_of_a_step(run, store, monkeypatch)
     assert int(counter.read_bytes()) == 2
     opened(run, store).close()
     assert claim(run).steps == 2
 
 
 def test_invariant_12_a_step_that_a_kill_cut_off_is_not_offered_again(run, store, monkeypatch):
-    opening = opened(run, store)
-
-    def killed(*arguments):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(journal.JournalWriter, "append", killed)
-        with pytest.raises(Killed):
-            opening.ledger.attempt(StepRecord.of_plan(PLAN))
-    opening.close()
+    killed_before_the_line_of_a_step(run, store, monkeypatch)
     # One was taken by the fixture, one was cut off between the counter and its line.
     assert go_on(run, store, 9) == PLAN.steps - 2
 
@@ -340,96 +253,6 @@ def test_what_lies_beside_the_ledger_is_the_operators(run, store):
     (counter,) = (store.path / "runs").iterdir()
     modes = [path.stat().st_mode & 0o777 for path in (counter.parent, counter)]
     assert modes == [0o700, 0o600]
-
-
-# Kills.
-
-
-class Kill:
-    """Ends the process before its write number ``at``, from 0; counts them."""
-
-    def __init__(self, patch, at=None):
-        self.writes = 0
-        honest_file, honest_line = files.write_file, journal._write
-
-        def before(honest):
-            def write(*arguments, **options):
-                if self.writes == at:
-                    raise Killed
-                self.writes += 1
-                return honest(*arguments, **options)
-
-            return write
-
-        patch.setattr(files, "write_file", before(honest_file))
-        patch.setattr(journal, "_write", before(honest_line))
-
-
-def writes_of(monkeypatch, action):
-    with monkeypatch.context() as patch:
-        kill = Kill(patch)
-        action()
-    return kill.writes
-
-
-@pytest.mark.parametrize("opening", ["first", "second", "charged again"])
-def test_invariant_7_a_kill_between_any_two_writes_of_an_opening_costs_nothing(
-    store, tmp_path, monkeypatch, opening
-):
-    """Two kills in a row, before each pair of writes; then the run goes on to its end."""
-
-    def prepared(name):
-        here = empty_store(tmp_path / name / "store")
-        run = tmp_path / name / "run"
-        if opening != "first":
-            go_on(run, here)
-        if opening == "charged again":
-            copy = copied(run, tmp_path / name / "copy")
-            go_on(copy, here)
-        return run, here
-
-    charges = 2 if opening == "charged again" else 1
-    run, here = prepared("honest")
-    again = {"charge_again": charges == 2}
-    count = writes_of(monkeypatch, lambda: go_on(run, here, 0, **again))
-    assert count >= 3
-    for first in range(count):
-        for second in range(count):
-            run, here = prepared(f"{first}-{second}")
-            again = {"charge_again": charges == 2}
-            for at in (first, second):
-                with monkeypatch.context() as patch:
-                    Kill(patch, at)
-                    with contextlib.suppress(Killed):
-                        go_on(run, here, 0, **again)
-                        again = {}  # it was charged, and the command said so
-            go_on(run, here, PLAN.steps, **again)
-            assert len(StoreLedger(here.path).charges()) == charges, (first, second)
-            assert claim(run).steps == PLAN.steps
-            assert claim(run).guarantee.epsilon == charges * PLAN.guarantee().epsilon
-
-
-def test_invariant_13_a_kill_at_the_beginning_forgets_nothing_of_the_base(
-    store, tmp_path, monkeypatch
-):
-    """Whoever goes on may have a model whose origin can no longer be looked up."""
-    learned = Query(id="q", name="users", pure_epsilon=0.5)
-    base = Lineage(parts=(learned,))
-    honest = empty_store(tmp_path / "honest" / "store")
-    count = writes_of(monkeypatch, lambda: go_on(tmp_path / "honest/run", honest, 0, base=base))
-    charged = 0
-    for at in range(count):
-        here = empty_store(tmp_path / str(at) / "store")
-        run = tmp_path / str(at) / "run"
-        with monkeypatch.context() as patch:
-            Kill(patch, at)
-            with pytest.raises(Killed):
-                go_on(run, here, 0, base=base)
-        known = learned in [learned for one in StoreLedger(here.path).charges() if one.base]
-        charged += known
-        go_on(run, here, PLAN.steps)
-        assert (learned in claim(run).parts) == known, at
-    assert charged >= 2
 
 
 # A further charge.

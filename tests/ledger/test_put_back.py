@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from tests.ledger.test_opening import Killed, empty_store, go_on
+from tests.ledger.runs import Killed, empty_store, go_on
 from tests.plans import uls_plan
 from userdp.claims import claim
 from userdp.claims.conditions import ConditionKind

@@ -8,8 +8,8 @@ from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.accounting.accountants import Accountant
 from userdp.accounting.filters import RenyiFilter
 from userdp.claims import claim
-from userdp.claims.claims import inherited
 from userdp.claims.conditions import ConditionKind
+from userdp.claims.inheritance import inherited
 from userdp.claims.parts import OfSeries
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
@@ -89,6 +89,22 @@ def test_a_further_charge_takes_a_run_of_the_series_and_none_beyond_it(ledger):
     assert told(ledger).guarantee == PRICE
     with pytest.raises(UseError, match="a run more than was declared"):
         ledger.reserve("another", PLAN, again="one", logged=False)
+
+
+def test_a_series_of_which_nothing_was_taken_is_not_declared_twice(ledger):
+    (first,) = ledger.history().series
+    assert ledger.declare_series(SERIES) == first
+    other = ledger.declare_series(Series(plan=PLAN, runs=2))
+    assert other != first
+    ledger.reserve("one", PLAN, logged=False)
+    again = ledger.declare_series(SERIES)
+    assert again not in (first, other), "a run of the first was taken: this is a second series"
+    assert list(ledger.history().series) == [first, other, again]
+
+
+def test_a_series_of_which_only_an_answer_was_taken_is_declared_anew(ledger):
+    ledger.query("q", name="users", pure_epsilon=0.1)
+    assert ledger.declare_series(SERIES) not in list(ledger.history().series)[:1]
 
 
 def test_every_run_inherits_the_series_once(ledger):

@@ -8,8 +8,8 @@ from tests.ledgers import begun
 from tests.plans import els_plan, uls_plan
 from userdp.accounting.repetitions import TruncatedNegativeBinomial
 from userdp.claims import claim
-from userdp.claims.claims import inherited
 from userdp.claims.conditions import ConditionKind
+from userdp.claims.inheritance import inherited
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.plans import PrivateSelection

@@ -212,13 +212,40 @@ def test_what_is_found_elsewhere_is_named_and_fails(life, tmp_path, capsys):
     assert told["found"] == [str(tmp_path / "notes.txt")]
 
 
+@pytest.mark.parametrize("user", ["nobody", USER], ids=["nobody", "whose weights would go"])
+def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
+    """Constants of a later run may be chosen by it, so that the ledger holds it before it is told.
+
+    Nobody has the one id; of the other the plain run has learned, and ``--yes`` was not said.
+    """
+    store = life / "store"
+    before, people = StoreLedger(store).history(), UserStore.open(store).user_ids()
+    assert "forget" not in before.looked
+    assert command(["forget", str(store), "--user", user]) == 2
+    history = StoreLedger(store).history()
+    assert "forget" in history.looked
+    assert history.erasures == before.erasures
+    assert UserStore.open(store).user_ids() == people
+
+
+@pytest.mark.parametrize("user", ["nobody", USER])
+def test_while_a_run_is_open_the_refusal_says_nothing_of_who_is_there(life, user):
+    store = life / "store"
+    before = StoreLedger(store).history().lines
+    charge = RunFolder(life / "stopped").run_id
+    with (
+        Counter(StoreLedger(store).place.runs / charge, begun=True),
+        pytest.raises(UseError, match="a run over this store is open"),
+    ):
+        userdp.forget(store, user)
+    assert StoreLedger(store).history().lines == before
+
+
 def test_bad_use_changes_nothing(life, tmp_path):
     store = life / "store"
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     for words in (
-        ["forget", str(store), "--user", "nobody"],
         ["forget", str(store), "--user", ""],
-        ["forget", str(store), "--user", USER],
         ["forget", str(store), "--user", USER, "--yes", "--also", str(tmp_path / "nowhere")],
         ["forget", str(store), "--user", USER, "--yes", "--statement", str(tmp_path / "no/x")],
         ["forget", str(tmp_path / "nowhere"), "--user", USER],

@@ -60,127 +60,92 @@ PROCESSES = Output(
     reader=ANYONE,
 )
 
+
+def _anyones(name: str, *files: str, holds: frozenset[Kind] = NOTHING, why: str = "") -> Output:
+    return Output(name=name, reader=ANYONE, holds=holds, why=why, files=files)
+
+
+def _operators(name: str, *files: str, holds: frozenset[Kind] = NOTHING, why: str = "") -> Output:
+    return Output(name=name, reader=OPERATOR, holds=holds, why=why, files=files)
+
+
 OUTPUTS = (
     SCREEN,
     OPERATORS_SCREEN,
     ERRORS,
     PROCESSES,
-    Output(
-        name="`tokenizer.json`, wherever it lies",
-        reader=ANYONE,
+    _anyones(
+        "`tokenizer.json`, wherever it lies",
+        "*/tokenizer.json",
         holds=EXACT,
         why="those of a public vocabulary, which the operator chose",
-        files=("*/tokenizer.json",),
     ),
-    Output(name="`STORE/ledger.jsonl`", reader=OPERATOR, files=("*store/ledger.json*",)),
-    Output(
-        name="`STORE/`",
-        reader=OPERATOR,
-        holds=EVERYTHING,
-        why="it is the people's text",
-        files=("*store/*",),
-    ),
-    Output(
-        name="`RUN/operator.jsonl`, `resume.json`, `loop.json`, `checkpoints/`, `tensorboard/`, "
+    _operators("`STORE/ledger.jsonl`", "*store/ledger.json*"),
+    _operators("`STORE/`", "*store/*", holds=EVERYTHING, why="it is the people's text"),
+    _operators(
+        "`RUN/operator.jsonl`, `resume.json`, `loop.json`, `checkpoints/`, `tensorboard/`, "
         "`audit/`",
-        reader=OPERATOR,
+        "*/operator.jsonl",
+        "*/resume.json",
+        "*/loop.json",
+        "*/checkpoints/*",
+        "*/tensorboard/*",
+        "*/audit/*",
+        "*/.lock",
+        "*/.*.lock",
+        "*.lock",
         holds=OF_A_STORE,
         why="losses, norms, cohort sizes, the store that a resumed run must find again",
-        files=(
-            "*/operator.jsonl",
-            "*/resume.json",
-            "*/loop.json",
-            "*/checkpoints/*",
-            "*/tensorboard/*",
-            "*/audit/*",
-            "*/.lock",
-            "*/.*.lock",
-            "*.lock",
-        ),
     ),
-    Output(
-        name="`RUN/ledger.jsonl`, `plan.json`, `train.toml`, `model/`, `adapter/`",
-        reader=ANYONE,
-        files=(
-            "*/run/ledger.jsonl",
-            "*/run/plan.json",
-            "*/run/train.toml",
-            "*/model/*",
-            "*/adapter/*",
-            "*run/ledger.jsonl",
-            "*run/plan.json",
-            "*run/train.toml",
-            "*run/model/*",
-        ),
+    _anyones(
+        "`RUN/ledger.jsonl`, `plan.json`, `train.toml`, `model/`, `adapter/`",
+        "*/run/ledger.jsonl",
+        "*/run/plan.json",
+        "*/run/train.toml",
+        "*/model/*",
+        "*/adapter/*",
+        "*run/ledger.jsonl",
+        "*run/plan.json",
+        "*run/train.toml",
+        "*run/model/*",
     ),
-    Output(name="the plan of `userdp plan`", reader=ANYONE, files=("plan.json",)),
-    Output(
-        name="the norms of `userdp probe` and the scores of `userdp score`",
-        reader=OPERATOR,
+    _anyones("the plan of `userdp plan`", "plan.json"),
+    _operators(
+        "the norms of `userdp probe` and the scores of `userdp score`",
+        "norms.json",
+        "scores.arrow",
         holds=OF_A_STORE,
         why="norms and losses of people's text",
-        files=("norms.json", "scores.arrow"),
     ),
-    Output(
-        name="a report, and what `--plot` draws",
-        reader=OPERATOR,
+    _operators(
+        "a report, and what `--plot` draws",
+        "report.html",
+        "*.svg",
         holds=EXACT,
         why="the section for the operator; counts and losses",
-        files=("report.html", "*.svg"),
     ),
-    Output(
-        name="a report with `--public`, a summary",
-        reader=ANYONE,
-        files=("public.html", "summary.html"),
-    ),
-    Output(name="what `userdp export` writes", reader=ANYONE, files=("shared/*",)),
-    Output(
-        name="texts of `userdp generate`",
-        reader=ANYONE,
-        files=("synthetic.jsonl*",),
-    ),
-    Output(
-        name="texts of `userdp generate --check`",
-        reader=OPERATOR,
-        files=("checked.jsonl*",),
-    ),
-    Output(
-        name="the statement of `members` and `forget` for a person",
-        reader=OPERATOR,
-        files=("statement.txt",),
-    ),
-    Output(
-        name="a sweep's `winner/`",
-        reader=ANYONE,
-        files=("sweep/winner/*",),
-    ),
-    Output(
-        name="the rest of a sweep's folder",
-        reader=OPERATOR,
+    _anyones("a report with `--public`, a summary", "public.html", "summary.html"),
+    _anyones("what `userdp export` writes", "shared/*"),
+    _anyones("texts of `userdp generate`", "synthetic.jsonl*"),
+    _operators("texts of `userdp generate --check`", "checked.jsonl*"),
+    _operators("the statement of `members` and `forget` for a person", "statement.txt"),
+    _anyones("a sweep's `winner/`", "sweep/winner/*"),
+    _operators(
+        "the rest of a sweep's folder",
+        "sweep/*",
         holds=OF_A_STORE,
         why="the runs of its trials, with all that is the operator's of them",
-        files=("sweep/*",),
     ),
-    Output(
-        name="a federation's plan, model and rounds; a silo's `begun.json` and its last update",
-        reader=ANYONE,
-        files=("federation/*",),
+    _anyones(
+        "a federation's plan, model and rounds; a silo's `begun.json` and its last update",
+        "federation/*",
     ),
-    Output(
-        name="the corpus that `userdp dedup` leaves",
-        reader=OPERATOR,
-        files=("clean.jsonl",),
-    ),
-    Output(
-        name="its `.provenance.json`",
-        reader=ANYONE,
-        files=("clean.jsonl.provenance.json",),
-    ),
-    Output(
-        name="the output folder of a trainer of Hugging Face's, with `trainer_state.json`, logs "
+    _operators("the corpus that `userdp dedup` leaves", "clean.jsonl"),
+    _anyones("its `.provenance.json`", "clean.jsonl.provenance.json"),
+    _anyones(
+        "the output folder of a trainer of Hugging Face's, with `trainer_state.json`, logs "
         "and event files of TensorBoard",
-        reader=ANYONE,
-        files=("trained/*",),
+        "trained/*",
     ),
 )
 

@@ -24,7 +24,7 @@ from userdp.claims import claim
 from userdp.cli.app import run as userdp
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
-from userdp.ledger import StoreLedger
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.reporting.run_facts import read_run
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.result import describe
@@ -88,6 +88,33 @@ def test_non_private_tuning_claims_the_winners_run_alone_and_says_so(store, tmp_
         "model",
     }
     assert sweep(store, out, None, resume=True) == result, "a finished sweep only tells again"
+
+
+@pytest.mark.slow
+def test_a_trial_that_was_killed_before_the_store_was_told_of_its_end_is_settled(
+    store, tmp_path, monkeypatch
+):
+    """What is left of it is to be scored: nobody trains it again, so that the sweep tells it."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*arguments, **options):
+        raise Killed
+
+    out = tmp_path / "sweep"
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreLedger, "settle", killed)
+        with pytest.raises(Killed):
+            sweep(store, out, request(store, "non-private"))
+    assert RunFolder(out / "trial-001").finished
+    assert StoreLedger(store.path).history().settled == set()
+    sweep(store, out, None, resume=True)
+    history = StoreLedger(store.path).history()
+    trials = {RunFolder(out / name).run_id for name in ("trial-001", "trial-002")}
+    assert history.settled == trials
+    assert len({one.weights for one in history.released}) == 2, "known by their weights, both"
+    assert claim(store.path).complete
 
 
 @pytest.mark.slow

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.words import WORDS, write_tokenizer
 from tests.data.corpora import ListSource
 from tests.plans import els_plan, uls_plan
-from tests.training.toy import WORDS, sgd, toy_model, write_tokenizer
+from tests.training.toy import sgd, toy_model
 from userdp.data.prepare import prepare_store
 from userdp.data.records import TARGET, Record
 from userdp.data.splits import Split

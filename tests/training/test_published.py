@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import transformers
 
+from benchmarks.words import write_tokenizer
 from tests.exports import MARK
-from tests.training.toy import write_tokenizer
 from userdp.claims.bound import MODEL_FILES
 from userdp.errors import UseError
 from userdp.training.published import publish, tidy

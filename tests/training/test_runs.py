@@ -5,10 +5,13 @@ import pytest
 
 from tests.plans import uls_plan
 from tests.speed import fast_then_slow
-from tests.training.toy import attempts, sgd, toy_model
+from tests.training.toy import CONFIG, attempts, sgd, toy_model, toy_store
 from userdp import files
+from userdp.claims import claim
+from userdp.claims.weights import digest_of
 from userdp.errors import UseError
-from userdp.ledger import RunLedger, StoreLedger
+from userdp.ledger import RunFolder, RunLedger, StoreLedger
+from userdp.training.loop import train
 from userdp.training.private import make_private
 
 
@@ -55,6 +58,65 @@ def test_a_kill_within_the_ledgers_first_line_is_resumed(store, tmp_path, monkey
         next(iter(private))
     assert attempts(tmp_path / "run") == 1
     assert len(StoreLedger(store.path).charges()) == 1
+
+
+def killed_before_its_store_was_told(store, run, monkeypatch):
+    """A run that ended between its own last line and its store's."""
+
+    def killed(*arguments, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(StoreLedger, "settle", killed)
+        train(store, uls_plan(), CONFIG, out=run, tensorboard=False)
+    assert RunFolder(run).finished
+    history = StoreLedger(store.path).history()
+    assert history.settled == set()
+    assert history.released == []
+
+
+def told_of(store, run):
+    """What a store should know of a run that ended."""
+    history = StoreLedger(store.path).history()
+    (released,) = history.released
+    assert history.settled == {RunFolder(run).run_id}
+    assert released.weights == digest_of(run / "model")
+    assert released.lineage == claim(run).lineage.plain
+    return history
+
+
+def test_a_kill_before_the_store_was_told_of_the_end_is_mended_by_resuming(
+    store, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    killed_before_its_store_was_told(store, run, monkeypatch)
+    before = (run / "ledger.jsonl").read_bytes()
+    result = train(store, uls_plan(), CONFIG, out=run, resume=True, tensorboard=False)
+    assert result.steps == uls_plan().steps
+    assert (run / "ledger.jsonl").read_bytes() == before, "no step was taken"
+    lines_before = told_of(store, run).lines
+    with pytest.raises(UseError, match="finished"):
+        train(store, uls_plan(), CONFIG, out=run, resume=True, tensorboard=False)
+    assert StoreLedger(store.path).history().lines == lines_before
+    assert claim(store.path).complete
+
+
+def test_a_loop_of_ones_own_mends_it_too_and_is_told_that_the_run_is_over(
+    store, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    killed_before_its_store_was_told(store, run, monkeypatch)
+    with pytest.raises(UseError, match="finished"):
+        begin(store, run, resume=True)
+    told_of(store, run)
+
+
+def test_another_store_is_told_nothing_of_the_end(store, tmp_path, monkeypatch):
+    run, other = tmp_path / "run", toy_store(tmp_path / "other")
+    killed_before_its_store_was_told(store, run, monkeypatch)
+    with pytest.raises(UseError, match="finished"):
+        train(other, uls_plan(), CONFIG, out=run, resume=True, tensorboard=False)
+    assert StoreLedger(other.path).history().lines == 0
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(store, tmp_path, monkeypatch):

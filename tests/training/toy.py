@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
+from benchmarks.words import WORDS, write_tokenizer
 from tests.data.corpora import ListSource, interleaved
 from userdp.data.prepare import prepare_store
 from userdp.data.store import UserStore
@@ -18,18 +18,7 @@ from userdp.training.config import TrainConfig
 from userdp.training.models import new_model
 from userdp.training.private import make_private
 
-WORDS = [f"w{number}" for number in range(30)]
 CONFIG = TrainConfig(model="new", layers=1, width=16, heads=2, learning_rate=0.01)
-
-
-def write_tokenizer(path: Path) -> Path:
-    """One token per word."""
-    vocabulary = {word: n for n, word in enumerate(["<|endoftext|>", "[UNK]", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(path))
-    return path
 
 
 def cycles(users: int, seed: int = 0) -> dict[bytes, list[str]]:

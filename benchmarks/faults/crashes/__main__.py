@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=COMMANDS, help="cases of these commands")
     parser.add_argument("--limit", type=int, help="try at most so many; 0 only writes the table")
     skipped = "what was tried with the same source"
-    add_options(parser, results="runs/crashes.jsonl", skipped=skipped)
+    add_options(parser, results="docs/results/reliability/crashes.jsonl", skipped=skipped)
     parser.add_argument("--twin", help="with a deliberate fault of the library, see twins.py")
     options = parser.parse_args()
     cases = [case_of(number) for number in options.numbers or range(options.cases)]

@@ -46,6 +46,7 @@ def warm() -> None:
         os.environ[name] = "1"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  (the oracle's bound)
     import pandas  # noqa: F401  (pyarrow loads it when a column is first read)
     import peft  # noqa: F401
     import torch

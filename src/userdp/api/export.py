@@ -12,10 +12,10 @@ from userdp.api.run import Place, path_of
 from userdp.claims import Claim
 from userdp.claims.attestation import ENVELOPE, STATEMENT, Statement, digests_of, told_of
 from userdp.claims.bound import ADAPTER_FILES, MODEL_FILES, bound_in, unbound
-from userdp.claims.claims import run_lineage
 from userdp.claims.copies import copy_weights, require_no_links
 from userdp.claims.exported import verify_export
 from userdp.claims.headline import why_nothing
+from userdp.claims.inheritance import run_lineage
 from userdp.claims.signing import Signer
 from userdp.claims.verify import released_digests, verify_run
 from userdp.errors import FailureError, UseError

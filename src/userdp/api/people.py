@@ -144,8 +144,9 @@ def forget(
         progress: is told how far it is; by default a bar, in a terminal or a notebook.
 
     Raises:
-        UseError: nobody in the store has this id, a run is open, another process changes the store,
-            or there are weights to delete. Nothing has changed then.
+        UseError: nobody in the store has this id, or there are weights to delete: that tells who is
+            there, which is a look at the store, and nothing else has changed. Or a run is open, or
+            another process changes the store: then nothing has changed at all.
         FailureError: the disk refused.
     """
     if statement is not None:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from userdp.accounting.mechanisms import NoisySteps
-from userdp.claims.conditions import COPIED, Condition, looked_at, of_plan
+from userdp.claims.conditions import Condition
 from userdp.claims.headline import headline
-from userdp.claims.lineage import Lineage, lineage_from, of_parts
-from userdp.claims.parts import Choice, Part, Query, Steps, Unclaimed
-from userdp.claims.payers import parts_of, read_payer
+from userdp.claims.inheritance import bases_of, run_lineage
+from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.parts import Part, Query, Steps, Unclaimed
+from userdp.claims.payers import parts_of
 from userdp.claims.printed import printed_dict, printed_in, together
 from userdp.claims.store_conditions import conditions_of, in_one
-from userdp.codec import digest
 from userdp.errors import UseError
 from userdp.ledger import run as run_ledger
-from userdp.ledger.charges import Charge
 from userdp.ledger.folder import LEDGER
 from userdp.ledger.history import History, history_of
 from userdp.ledger.journal import read_entries
 from userdp.ledger.place import PLACE, shared_elsewhere
 from userdp.ledger.store import StoreLedger
 from userdp.notebook import html_of
-from userdp.plans import Plan, StepRecord
+from userdp.plans import Plan
 from userdp.vocabulary import (
     MIXED,
     NONE,
@@ -158,47 +157,6 @@ class Claim:
         }
 
 
-def claim(path: Path, *, delta: float | None = None) -> Claim:
-    """The claim of a run's or a store's ledger, or of the folder that holds one.
-
-    Guarantee: everything that the run released, or that was released of the store, satisfies the
-    claim under its conditions. A run claims its whole plan, whether or not all of it ran: when it
-    stopped may have been chosen by what it released. Besides, it claims all that its constants and
-    its base model descend from. A run whose sampling or noise had a known seed, or whose lines do
-    not name a sampler of noise that the plan's price knows, claims nothing. The winner of a tuning
-    claims what the tuning costs, whole; a trial of a private selection claims nothing.
-
-    Args:
-        path: a ledger, or the folder of a run or of a store.
-        delta: of the whole, shared evenly by the parts that have one; each part's own by default.
-
-    Raises:
-        UseError: there is no ledger at ``path``, or it was edited.
-    """
-    if delta is not None:
-        require_delta(delta)
-    folder = path if path.is_dir() else path.parent
-    if (folder / PLACE).exists():  # a store's: the ledger is held against what is kept beside it
-        history = StoreLedger(folder).history()
-        if not history.lines:
-            raise UseError(f"the ledger of {folder} is empty: nothing was ever charged in it")
-        return store_claim(history, delta)
-    if path.is_dir():
-        path = path / LEDGER
-    return claim_of(path, read_entries(path), delta=delta)
-
-
-def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None = None) -> Claim:
-    """`claim` of the entries of the ledger at ``path``, for callers that have read them already."""
-    if not entries:
-        raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
-    if entries[0].get("kind") == "store":
-        history = history_of(path, entries)  # of a ledger that stores share: no store is named
-        history.copied = history.copied or shared_elsewhere(path)
-        return store_claim(history, delta)
-    return _run_claim(path, entries, delta)
-
-
 def _own_price(part: Part, delta: float | None) -> Guarantee:
     return part.guarantee(delta=delta)
 
@@ -241,113 +199,45 @@ def compose(
     )
 
 
-def run_lineage(path: Path, entries: list[dict[str, Any]]) -> Lineage:
-    """What the model of a run descends from, the run itself included."""
-    header = entries[0]
-    plan = run_ledger.plan_of(path, entries)
-    inherited = lineage_from(header["lineage"], what=f"the lineage in {path}")
-    # The run was charged in the ledger that it inherits from, within the same total.
-    own = Lineage(parts=(_own_part(path, entries, plan),), within=inherited.within)
-    finish = run_ledger.finish_of(entries) or {}
-    conditions = {*of_plan(plan), *looked_at(finish.get("looks", ()))}
-    conditions |= {COPIED} if run_ledger.is_copied(entries) else set()
-    since = finish.get("since")
-    told = lineage_from(since, what=f"what was released meanwhile, in {path}") if since else None
-    return inherited + own + (told or Lineage()) + Lineage(conditions=tuple(conditions))
+def claim(path: Path, *, delta: float | None = None) -> Claim:
+    """The claim of a run's or a store's ledger, or of the folder that holds one.
 
+    Guarantee: everything that the run released, or that was released of the store, satisfies the
+    claim under its conditions. A run claims its whole plan, whether or not all of it ran: when it
+    stopped may have been chosen by what it released. Besides, it claims all that its constants and
+    its base model descend from. A run whose sampling or noise had a known seed, or whose lines do
+    not name a sampler of noise that the plan's price knows, claims nothing. The winner of a tuning
+    claims what the tuning costs, whole; a trial of a private selection claims nothing.
 
-def inherited(history: History, run_id: str, constants: str) -> Lineage:
-    """What constants descend from that were recorded when ``run_id`` was charged.
+    Args:
+        path: a ledger, or the folder of a run or of a store.
+        delta: of the whole, shared evenly by the parts that have one; each part's own by default.
 
-    What `StoreLedger.declare` recorded earlier was not chosen by anything after that; see
-    `inherited_at`.
+    Raises:
+        UseError: there is no ledger at ``path``, or it was edited.
     """
-    own = history.charges.get(run_id)
-    begun = history.lines if own is None else own.at
-    return inherited_at(history, history.fixed_at(constants, begun))
+    if delta is not None:
+        require_delta(delta)
+    folder = path if path.is_dir() else path.parent
+    if (folder / PLACE).exists():  # a store's: the ledger is held against what is kept beside it
+        history = StoreLedger(folder).history()
+        if not history.lines:
+            raise UseError(f"the ledger of {folder} is empty: nothing was ever charged in it")
+        return store_claim(history, delta)
+    if path.is_dir():
+        path = path / LEDGER
+    return claim_of(path, read_entries(path), delta=delta)
 
 
-def inherited_at(history: History, at: int) -> Lineage:
-    """What constants descend from that were recorded at line ``at`` of a store's ledger.
-
-    All that was released of these people before is a part: the constants may have been chosen by
-    it. All that showed an exact number before is a condition.
-    """
-    earlier = [charge for charge in history.charges.values() if charge.at < at]
-    conditions = [COPIED] if history.copied else []
-    conditions += looked_at(history.looked_before(at))
-    return _shown_by(history, earlier, *conditions)
-
-
-def charged_since(history: History, own: Charge) -> Lineage:
-    """What was released of these people since a run was charged, other than by the run itself.
-
-    Whoever takes a run's steps in a loop of their own may choose by it what nobody recorded: the
-    next learning rate, what becomes of the noisy sums, or the weights that the run goes on from.
-    """
-    later = (one for one in history.charges.values() if one.at > own.at)
-    return _shown_by(history, [one for one in later if one.again != own.run_id])
-
-
-def _shown_by(history: History, charges: Sequence[Charge], *conditions: Condition) -> Lineage:
-    """What was released by charges of a store's ledger, and by the bases of their models."""
-    # What has no price is a look: a condition. What it was used for is the operator's to say.
-    parts = parts_of(history, charges)
-    parts = [part for part in parts if math.isfinite(part.guarantee().epsilon)]
-    shown = of_parts(parts, *conditions, within=history.within)
-    for base in _bases_of(history, charges):  # what a run here released also shows its base
-        shown += _priced(base)
-    return shown
-
-
-def _bases_of(history: History, charges: Iterable[Charge]) -> Iterator[Lineage]:
-    """What the models descend from that runs began from, or that answers were about.
-
-    The trials of a private selection are charged in one line, and each has a base of its own.
-    """
-    for charge in charges:
-        slots = history.slots.get(charge.run_id, {})
-        trials = [history.taken[slot] for slot in slots if slot in history.taken]
-        for base in (charge.base, *(history.bases.get(trial) for trial in trials)):
-            if base:
-                yield lineage_from(base, what=f"the base of {charge.run_id}")
-
-
-def _priced(base: Lineage) -> Lineage:
-    """What has a price of a base; what an answer or a run shows of the rest is a condition."""
-    priced = (part for part in base.parts if math.isfinite(part.guarantee().epsilon))
-    apart = (one for one in base.apart if math.isfinite(one.part.guarantee().epsilon))
-    return replace(of_parts(priced, *base.conditions), apart=tuple(apart))
-
-
-def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> Part:
-    header = entries[0]
-    run_id = str(header["run_id"])
-    if plan is None:
-        return Unclaimed(id=run_id, why="training without privacy")
-    # Lines that do not say what drew their noise may stand for float32 noise, which has no ε.
-    unknown_noise = run_ledger.samplers_of(entries) is None
-    if unknown_noise or header["facts"].get("unsafe_seeds"):
-        why = "noise of an unknown sampler" if unknown_noise else "training with a known seed"
-        return Unclaimed(id=run_id, why=why)
-    for entry in entries:
-        if entry["kind"] == "attempt":
-            _refuse_other_step(path, entry, plan)
-    finish = run_ledger.finish_of(entries)
-    if finish is not None and finish["digests"].get("plan") != digest(plan):
-        raise UseError(
-            f"the finishing line of {path} is of another plan than its first line: the ledger was "
-            "edited, and no epsilon can be claimed from it",
-        )
-    if header.get("trial"):
-        return Unclaimed(id=run_id, why="a trial of a private selection")
-    if header.get("payer"):
-        return read_payer(path, header["payer"], plan)
-    tuning = run_ledger.tuning_of(path, entries)
-    if tuning is not None:
-        return Choice(id=run_id, tuning=tuning)
-    further = tuple(one for one in run_ledger.charges_in(entries) if one != run_id)
-    return Steps(id=run_id, plan=plan, further=further)
+def claim_of(path: Path, entries: list[dict[str, Any]], *, delta: float | None = None) -> Claim:
+    """`claim` of the entries of the ledger at ``path``, for callers that have read them already."""
+    if not entries:
+        raise UseError(f"the ledger {path} is empty: nothing was ever charged in it")
+    if entries[0].get("kind") == "store":
+        history = history_of(path, entries)  # of a ledger that stores share: no store is named
+        history.copied = history.copied or shared_elsewhere(path)
+        return store_claim(history, delta)
+    return _run_claim(path, entries, delta)
 
 
 def _run_claim(path: Path, entries: list[dict[str, Any]], delta: float | None) -> Claim:
@@ -384,7 +274,7 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
     lineage = of_parts(parts, *conditions_of(history, parts))
     # Of a sweep each trial and each score was charged here: its winner's price is in them already.
     sweeps = history.sweeps.keys() - history.charges.keys()
-    for base in _bases_of(history, charges):
+    for base in bases_of(history, charges):
         unpaid = tuple(part for part in base.parts if part.id not in sweeps)
         lineage += replace(base, parts=unpaid)
     lineage = lineage.among(history.id, history.ids)
@@ -400,17 +290,3 @@ def store_claim(history: History, delta: float | None = None) -> Claim:
         complete=all(charge.settled for charge in charges),
         plan=single.plan if single else None,
     )
-
-
-def _refuse_other_step(path: Path, entry: dict[str, Any], plan: Plan) -> None:
-    step = run_ledger.step_of(entry)
-    expected = StepRecord.of_plan(
-        plan, l2_clip_norm=step.l2_clip_norm, noise_sampler=step.noise_sampler
-    )
-    for name in (field.name for field in fields(StepRecord)):
-        recorded = getattr(step, name)
-        if recorded != getattr(expected, name):
-            raise UseError(
-                f"attempt {entry['attempt']} in {path} has {name} {recorded!r}, the plan says "
-                f"{getattr(expected, name)!r}: no epsilon can be claimed from this ledger"
-            )

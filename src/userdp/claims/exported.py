@@ -23,7 +23,8 @@ from userdp.claims.attestation import (
     same_lineage,
 )
 from userdp.claims.bound import bound_in, content_digest, exported_places, place_in_run
-from userdp.claims.claims import Claim, claim_of, run_lineage
+from userdp.claims.claims import Claim, claim_of
+from userdp.claims.inheritance import run_lineage
 from userdp.claims.lineage import Lineage
 from userdp.claims.second import second_opinion
 from userdp.claims.signing import PublicKey, unchecked_payload

@@ -78,7 +78,28 @@ class Steps(Part):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice(Part):
+class Declared(Part):
+    """Several things together that state one price, declared before the first of them."""
+
+    @property
+    def declared(self) -> Tuning | Series:
+        """What states the price."""
+        raise NotImplementedError
+
+    @property
+    def in_words(self) -> str:
+        return self.declared.in_words
+
+    @property
+    def has_delta(self) -> bool:
+        return True
+
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+        return self.declared.guarantee(delta=delta)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice(Declared):
     """The best of several runs, chosen by DP scores: all that was tried is in its price.
 
     Args:
@@ -90,15 +111,8 @@ class Choice(Part):
     tuning: Tuning
 
     @property
-    def in_words(self) -> str:
-        return self.tuning.in_words
-
-    @property
-    def has_delta(self) -> bool:
-        return True
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        return self.tuning.guarantee(delta=delta)
+    def declared(self) -> Tuning:
+        return self.tuning
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +167,7 @@ class Bound(Part):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OfSeries(Part):
+class OfSeries(Declared):
     """All runs and answers of a declared series, whether or not they took place.
 
     Args:
@@ -165,15 +179,8 @@ class OfSeries(Part):
     series: Series
 
     @property
-    def in_words(self) -> str:
-        return self.series.in_words
-
-    @property
-    def has_delta(self) -> bool:
-        return True
-
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        return self.series.guarantee(delta=delta)
+    def declared(self) -> Series:
+        return self.series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from userdp.claims.bound import bound_in, files_differ, unbound
-from userdp.claims.claims import Claim, claim_of, compose, run_lineage
+from userdp.claims.claims import Claim, claim_of, compose
+from userdp.claims.inheritance import run_lineage
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Steps
 from userdp.claims.weights import LINEAGE, descriptions_of, digest_of

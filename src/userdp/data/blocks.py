@@ -129,15 +129,15 @@ def require_intact(store: UserStore) -> None:
             "charged for what others wrote",
             hint="open it again",
         )
-    if now.generation > store.meta.generation + 1:
-        return  # appended to twice: the files of the index that was opened may be gone by right
     try:
         wrong = next(_differences(store.path, store.meta), None)
     except UseError as error:
         wrong = error.message
     except OSError as error:
         wrong = in_kind(error)
-    if wrong is not None:
+    # Where somebody was erased, or people were appended twice, since the store was opened, files
+    # that it was opened with are gone by right, perhaps while they were looked at.
+    if wrong is not None and read_meta(store.path).generation == store.meta.generation:
         raise refusal(store.path, wrong)
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.claims.claims import Claim, compose, run_lineage
+from userdp.claims.claims import Claim, compose
 from userdp.claims.conditions import Condition, ConditionKind
+from userdp.claims.inheritance import run_lineage
 from userdp.claims.lineage import Lineage
 from userdp.claims.parts import Bound, Part, Unclaimed
 from userdp.errors import UseError

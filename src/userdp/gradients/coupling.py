@@ -17,6 +17,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from userdp.gradients.draws import Draws, draws_of, require_replayable
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss, row_losses
 from userdp.gradients.made_up import EQUAL, RAGGED, Answers, Shape, if_it_runs, large, made_up
+from userdp.gradients.memory import let_go_of_memory
 from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.models import (
     require_uncoupled,
@@ -36,6 +38,7 @@ from userdp.gradients.models import (
 )
 from userdp.gradients.modes import FunctionMode, eagerly, run_backward
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 _log = logging.getLogger(__name__)
 
@@ -85,8 +88,9 @@ def require_rows_apart(
         if any(rows <= most and width <= longest for most, longest in apart):
             continue
         require_uncoupled(model)
-        shapes = (large(rows, width),) if rows else (*RAGGED, EQUAL)
-        moved = _coupling(model, loss, parameters, shapes, masked=masked, gradients=gradients)
+        moved = _coupling_in_room(
+            model, loss, parameters, rows, width, masked=masked, gradients=gradients
+        )
         if moved is None:
             apart.add((rows, width))
             continue
@@ -96,6 +100,34 @@ def require_rows_apart(
             hint="divide each row's loss by that row's own count of targets, never by the batch's "
             "rows, tokens or width, and let nothing in the model mix rows",
         )
+
+
+def _coupling_in_room(
+    model: nn.Module,
+    loss: Loss,
+    parameters: Mapping[str, nn.Parameter],
+    rows: int,
+    width: int,
+    *,
+    masked: bool,
+    gradients: bool,
+) -> str | None:
+    """`_coupling` of a pass of ``rows`` rows (0: of a few small ones), or of as many as fit.
+
+    A pass for which memory has no room will not come: passes are halved then
+    (`userdp.gradients.engines.room`), down to one row, which couples nothing.
+    """
+    while True:
+        shapes = (large(rows, width),) if rows else (*RAGGED, EQUAL)
+        try:
+            return _coupling(model, loss, parameters, shapes, masked=masked, gradients=gradients)
+        except (MemoryError, RuntimeError) as error:
+            if not (rows and ran_out_of_memory(error)):
+                raise
+        let_go_of_memory()
+        if rows <= 2:
+            return None
+        rows //= 2
 
 
 def _coupling(
@@ -136,7 +168,7 @@ def _warn(error: Exception) -> None:
         "whether the loss keeps rows apart could not be asked, since made-up rows failed (%s: %s); "
         "the slower reference engine is used",
         type(error).__name__,
-        error,
+        shorten(str(error), 200, placeholder=" ..."),  # some quote whole tensors
     )
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from userdp.errors import UseError
 from userdp.gradients.losses import Loss
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 T = TypeVar("T")
 
@@ -53,12 +54,18 @@ def large(rows: int, width: int) -> Shape:
 
 
 CANNOT_RUN = (RuntimeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
-"""What code raises on rows that it was not written for: another width, another vocabulary."""
+"""What code raises on rows that it was not written for: another width, another vocabulary.
+
+A failed allocation is one of these by kind, and says nothing of the rows (`if_it_runs`).
+"""
 
 
 @contextmanager
 def if_it_runs(otherwise: Callable[[Exception], None] | None = None) -> Iterator[None]:
-    """Within, code that made-up rows do not fit ends quietly; a refusal is raised all the same.
+    """Within, code that made-up rows do not fit ends quietly.
+
+    A refusal is raised all the same, and so is a failed allocation: an answer that was found for
+    want of memory would be remembered as one about the code.
 
     Args:
         otherwise: is told why it ended.
@@ -68,6 +75,8 @@ def if_it_runs(otherwise: Callable[[Exception], None] | None = None) -> Iterator
     except UseError:  # one of the above by kind, and never said of rows that do not fit
         raise
     except CANNOT_RUN as error:
+        if ran_out_of_memory(error):
+            raise
         if otherwise is not None:
             otherwise(error)
 

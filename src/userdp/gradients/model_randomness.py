@@ -33,10 +33,12 @@ random number belongs to one row (`userdp.gradients.draws`); otherwise each unit
 own. A generator of the model's own is refused where it can be seen
 (`require_reachable_randomness`).
 
-**What gives 2.** A unit's masks are drawn once in a step. Whatever is computed twice begins from
-the generators' states of the first time and must end in the same (`userdp.gradients.engines.replay`
-and the second pass of `userdp.gradients.engines.two_pass`); recomputation under activation
-checkpointing must keep its states. What cannot be replayed is refused.
+**What gives 2.** A unit's masks are drawn once in a step; where memory ran out, once more with
+those of all others, and nothing of the first is kept (`userdp.gradients.engines.room`). Whatever is
+computed twice begins from the generators' states of the first time and must end in the same
+(`userdp.gradients.engines.replay` and the second pass of `userdp.gradients.engines.two_pass`);
+recomputation under activation checkpointing must keep its states. What cannot be replayed is
+refused.
 
 **What cannot be seen**: a generator that a module makes anew in each pass, or holds inside compiled
 code; numbers from the operating system or the clock. Such numbers must not depend on what was

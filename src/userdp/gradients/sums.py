@@ -27,6 +27,8 @@ class ClippedSum:
         losses: float64, (units,); each unit's mean loss. Operator-only.
         non_finite: units that counted as zero for a NaN or infinite gradient. Operator-only.
         sensitivity: the ``l2_clip_norm`` that was asked for.
+        halvings: how often memory ran out, and passes were halved, before this was computed anew
+            (`userdp.gradients.engines.room`). Operator-only.
     """
 
     value: dict[str, Tensor]
@@ -34,6 +36,7 @@ class ClippedSum:
     losses: Tensor
     non_finite: int
     sensitivity: float
+    halvings: int = 0
 
     @classmethod
     def zero(cls, parameters: Mapping[str, Tensor], units: int, *, sensitivity: float) -> Self:
@@ -67,3 +70,4 @@ class ClippedSum:
         self.losses = torch.cat([self.losses, more.losses])
         self.non_finite += more.non_finite
         self.sensitivity = max(self.sensitivity, more.sensitivity)
+        self.halvings += more.halvings

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Self
 
 from userdp import files
 from userdp.errors import FailureError, UseError
+
+_ASKED = 0.5
+"""Seconds that asking who holds a counter takes at most, on a busy machine too."""
 
 
 class Counter:
@@ -46,7 +50,7 @@ class Counter:
             raise FailureError(f"cannot write {path}: {error.strerror}") from error
         self._descriptor: int | None = descriptor
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
             self.attempts = int(os.pread(descriptor, 32, 0) or b"0")
         except OSError as error:
             os.close(descriptor)
@@ -105,11 +109,32 @@ class Counter:
         self.close()
 
 
+def _lock(descriptor: int) -> None:
+    """Lock a counter, or raise `BlockingIOError` where another process holds it.
+
+    One that only asks who holds it (`open_charges`) does so for a moment, which is waited for: else
+    a run could not be opened while somebody else looks which runs are open.
+    """
+    until = time.monotonic() + _ASKED
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
 def attempts_in(folder: Path) -> dict[str, int]:
     """The attempts that were begun, by charge; a damaged counter is none."""
     counted = {}
     for path in folder.glob("*"):
-        text = path.read_bytes()
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:  # its charge was refused just now
+            continue
         counted[path.name] = int(text) if text.isdigit() else 0
     return counted
 
@@ -118,7 +143,10 @@ def open_charges(folder: Path) -> list[str]:
     """The charges whose run some process has open now, by the lock that it holds."""
     held = []
     for path in sorted(folder.glob("*")):
-        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # its charge was refused just now
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

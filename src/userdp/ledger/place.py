@@ -81,8 +81,11 @@ class Place:
         return self.runs / charge
 
     def require_new(self) -> None:
-        """`UseError` if the ledger held something before; call where nothing is found in it."""
-        if self._notes():
+        """`UseError` if the ledger held something before; call where nothing is found in it.
+
+        Another process may have begun it since: it is looked at once more, after the notes were.
+        """
+        if self._notes() and not _has_lines(self.ledger):
             raise UseError(
                 f"the privacy ledger {self.ledger} is gone: what these people were charged is not "
                 "known, so that nothing may be charged and nothing claimed",
@@ -220,6 +223,10 @@ class Place:
         files.write_json(self._path, self._kept, mode=files.OPERATOR_FILE)
         if self._beside is not None and note is not None:
             files.write_json(self._beside, note.plain, mode=files.OPERATOR_FILE)
+
+
+def _has_lines(ledger: Path) -> bool:
+    return ledger.exists() and b"\n" in ledger.read_bytes()
 
 
 def shared_elsewhere(ledger: Path) -> bool:

@@ -7,7 +7,7 @@ What may be written in it say `userdp.ledger.store` (charges and looks), `userdp
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,19 +39,22 @@ class StoreJournal:
 
     def history(self) -> History:
         """The ledger, read; empty if nothing was ever written in it."""
+        # Counted before the ledger is read: a run that another process begins in between is then in
+        # the ledger, and not among the counted. The other way round it would seem to be lost.
+        counted = attempts_in(self.place.runs)
         entries = read_entries(self.path) if self.path.exists() else []
         if not entries:
             self.place.require_new()
         history = history_of(self.path, entries)
         if entries:
             history.copied = history.copied or self.place.elsewhere(history.id)
-        self._require_counted(history)
+        self._require_counted(history, counted)
         return history
 
-    def _require_counted(self, history: History) -> None:
+    def _require_counted(self, history: History, counted: Mapping[str, int]) -> None:
         """`UseError` if the ledger does not know a charge that steps were taken of."""
         known = {*history.charges, *history.taken.values()}
-        lost = [name for name, taken in attempts_in(self.place.runs).items() if taken]
+        lost = [name for name, taken in counted.items() if taken]
         if not known.issuperset(lost):
             raise UseError(
                 f"steps were taken beside {self.path} that it knows nothing of: it was put back to "
@@ -84,7 +87,8 @@ class StoreJournal:
         def lines(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             nonlocal wrote, moved
             history = history_of(self.path, entries)
-            self._require_counted(history)
+            # Under the ledger's lock, so that no charge comes between the two.
+            self._require_counted(history, attempts_in(self.place.runs))
             added = compose(history)
             if not added:
                 return []

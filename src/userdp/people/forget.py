@@ -66,6 +66,9 @@ def forget_user(
     case its next opening finishes what is left. No claim changes: what was released while the user
     was in the store stays released, at the price that is in the ledger.
 
+    An answer that leaves everybody where they are and tells whether somebody is in the store is a
+    look, which the ledger notes before it is given.
+
     Args:
         store: its folder; no run over it may be open.
         user: the id, as `prepare` read it.
@@ -75,8 +78,9 @@ def forget_user(
         progress: is told how far it is.
 
     Raises:
-        UseError: no such user, a run is open, another process changes the store, or there are
-            weights to delete and ``yes`` was not said. Nothing has changed then.
+        UseError: no such user, or there are weights to delete and ``yes`` was not said: a look is
+            noted, and nothing else has changed. Or a run is open, or another process changes the
+            store: nothing has changed, and nothing is said of the user.
     """
     shown = progress or NoProgress()
     also = tuple(also)
@@ -85,16 +89,22 @@ def forget_user(
     with locked(store):
         finish_erasure(store)
         opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
-        row = _row_of(opened, user)
         ledger = StoreLedger(store)
-        history = ledger.history()
+        # Before the id is looked up: a refusal by this says nothing of who is there.
         _refuse_open(open_charges(ledger.place.runs))
+        try:
+            row = _row_of(opened, user)
+        except UseError:
+            ledger.look("forget")  # that nobody has this id is an answer
+            raise
+        history = ledger.history()
         member = member_of(opened, row)
         charges = charged_to(opened, history, member)
         runs = find_runs(store, history, also)
         learned = {charge.run_id for charge in charges}
         weights = [place for run in runs if run.without_privacy & learned for place in run.weights]
         if weights and not yes:
+            ledger.look("forget")  # it tells that the person is there, who stays for now
             raise UseError(
                 "weights learned from this person without privacy, and would be deleted: "
                 + ", ".join(map(str, weights)),

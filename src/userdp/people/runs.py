@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp.claims.claims import run_lineage
+from userdp.claims.inheritance import run_lineage
 from userdp.claims.parts import Unclaimed
 from userdp.data.places import Place, places_of
 from userdp.errors import UseError

@@ -29,6 +29,7 @@ class StepFacts:
         rows: examples read.
         clipped_fraction: of the units drawn; None where none was.
         non_finite: units that counted as zero.
+        halvings: how often memory ran out in it, and passes were halved.
         seconds: that it took.
     """
 
@@ -38,6 +39,7 @@ class StepFacts:
     rows: int = 0
     clipped_fraction: float | None = None
     non_finite: int = 0
+    halvings: int = 0
     seconds: float | None = None
 
 

@@ -229,6 +229,9 @@ _COST = _RUN | {
     "Seconds per step": lambda pair: (
         _text(pair.facts.seconds / len(pair.facts.steps), 3) if pair.facts.steps else None
     ),
+    "Passes halved, memory ran out": lambda pair: (
+        f"{halved:,}" if (halved := sum(step.halvings for step in pair.facts.steps)) else None
+    ),
     "Machine": lambda pair: pair.facts.machine,
 }
 _AUDITS: dict[str, Callable[[tuple[RunFacts, AuditFacts]], str | None]] = {

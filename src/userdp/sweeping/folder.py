@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from userdp import files
 from userdp.arrays import read_array
 from userdp.claims.bound import bound_in, files_differ
-from userdp.claims.claims import run_lineage
+from userdp.claims.inheritance import run_lineage
 from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe, digest_of
 from userdp.codec import decode, encode

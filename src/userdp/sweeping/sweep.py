@@ -6,7 +6,6 @@ own settings: one drawn in its place would be another candidate that nobody pric
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections import deque
@@ -17,10 +16,6 @@ from pathlib import Path
 
 from userdp import files
 from userdp.claims import claim
-from userdp.claims.claims import compose, inherited_at
-from userdp.claims.conditions import Condition, ConditionKind
-from userdp.claims.lineage import Lineage, lineage_from, of_parts
-from userdp.claims.payers import parts_of
 from userdp.codec import encode
 from userdp.data.blocks import require_intact
 from userdp.data.progress import NoProgress, Progress
@@ -32,7 +27,8 @@ from userdp.ledger.journal import exclusive
 from userdp.ledger.store_journal import new_id
 from userdp.plans import PrivateSelection
 from userdp.sweeping.folder import SweepFolder
-from userdp.sweeping.request import Candidate, SweepRequest, TuningMode
+from userdp.sweeping.inheritance import inherited_by, require_priced_base
+from userdp.sweeping.request import Candidate, SweepRequest
 from userdp.sweeping.result import SweepResult
 from userdp.sweeping.scores import (
     Score,
@@ -53,7 +49,7 @@ from userdp.sweeping.trials import (
 )
 from userdp.training.constants import constants_digest
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.origin import lineage_of_named, lineage_of_text
+from userdp.training.opened import settle_finished
 from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]
@@ -173,7 +169,7 @@ class _Sweep:
 
     def run(self) -> SweepResult:
         """Everything that is not done yet, in order."""
-        self._require_priced_base()
+        require_priced_base(self.request, self.store)
         require_intact(self.store)
         charges = StoreLedger(self.store.path)
         charges.begin_sweep(self.sweep_id, self._constants)
@@ -204,49 +200,6 @@ class _Sweep:
             constants_digest(one.plan, encode(one.config), self.store)
             for one in self.request.candidates
         ]
-
-    def _inherited(self, winner: int) -> Lineage:
-        """What the whole grid descends from: it was fixed when the sweep began.
-
-        Besides, what each trial began from, as it was known then; and what no candidate's price
-        holds: further charges of trials, and trials that were begun and thrown away.
-        """
-        history = StoreLedger(self.store.path).history()
-        begun, constants = history.sweeps[self.sweep_id]
-        lineage = inherited_at(history, begun) + self._base()
-        runs = {number: self.folder.run(number).run_id for number in self._numbers()}
-        ours = [
-            charge
-            for charge in history.charges.values()
-            if charge.at > begun and charge.constants in constants
-        ]
-        bases = [charge.base for charge in ours] + [history.bases.get(one) for one in runs.values()]
-        for base in bases:
-            if base:
-                lineage += lineage_from(base, what="the base of a trial")
-        unpaid = [charge for charge in ours if charge.run_id not in runs.values()]
-        if self.request.mode is TuningMode.NON_PRIVATE:  # the others are in its condition
-            unpaid = [charge for charge in unpaid if charge.again == runs[winner]]
-        lineage += of_parts(parts_of(history, unpaid))
-        lineage = lineage.among(history.id, history.ids)
-        if self.request.mode is TuningMode.NON_PRIVATE:
-            looked = Condition(kind=ConditionKind.LOOKS, told="sweep")
-            lineage += Lineage(conditions=(looked,))
-        return lineage + lineage_of_text(self.store)
-
-    def _base(self) -> Lineage:
-        """What the model descends from that all candidates begin from."""
-        return lineage_of_named(self.request.candidates[0].config.model, self.store)
-
-    def _require_priced_base(self) -> None:
-        """`UseError` where no winner could claim anything: before anything is trained."""
-        base = self._base()
-        if self.request.tuning is not None and base.parts and math.isinf(compose(base).epsilon):
-            raise UseError(
-                "nothing is claimed of the model that all trials would begin from, so that nothing "
-                "could be claimed of the winner",
-                hint="begin from another model, or tune without a claim: --tuning non-private",
-            )
 
     def _draw(self, tuning: PrivateSelection) -> dict[str, str]:
         """The trials of a private selection, from the operating system's randomness."""
@@ -329,6 +282,7 @@ class _Sweep:
 
     def _score(self, number: int) -> None:
         request, run = self.request, self.folder.run(number)
+        settle_finished(run, StoreLedger(self.store.path))  # a kill may have kept the trial from it
         candidate = self._candidate(number)
         losses = trial_losses(
             run,
@@ -371,9 +325,15 @@ class _Sweep:
         if not ranked:
             raise FailureError("no trial has a score: there is nothing to choose by")
         best = ranked[0]
-        weights, lineage = self.folder.release(
-            best, self.request, self.sweep_id, self._inherited(best)
+        inherited = inherited_by(
+            best,
+            store=self.store,
+            folder=self.folder,
+            request=self.request,
+            sweep_id=self.sweep_id,
+            numbers=self._numbers(),
         )
+        weights, lineage = self.folder.release(best, self.request, self.sweep_id, inherited)
         StoreLedger(self.store.path).release(self.sweep_id, weights=weights, lineage=lineage.plain)
         lost = [number for number in self._numbers() if number not in ranked]
         beside = {} if self._selects else standings(best, scores, self.folder.losses())

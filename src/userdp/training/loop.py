@@ -20,7 +20,7 @@ from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
 from userdp.errors import UseError
 from userdp.gradients.shards import reshard, shard
-from userdp.ledger import RunFolder
+from userdp.ledger import RunFolder, StoreLedger
 from userdp.plans import Plan
 from userdp.plans.spent import Spent
 from userdp.training.averaging import build_average
@@ -34,6 +34,7 @@ from userdp.training.evaluation import evaluate
 from userdp.training.lora import add_adapters
 from userdp.training.losses import build_loss
 from userdp.training.models import enable_checkpointing, load_model
+from userdp.training.opened import settle_finished
 from userdp.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from userdp.training.origin import (
     digest_of_weights,
@@ -97,7 +98,8 @@ def train(
         config: everything that privacy does not depend on.
         out: the run's folder; new, unless ``resume``.
         scores: of the examples, for selection by perplexity; see `userdp.training.scores`.
-        resume: continue an interrupted run: its remaining steps, from its last checkpoint.
+        resume: continue an interrupted run: its remaining steps, from its last checkpoint; or only
+            settle it, where a kill came when all else was done.
         sharded: each process of torchrun holds a part of the model, see
             `userdp.gradients.shards.shard`; a run may resume with or without.
         device: see `userdp.training.devices`; a run may resume on another one.
@@ -128,6 +130,9 @@ def train(
 
     with interrupts.told(place, resume=lambda: folder.begun):
         world = current_world()
+        if resume and world.on_rank_zero(lambda: settle_finished(folder, StoreLedger(store.path))):
+            # All that a kill left to do: the model is released, and the store knows it now.
+            return TrainResult(run=out, steps=plan.steps, seconds=time.monotonic() - begin)
         chosen = choose_device(device, processes=world.size)
         model = load_model(config, store)
         # Before adapters: their initial weights follow the configuration, which has a digest too.

@@ -1,4 +1,4 @@
-"""A run that this process holds: what it descends from so far, and its end."""
+"""A run that this process holds: what it descends from so far, and its end; also a late one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from userdp import files
 from userdp.claims.bound import bound_files
-from userdp.claims.claims import charged_since, run_lineage
 from userdp.claims.conditions import COPIED, looked_at
+from userdp.claims.inheritance import charged_since, run_lineage
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.weights import digest_of
 from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.ledger.journal import read_entries
+from userdp.ledger.run import charges_in, count_attempts, finish_of
 
 
 @dataclass(kw_only=True, slots=True)
@@ -89,6 +90,9 @@ class OpenRun:
     def finish(self, weights: str | None = None) -> None:
         """Note the end in the ledger and settle with the store.
 
+        A kill between the two leaves a run that is finished and reserved: `settle_finished`, which
+        is how this ends, is also what resuming such a run does.
+
         Args:
             weights: the digest of the weights that were released, if they are known here.
         """
@@ -106,13 +110,7 @@ class OpenRun:
             looks=self.looks,
             since=self.since.plain if self.since != Lineage() else None,
         )
-        # The charge, not the run: what went on from a copy, at a price of its own, ends by itself.
-        self.store.settle(
-            self.ledger.charge,
-            steps=self.ledger.attempts,
-            weights=weights,
-            lineage=self.lineage.plain,
-        )
+        _settle(folder, self.store)
 
     def close(self) -> None:
         """Let go of the folder; twice does no harm."""
@@ -120,6 +118,48 @@ class OpenRun:
             self.ledger.close()
             os.close(self.lock)
             self.lock = None
+
+
+def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
+    """Settle a run that is finished, where a kill came before its store was told.
+
+    Until then the store counts the run as open, and does not know its weights by their digest.
+
+    Args:
+        folder: of a run.
+        store: the ledger of a store.
+
+    Returns:
+        Whether the store did not know it yet. False, and nothing is written, of a run that is not
+        finished, that was settled, or that was charged elsewhere.
+    """
+    if not folder.finished:
+        return False
+    charge, history = _charge_of(folder), store.history()
+    known = charge in history.charges or charge in history.taken.values()
+    if not known or charge in history.settled:
+        return False
+    _settle(folder, store)
+    return True
+
+
+def _settle(folder: RunFolder, store: StoreLedger) -> None:
+    """Tell a store that a run has ended, by what the run's own ledger says: all of it is there."""
+    entries = read_entries(folder.ledger)
+    finish = finish_of(entries)
+    assert finish is not None
+    store.settle(
+        _charge_of(folder),
+        steps=count_attempts(entries),
+        weights=finish["digests"].get("weights"),
+        lineage=run_lineage(folder.ledger, entries).plain,
+    )
+
+
+def _charge_of(folder: RunFolder) -> str:
+    """What pays for a run in the end: what went on from a copy ends at a price of its own."""
+    entries = read_entries(folder.ledger)
+    return str((charges_in(entries) or [entries[0]["run_id"]])[-1])
 
 
 def note_copy(ledger: RunLedger, store: StoreLedger) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from userdp import files
-from userdp.claims.claims import inherited
+from userdp.claims.inheritance import inherited
 from userdp.claims.lineage import Lineage, lineage_from
 from userdp.claims.payers import payer_of
 from userdp.codec import encode

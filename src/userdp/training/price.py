@@ -23,6 +23,7 @@ from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.losses import row_losses
 from userdp.gradients.made_up import Shape, if_it_runs, made_up
 from userdp.gradients.model_randomness import secretly
+from userdp.out_of_memory import ran_out_of_memory
 
 _WORTH_SAYING = 1.3
 """Below it one at a time costs about what batches cost."""
@@ -74,8 +75,13 @@ def warn_if_one_at_a_time(
     together = max(1, rows_per_pass(one, micro_batch) // unit_rows)
     many = made_up(model, _shape(together, unit_rows, seq_len), masked=masked, device=device)
     with if_it_runs():
-        price = together * _seconds(lambda: reference.sum_of_units(task), device)
-        price /= _seconds(lambda: _ordinary(task, many), device)
+        try:
+            price = together * _seconds(lambda: reference.sum_of_units(task), device)
+            price /= _seconds(lambda: _ordinary(task, many), device)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            return  # there is no room for the batched step that this would be dearer than
         if price > _WORTH_SAYING:
             warn(
                 _told(coverage(model, loss, masked=masked), reason, price, unit_rows, seq_len),

@@ -60,6 +60,7 @@ from userdp.training.distributed_run import (
     SharedRun,
     shared_secret,
 )
+from userdp.training.known_weights import KnownWeights
 from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import (
@@ -286,10 +287,15 @@ def make_private(
         engine=engine,
         world=world,
         tokenizer=opened.tokenizer_path,
+        known_weights=KnownWeights(
+            run,
+            model=model,
+            optimizer=optimizer,
+            opened_with=opened_with,
+            trained=trained,
+            frozen=frozen,
+        ),
         unsafe_noise_seed=unsafe_noise_seed,
-        opened_with=opened_with,
-        trained=trained,
-        frozen=frozen,
     )
 
 

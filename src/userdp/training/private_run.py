@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from userdp import interrupts
 from userdp.claims.lineage import Lineage
@@ -27,7 +27,7 @@ from userdp.gradients.counts import noisy_count
 from userdp.gradients.engines import two_pass
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
-from userdp.gradients.shards import is_sharded, like, sharded_parts
+from userdp.gradients.shards import is_sharded, sharded_parts
 from userdp.ledger import RunFolder
 from userdp.plans import Plan, StepRecord
 from userdp.sampling.cohort import Sampler
@@ -38,12 +38,13 @@ from userdp.training.distributed_run import (
     Dealing,
     SharedRun,
 )
+from userdp.training.known_weights import KnownWeights
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
 from userdp.training.optimizers import MovementCheck, set_noise_std
-from userdp.training.origin import digest_of_frozen, digest_of_weights
+from userdp.training.origin import digest_of_weights
 from userdp.training.questions import device_of, rule_of
 from userdp.training.releasing import release, unsharded
-from userdp.training.steps import Step, operator_facts
+from userdp.training.steps import Step, operator_facts, set_gradients
 from userdp.training.stray_gradients import StrayGradients
 from userdp.withheld import withholding
 
@@ -83,10 +84,8 @@ class PrivateRun:
         engine: str,
         world: World,
         tokenizer: Path,
+        known_weights: KnownWeights,
         unsafe_noise_seed: int | None = None,
-        opened_with: str | None = None,
-        trained: frozenset[str] = frozenset(),
-        frozen: str | None = None,
     ) -> None:
         self.plan = plan
         self._run = run
@@ -116,9 +115,7 @@ class PrivateRun:
             None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
         )
         self._moved = False
-        self._trained, self._frozen = trained, frozen
-        self._opened_with = opened_with  # None of a resumed run, whose caller loads a checkpoint
-        self._known = False  # whether the weights of the first step were looked at
+        self._known_weights = known_weights
         self._stray = StrayGradients(model, optimizer)
         # Of the block; None outside of one, and where the caller holds them for more than this.
         self._signals: interrupts.Held | None = None
@@ -177,7 +174,7 @@ class PrivateRun:
     def _step(self) -> Step:
         """One step: charge, draw, clip, add noise, divide by the public denominator."""
         begin = time.monotonic()
-        self._require_known_weights()
+        self._known_weights.require_known()
         number = self._run.attempt(
             StepRecord(
                 sampling=self._sampler.sampling,
@@ -214,36 +211,6 @@ class PrivateRun:
         )
         self._adapt(summed)
         return Step(number=number, operator=facts if self._run.logged else {})
-
-    def _require_known_weights(self) -> None:
-        """`UseError` where this process's first step would begin at weights of another origin.
-
-        What those of the opening descend from is in the ledger. What came later nobody was asked
-        about; and whoever resumes loads a checkpoint, which may be no other run's model.
-        """
-        if self._known:
-            return
-        weights = digest_of_weights(self._model)
-        if self._opened_with is not None:
-            if weights != self._opened_with:
-                raise UseError(
-                    "the model's weights changed between make_private() and the first step: the "
-                    "claim would say nothing of what they had learned before",
-                    hint="load the weights first, and then call make_private()",
-                )
-            if self._optimizer.state:
-                raise UseError(
-                    "the optimizer has a state of earlier steps, which may have been taken on "
-                    "anybody's text: the claim would say nothing of it",
-                    hint="make a new optimizer for a new run",
-                )
-        elif self._run.released_elsewhere(weights):
-            raise UseError(
-                "these weights were released by another run over the same people: going on from "
-                "them would release what that run has learned, at the price of this one",
-                hint="load this run's own checkpoint, or begin a new run from that model",
-            )
-        self._known = True  # not before: a loop that catches the error must not get by with it
 
     def _clip(self, units: Units) -> ClippedSum:
         """The clipped sum of some units, by the engine of the run."""
@@ -392,18 +359,8 @@ class PrivateRun:
                 hint="iterate to the end, or call close() and resume later",
             )
         if not self._finished:
-            self._require_known_weights()
-            self._require_frozen()
-
-    def _require_frozen(self) -> None:
-        """`UseError` where something changed that this run does not train, and would release."""
-        if self._frozen is None or digest_of_frozen(self._model, self._trained) == self._frozen:
-            return
-        raise UseError(
-            "weights or buffers that this run does not train have changed since it was opened: "
-            "the claim would say nothing of what they have learned",
-            hint="put them back, or train them by the run's own steps",
-        )
+            self._known_weights.require_known()
+            self._known_weights.require_frozen()
 
     def close(self) -> None:
         """Let go of the folder without settling: the plan stays reserved, the run resumable."""
@@ -425,15 +382,3 @@ class PrivateRun:
             if kind is None and not self.remaining and not self._run.closed:
                 self.finish()
             self.close()
-
-
-def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator: float) -> None:
-    """Put ``value / denominator`` into each trainable parameter's ``.grad``, in its dtype.
-
-    Args:
-        model: whose gradients are set.
-        value: the noisy sum by parameter name.
-        denominator: a public constant (invariant 4).
-    """
-    for name, parameter in trainable_parameters(model).items():
-        parameter.grad = like(parameter, (value[name] / denominator).to(parameter.dtype))

@@ -10,13 +10,16 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
 from userdp.gradients import ClipRule, Loss, trainable_parameters
 from userdp.gradients.coupling import require_rows_apart
-from userdp.gradients.engines import two_pass
+from userdp.gradients.engines import reference, two_pass
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.passes import largest_passes
+from userdp.gradients.made_up import Shape, if_it_runs, made_up
+from userdp.gradients.model_randomness import secretly
 from userdp.gradients.shards import sharded_parts
+from userdp.out_of_memory import ran_out_of_memory
 from userdp.plans import Plan
 from userdp.training.distributed import current_world
 from userdp.training.price import warn_if_one_at_a_time
@@ -49,6 +52,7 @@ def require_fit_for_steps(
 
     Raises:
         UseError: rows are coupled, or a sharded model's layers are not covered.
+        FailureError: memory has no room for one example.
     """
     if sharded_parts(model):
         if engine != "auto":
@@ -67,6 +71,7 @@ def require_fit_for_steps(
             )
         )
         return
+    _require_room(model, loss, seq_len=seq_len, masked=masked)
     rows = {PrivacyUnit.USER: plan.sampling.group_size, PrivacyUnit.EXAMPLE: 1}
     largest = largest_passes(
         micro_batch,
@@ -87,6 +92,31 @@ def require_fit_for_steps(
             masked=masked,
             l2_clip_norm=plan.clip.l2_norm,
         )
+
+
+@secretly
+def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -> None:
+    """Refuse a model that memory has no room to train on one example; nothing is charged then.
+
+    What is larger is halved where it does not fit (`userdp.gradients.engines.room`); one example is
+    the end of that, and whether a step would come to it is for the cohort to say.
+
+    Raises:
+        FailureError: there is no room.
+    """
+    one = made_up(model, Shape((1,), (seq_len,)), masked=masked, device=device_of(model))
+    try:
+        with if_it_runs():
+            reference.sum_of_units(Task(model=model, loss=loss, units=one, l2_clip_norm=1.0))
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise FailureError(
+            f"memory has no room for the gradient of one example of {seq_len} tokens, so that no "
+            "step could be taken; nothing was charged",
+            hint="take a machine or a device with more memory, --activation-checkpointing, "
+            "--lora-rank, a smaller model, or a store of a smaller --seq-len",
+        ) from None
 
 
 def rule_of(plan: Plan) -> ClipRule:

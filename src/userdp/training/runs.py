@@ -19,7 +19,7 @@ from userdp.ledger.folder import train_toml
 from userdp.ledger.store_journal import new_id
 from userdp.plans import Plan
 from userdp.training.constants import constants_digest
-from userdp.training.opened import OpenRun
+from userdp.training.opened import OpenRun, settle_finished
 from userdp.training.opening import Opening
 from userdp.version import __version__
 
@@ -187,6 +187,8 @@ def _check_resume(
         raise UseError(f"there is no interrupted run at {folder.path}")
     kept = folder.read_resume()
     if folder.finished:
+        # A kill may have come between the last line of the run and the store's.
+        settle_finished(folder, StoreLedger(store.path))
         raise UseError(
             f"the run at {folder.path} is finished: its steps are spent",
             hint="train again in another --out, with a plan and a budget of its own",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from userdp.gradients import ClippedSum
+from userdp.gradients import ClippedSum, trainable_parameters
+from userdp.gradients.shards import like
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -44,5 +47,18 @@ def operator_facts(
         "norm_quantiles": dict(zip(map(str, _QUANTILES), quantiles, strict=False)),
         "clipped_fraction": float((finite > l2_clip_norm).double().mean()) if len(finite) else None,
         "non_finite": summed.non_finite,
+        "halvings": summed.halvings,
         "seconds": round(seconds, 4),
     }
+
+
+def set_gradients(model: nn.Module, value: Mapping[str, Tensor], *, denominator: float) -> None:
+    """Put ``value / denominator`` into each trainable parameter's ``.grad``, in its dtype.
+
+    Args:
+        model: whose gradients are set.
+        value: the noisy sum by parameter name.
+        denominator: a public constant (invariant 4).
+    """
+    for name, parameter in trainable_parameters(model).items():
+        parameter.grad = like(parameter, (value[name] / denominator).to(parameter.dtype))

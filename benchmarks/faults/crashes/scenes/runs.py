@@ -11,6 +11,7 @@ from benchmarks.faults.crashes.scenes.base import (
     MODEL,
     Scene,
     digest_of_tensors,
+    least_epsilon,
     lost_steps,
     must,
     prepare,
@@ -38,8 +39,9 @@ class Train(Scene):
 
         run, store = claim(folder / "run"), claim(folder / "store")
         problems = [] if run.complete else ["the claim says that the run is not complete"]
-        if run.guarantee.epsilon > store.guarantee.epsilon:
-            problems.append("the store claims less than its run")
+        if not least_epsilon() <= run.guarantee.epsilon <= store.guarantee.epsilon:
+            told = f"{run.guarantee.epsilon} by the run, {store.guarantee.epsilon} by the store"
+            problems.append(f"less is claimed than was spent: {told}")
         return problems
 
     def lost(self, folder: Path) -> set[str]:
@@ -151,7 +153,10 @@ class Sweep(Scene):
         from userdp.claims import claim
 
         winner = claim(folder / "sweep" / "winner")
-        return [] if winner.complete else ["the winner's claim is not complete"]
+        problems = [] if winner.complete else ["the winner's claim is not complete"]
+        if winner.guarantee.epsilon < least_epsilon():
+            problems.append(f"the winner claims {winner.guarantee.epsilon}, less than it spent")
+        return problems
 
     def problems(self, folder: Path) -> list[str]:
         names = {path.name for path in (folder / "sweep").glob("trial-*")}

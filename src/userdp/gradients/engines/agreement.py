@@ -31,6 +31,7 @@ from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.sums import ClippedSum
+from userdp.out_of_memory import ran_out_of_memory
 
 _log = logging.getLogger(__name__)
 _known: Answers[tuple[bool, Tensor]] = Answers()
@@ -118,6 +119,8 @@ def _agrees(unclipped: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -
             norms_agree = ((ours.norms - exact.norms).abs() <= _CLOSE * exact.norms).all()
             if not (bool(norms_agree) and apart <= 2 * _CLOSE * bound):
                 return False
-    except (NotCoveredError, *CANNOT_RUN):
+    except (NotCoveredError, *CANNOT_RUN) as error:
+        if ran_out_of_memory(error):
+            raise
         return False
     return True

@@ -17,6 +17,7 @@ from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.passes import rows_per_pass
 from userdp.gradients.engines.precision import aim, dtypes_of, is_narrow
+from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
@@ -136,6 +137,18 @@ def _most_rows(task: Task, *, traced: bool) -> int:
 
 
 def _clipped_sum(name: str, task: Task) -> ClippedSum:
+    """The sum by engine ``name``, in passes that memory has room for."""
+    return sum_that_fits(partial(_attempt, name), task, rows_of=partial(_rows_together, name))
+
+
+def _rows_together(name: str, task: Task) -> int:
+    """Most rows that engine ``name`` puts into a pass of several units."""
+    if name == "reference":
+        return 1
+    return task.micro_batch if name == "vmap" else rows_per_pass(task.units, task.micro_batch)
+
+
+def _attempt(name: str, task: Task) -> ClippedSum:
     """The sum by engine ``name``, or unit by unit where that engine cannot serve."""
     compute = _means(name, task)
     held = HeldState(task.model, task.loss)

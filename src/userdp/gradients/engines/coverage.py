@@ -25,6 +25,7 @@ from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
 from userdp.gradients.losses import Loss
 from userdp.gradients.made_up import CANNOT_RUN, RAGGED, made_up
 from userdp.gradients.models import trainable_parameters
+from userdp.out_of_memory import ran_out_of_memory
 
 _LOST = "rows are not followed through"
 _STEP = "its choice could be tipped by the rounding of a batch"
@@ -98,6 +99,8 @@ def coverage(model: nn.Module, loss: Loss, *, masked: bool) -> Coverage:
         except NotCoveredError as error:
             uncovered = [name for name in error.names if name in parameters]
         except CANNOT_RUN as error:
+            if ran_out_of_memory(error):
+                raise
             told = f"made-up rows could not be run ({type(error).__name__})"
             failed = [Obstacle(("",), type(model).__name__, told)]
     # A layer behind a place where rows are lost has no rule either, whatever it is.

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -39,6 +38,7 @@ from userdp.gradients.made_up import CANNOT_RUN, RAGGED, Answers, made_up
 from userdp.gradients.models import require_uncoupled
 from userdp.gradients.modes import DispatchMode, FunctionMode, eagerly
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 _EXACT = {"none", "ieee"}
 """What torch calls products of float32 matrices that keep all their bits."""
@@ -126,8 +126,12 @@ def _observed(model: nn.Module, loss: Loss, like: Units) -> frozenset[torch.dtyp
     units = made_up(model, RAGGED[0], masked=masked, device=device)
     observed = _Operations()
     # Without a graph: gradients arrive in the dtypes of what they are gradients of.
-    with torch.no_grad(), eagerly(), observed, suppress(*CANNOT_RUN):
-        row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+    try:
+        with torch.no_grad(), eagerly(), observed:
+            row_losses(loss, model, units.input_ids, units.lengths, units.targets)
+    except CANNOT_RUN as error:
+        if ran_out_of_memory(error):
+            raise
     return frozenset(observed.narrow)
 
 

@@ -25,6 +25,7 @@ from userdp.gradients.model_randomness import GeneratorStates
 from userdp.gradients.modes import eagerly
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 _NOBODYS_TOKEN = 0
 
@@ -82,7 +83,8 @@ def clipped_again(
         end: and when it had ended.
 
     Raises:
-        FailureError: the pass drew something else this time, so that masks differ.
+        FailureError: the pass drew something else this time, so that masks differ; or memory ran
+            out.
     """
     replayed = replace(
         aimed,
@@ -90,8 +92,19 @@ def clipped_again(
         units=units.select(unit, unit + 1),
         micro_batch=len(units.lengths),
     )
-    with eagerly():  # as in the pass
-        return reference.sum_of_units(replayed)
+    try:
+        with eagerly():  # as in the pass
+            return reference.sum_of_units(replayed)
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        # Not halved (`engines.room`): that it came to this pass may have been its masks' doing, and
+        # new ones for all would then be chosen by what this unit did.
+        raise FailureError(
+            "memory ran out while a user's gradient was computed again under the same dropout "
+            "masks; training stopped before this update",
+            hint="take --engine reference, set dropout to 0, or go on with more memory",
+        ) from None
 
 
 def require_same_states(end: GeneratorStates) -> None:

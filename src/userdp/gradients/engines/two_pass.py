@@ -58,6 +58,7 @@ from userdp.gradients.models import trainable_parameters
 from userdp.gradients.shards import is_sharded, let_go, local, reshard, zeros_like_parts
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 _CLOSE = 0.01
 """Relative. Both passes round differently; a wrong rule differs by far more."""
@@ -69,6 +70,25 @@ _agreed: Answers[bool] = Answers()
 
 
 def _sum_in_step(task: Task) -> ClippedSum:
+    """`_sum_of_parts`; memory that runs out in one process ends the step in all.
+
+    The other processes wait in the middle of a layer for the one that has no room, which cannot
+    begin anew without them: so passes are not halved here (`engines.room`).
+    """
+    try:
+        return _sum_of_parts(task)
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise FailureError(
+            "memory ran out in a pass of a sharded model, whose processes compute in step, so that "
+            "no pass can be halved; training stopped before this update",
+            hint="go on with more processes or more memory for each; a new run needs less with a "
+            "smaller --micro-batch or --activation-checkpointing",
+        ) from None
+
+
+def _sum_of_parts(task: Task) -> ClippedSum:
     """The clipped sum of a sharded model; a collective, each process with its own units."""
     require_supported(task)
     with let_go(task.model):
@@ -99,7 +119,7 @@ clipped_sum = Engine(_sum_in_step)
 Beside the errors of `Engine`: `UseError` if per-unit gradients of sharded parameters are asked for
 (``item_clip_norm`` or a split over layers where all are sharded), if a layer has no rule, or if the
 model draws random numbers that the rows of a pass share; `FailureError` if the second pass drew
-other numbers than the first. Clears ``.grad``.
+other numbers than the first, or memory ran out. Clears ``.grad``.
 """
 
 

@@ -40,6 +40,7 @@ from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.losses import row_losses
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 
 def sum_of_batches(task: Task) -> ClippedSum:
@@ -54,7 +55,7 @@ def sum_of_batches(task: Task) -> ClippedSum:
         with _eager_attention(task.model):
             return _sum_of_batches(task)
     except (RuntimeError, AttributeError) as error:  # it traces no calls of submodules
-        if isinstance(error, torch.OutOfMemoryError | FailureError):
+        if isinstance(error, FailureError) or ran_out_of_memory(error):
             raise
         raise NotCoveredError([f"({error})"]) from error
 

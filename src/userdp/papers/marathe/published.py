@@ -30,7 +30,7 @@ from userdp.gradients import NoiseSource, Units, get_engine
 from userdp.noise import Gaussian
 from userdp.plans import Plan
 from userdp.sampling.coins import Indices, distinct_indices, secret_generator
-from userdp.training.private_run import set_gradients
+from userdp.training.steps import set_gradients
 
 LOCAL_GROUP, HIGRADAVG, USER_LDP = "local-group-dp", "higradavg-dp", "user-ldp"
 FOR_SUBJECTS = (LOCAL_GROUP, HIGRADAVG, USER_LDP)

@@ -1,0 +1,102 @@
+"""Passes for which memory has no room: halved until they fit, with the same mathematics.
+
+Memory runs out where it likes: in a pass, while a unit is added to the sum, in a pass that is
+computed again. So nothing of the attempt is kept. The sum begins again at zero, over the same
+units, from the same states of the generators, with at most half as many rows in a pass. What comes
+out is, to the last bit, the sum of a call that was given that ``micro_batch`` from the start. The
+cohort was drawn before, and noise is added after: neither knows of it.
+
+**What may depend on people's data, and what may not.** How large a pass is may: lengths and counts
+of the rows decide what it needs. A contribution changes by it only in its last bits, as it does
+with whoever else shares the pass (`engines.one_pass`, 2), and the margin of the clip is for that.
+Masks are drawn anew from the states in which the first attempt began. That selects none, if whether
+memory ran out is a matter of shapes and never of what the masks were; where it could be one of
+masks, which is where a unit is computed again under its own, the step stops (`engines.replay`).
+Whoever watches the clock, the memory or the log sees that a pass was halved
+(docs/concepts/secrets.md).
+
+The room that was found is kept for as long as model and loss live, so that the next step does not
+run out again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from userdp.errors import FailureError
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import most_units, passes
+from userdp.gradients.made_up import Answers
+from userdp.gradients.memory import let_go_of_memory
+from userdp.gradients.model_randomness import GeneratorStates
+from userdp.gradients.sums import ClippedSum
+from userdp.out_of_memory import ran_out_of_memory
+
+_log = logging.getLogger(__name__)
+_room: Answers[int] = Answers()
+
+
+def sum_that_fits(
+    compute: Callable[[Task], ClippedSum],
+    task: Task,
+    *,
+    rows_of: Callable[[Task], int],
+) -> ClippedSum:
+    """The clipped sum of a task, in passes that memory has room for.
+
+    Guarantee: the sum is ``compute(task)`` at one ``micro_batch``, of one attempt that nothing
+    interrupted; ``halvings`` says how many attempts were thrown away before it.
+
+    Args:
+        compute: the sum of a task, which reads nothing that an attempt leaves behind.
+        task: what is to be computed.
+        rows_of: most rows that ``compute`` puts into a pass of several units of a task.
+
+    Raises:
+        FailureError: a pass of one row does not fit.
+    """
+    room, halvings = _room.of(task.model, task.loss), 0
+    begun = GeneratorStates.read()
+    while True:
+        fitting = replace(task, micro_batch=min(task.micro_batch, room.get("rows", 1 << 62)))
+        try:
+            total = compute(fitting)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+        else:
+            total.halvings = halvings
+            return total
+        # Not in the clause above: until its end the error holds the frames, and these the tensors.
+        let_go_of_memory()
+        begun.load()
+        rows = _largest_pass(fitting, rows_of(fitting))
+        if rows < 2:
+            raise FailureError(
+                "memory ran out in a pass over one example, and no pass is smaller: training "
+                "stopped before this update",
+                hint="a run that goes on may do so on a machine or device with more memory; a new "
+                "run needs less with --activation-checkpointing, --lora-rank, or a store of a "
+                "smaller --seq-len",
+            )
+        if not halvings and "rows" not in room:
+            _log.warning(
+                "memory ran out while gradients were computed: passes have at most half as many "
+                "examples from here on. The users, the noise and the claim are those of the plan; "
+                "a smaller micro_batch (--micro-batch) would save the time that was lost"
+            )
+        room["rows"] = rows // 2
+        halvings += 1
+
+
+def _largest_pass(task: Task, rows: int) -> int:
+    """Rows of the largest pass over whole units, or within a unit that is a pass by itself."""
+    offsets = task.units.offsets
+    longest = int(offsets.diff().max()) if len(task.units) else 0
+    together = [
+        int(offsets[end] - offsets[begin])
+        for begin, end in passes(task.units, rows=rows, most_units=most_units(task))
+    ]
+    return min(task.micro_batch, max([longest, *together]))

@@ -1,0 +1,84 @@
+"""That a run trains and releases the weights that its ledger knows, and no others."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from userdp.errors import UseError
+from userdp.training.distributed_run import SharedRun
+from userdp.training.origin import digest_of_frozen, digest_of_weights
+
+
+class KnownWeights:
+    """The weights of an open run, and what its ledger knows of where they come from.
+
+    Guarantee (invariant 13): a run that asks `require_known` before its first step, and
+    `require_frozen` before it releases anything, releases only what its own steps have learned and
+    what the model that it was opened with descends from.
+
+    Args:
+        run: the open run.
+        model: that is trained.
+        optimizer: that applies its steps.
+        opened_with: digest of the weights that the run was opened with; None of a resumed run,
+            whose caller loads a checkpoint.
+        trained: names of the parameters that the run trains.
+        frozen: digest of everything else when the run was opened; None where it is not compared.
+    """
+
+    def __init__(
+        self,
+        run: SharedRun,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        opened_with: str | None,
+        trained: frozenset[str],
+        frozen: str | None,
+    ) -> None:
+        self._run = run
+        self._model, self._optimizer = model, optimizer
+        self._opened_with = opened_with
+        self._trained, self._frozen = trained, frozen
+        self._known = False  # whether the weights of the first step were looked at
+
+    def require_known(self) -> None:
+        """`UseError` where this process's first step would begin at weights of another origin.
+
+        What those of the opening descend from is in the ledger. What came later nobody was asked
+        about; and whoever resumes loads a checkpoint, which may be no other run's model.
+        """
+        if self._known:
+            return
+        weights = digest_of_weights(self._model)
+        if self._opened_with is not None:
+            if weights != self._opened_with:
+                raise UseError(
+                    "the model's weights changed between make_private() and the first step: the "
+                    "claim would say nothing of what they had learned before",
+                    hint="load the weights first, and then call make_private()",
+                )
+            if self._optimizer.state:
+                raise UseError(
+                    "the optimizer has a state of earlier steps, which may have been taken on "
+                    "anybody's text: the claim would say nothing of it",
+                    hint="make a new optimizer for a new run",
+                )
+        elif self._run.released_elsewhere(weights):
+            raise UseError(
+                "these weights were released by another run over the same people: going on from "
+                "them would release what that run has learned, at the price of this one",
+                hint="load this run's own checkpoint, or begin a new run from that model",
+            )
+        self._known = True  # not before: a loop that catches the error must not get by with it
+
+    def require_frozen(self) -> None:
+        """`UseError` where something changed that this run does not train, and would release."""
+        if self._frozen is None or digest_of_frozen(self._model, self._trained) == self._frozen:
+            return
+        raise UseError(
+            "weights or buffers that this run does not train have changed since it was opened: "
+            "the claim would say nothing of what they have learned",
+            hint="put them back, or train them by the run's own steps",
+        )

@@ -1,0 +1,31 @@
+"""What the accountants share: the refusal of impossible budgets, and events for dp-accounting."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from userdp.accounting import Accountant, binomial_steps
+from userdp.accounting import dp_accounting_backend as backend
+from userdp.accounting.accountants import calibrate_by
+from userdp.errors import UseError
+
+STEPS = binomial_steps(sampling_probability=0.1, noise_multiplier=1.0, steps=3)
+
+
+@pytest.mark.parametrize("accountant", list(Accountant), ids=str)
+@pytest.mark.parametrize("epsilon", [math.nan, math.inf, 0.0, -1.0])
+def test_no_accountant_calibrates_to_an_impossible_epsilon(accountant, epsilon):
+    with pytest.raises(UseError, match="target_epsilon"):
+        calibrate_by(accountant, STEPS, target_epsilon=epsilon, target_delta=1e-6)
+
+
+@pytest.mark.parametrize("pure_epsilon", [0.1, 1.0, 3.0])
+def test_the_event_of_a_pure_answer_costs_its_epsilon(pure_epsilon):
+    library = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(library.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(backend.randomised_response_event(pure_epsilon))
+    assert accountant.get_epsilon(1e-12) == pytest.approx(pure_epsilon, rel=1e-3)

@@ -1,0 +1,183 @@
+"""What a silo charges and refuses, and what its federation claims for it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.federated.plans import PRIVATE
+from tests.federated.toys import COUNTS, WIDTH, ZERO, items, silo, toy_plan
+from userdp.claims import claim
+from userdp.errors import FailureError, UseError
+from userdp.federated.claim import federation_claim
+from userdp.federated.silo import Silo
+from userdp.ledger import StoreLedger
+from userdp.ledger.journal import read_entries
+
+
+class FailsInTheMiddle(Silo):
+    def _open(self, number):
+        run = super()._open(number)
+        draw = run._sampler.draw
+
+        def fails():
+            if run.done == 3:
+                raise RuntimeError("the machine went away")
+            return draw()
+
+        run._sampler.draw = fails
+        return run
+
+
+def test_invariant_7_a_step_is_charged_before_its_data_and_a_cut_round_is_not_taken_up(tmp_path):
+    made = toy_plan(local_steps=4)
+    twin = silo(tmp_path, made, items(COUNTS), kind=FailsInTheMiddle)
+    with pytest.raises(RuntimeError):
+        twin.run_round(1, ZERO)
+    twin.close()
+    again = silo(tmp_path, made, items(COUNTS))
+    with pytest.raises(FailureError, match="began round 1 before"):
+        again.run_round(1, ZERO)
+    again.run_round(2, ZERO)
+    assert again.run.done == 7
+    again.close()
+    kinds = [line["kind"] for line in read_entries(tmp_path / "run" / "ledger.jsonl")]
+    # An opening by each process, and no end: its whole plan stays reserved.
+    assert kinds == ["run", "open", *["attempt"] * 3, "open", *["attempt"] * 4]
+    (charge,) = StoreLedger(tmp_path / "store").charges()
+    assert (charge.steps, charge.settled) == (8, False)
+
+
+def test_invariant_12_a_silos_store_is_charged_with_its_whole_plan_before_its_first_step(tmp_path):
+    made = toy_plan(silos=6, silos_per_round=2, rounds=9)
+    index = max(range(6), key=made.rounds_of_silos.__getitem__)
+    numbers = [number for number in range(1, 10) if index in made.schedule(number)]
+    here = silo(tmp_path, made, items(COUNTS), index=index)
+    here.run_round(numbers[0], ZERO)
+    (charge,) = StoreLedger(tmp_path / "store").charges()
+    assert charge.plan == made.of_silo(index)
+    assert charge.steps == 2 * len(numbers)
+    for number in numbers[1:]:
+        here.run_round(number, ZERO)
+    (charge,) = StoreLedger(tmp_path / "store").charges()
+    assert (charge.steps, charge.settled) == (2 * len(numbers), True)
+
+
+def test_a_server_that_asks_for_more_rounds_than_the_plan_is_refused(tmp_path):
+    here = silo(tmp_path, toy_plan(), items(COUNTS))
+    for number in (1, 2):
+        here.run_round(number, ZERO)
+    for number in (0, 3, 10**9):
+        with pytest.raises(FailureError, match=r"the server asks for round|the plan has 2"):
+            here.run_round(number, ZERO)
+    assert here.run.done == 4
+
+
+def test_a_server_that_asks_a_silo_out_of_turn_is_refused(tmp_path):
+    made = toy_plan(silos=6, silos_per_round=2, rounds=9)
+    number = next(r for r in range(1, 10) if 0 not in made.schedule(r))
+    here = silo(tmp_path, made, items(COUNTS))
+    with pytest.raises(FailureError, match="does not run by"):
+        here.run_round(number, ZERO)
+
+
+def test_a_server_that_restarts_gets_the_same_update_again_and_nothing_is_charged(tmp_path):
+    here = silo(tmp_path, toy_plan(), items(COUNTS))
+    first = here.run_round(1, ZERO)["w"]
+    other = {"w": np.ones(WIDTH, dtype=np.float32)}
+    assert (here.run_round(1, other)["w"] == first).all()
+    assert here.run.done == 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"v": ZERO["w"]},
+        {"w": np.zeros(WIDTH + 1, dtype=np.float32)},
+        {"w": np.full(WIDTH, np.nan, dtype=np.float32)},
+        {"w": np.zeros(WIDTH)},
+    ],
+)
+def test_another_models_weights_are_refused_and_cost_nothing(tmp_path, bad):
+    here = silo(tmp_path, toy_plan(), items(COUNTS))
+    with pytest.raises(UseError):
+        here.run_round(1, bad)
+    assert not (tmp_path / "store" / "ledger.jsonl").exists()
+
+
+def test_a_run_of_another_federation_is_refused_at_the_start(tmp_path):
+    here = silo(tmp_path, toy_plan(), items(COUNTS))
+    here.run_round(1, ZERO)
+    here.close()
+    for other, index in ((toy_plan(rounds=3), 0), (toy_plan(), 1)):
+        with pytest.raises(UseError, match="another federation or of another silo"):
+            silo(tmp_path, other, items(COUNTS), index=index)
+    with pytest.raises(UseError, match="no silo 3"):
+        silo(tmp_path / "b", toy_plan(), items(COUNTS), index=3)
+
+
+def test_a_silo_works_in_one_process_at_a_time(tmp_path):
+    here, other = (silo(tmp_path, toy_plan(), items(COUNTS)) for _ in range(2))
+    here.run_round(1, ZERO)
+    with pytest.raises(FailureError, match="in use by another process"):
+        other.run_round(2, ZERO)
+
+
+def test_invariant_8_a_federations_claim_is_its_whole_plans_whatever_ran(tmp_path):
+    made = toy_plan(silos_per_subject=2, rounds=3)
+    for index, rounds in enumerate((3, 1, 2)):
+        here = silo(tmp_path / f"{index}", made, items(COUNTS), index=index)
+        for number in range(1, rounds + 1):
+            here.run_round(number, ZERO)
+    runs = [tmp_path / f"{index}" / "run" for index in range(3)]
+    found = federation_claim(made, runs)
+    assert (found.steps, found.subject_steps, found.complete) == ({0: 6, 1: 2, 2: 4}, 12, False)
+    assert found.guarantee == made.guarantee()
+    # A ledger that is missing is charged in full.
+    assert federation_claim(made, runs[:2]).guarantee == made.guarantee()
+    assert [part.in_words for part in found.claim.parts] == ["all rounds of local-group-dp"]
+    with pytest.raises(UseError, match="second ledger"):
+        federation_claim(made, [runs[0], runs[0]])
+    with pytest.raises(UseError, match="another federation"):
+        federation_claim(toy_plan(rounds=3), runs)
+
+
+def test_what_the_stores_were_charged_besides_is_told_beside_the_claim(tmp_path):
+    """Somebody took the run's folder away, and all began anew in the same store."""
+    made = toy_plan()
+    for number in range(2):
+        silo(tmp_path, made, items(COUNTS)).run_round(1, ZERO)
+        (tmp_path / "run").rename(tmp_path / f"run {number}")
+        for name in ("begun.json", "released.safetensors"):
+            (tmp_path / name).unlink()
+    held = set(StoreLedger(tmp_path / "store").history().charges)
+    (tmp_path / "run 1").rename(tmp_path / "run")
+    told = federation_claim(made, [tmp_path / "run"])
+    (first,) = [part for part in told.claim.parts if part.id in held]
+    both = made.guarantee().epsilon + first.guarantee().epsilon
+    assert told.guarantee.epsilon == pytest.approx(both)
+
+
+def test_known_seeds_void_the_claim_of_a_federation(tmp_path):
+    made = toy_plan()
+    silo(tmp_path, made, items(COUNTS), seed=3).run_round(1, ZERO)
+    assert federation_claim(made, [tmp_path / "run"]).guarantee.epsilon == math.inf
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_the_core_reads_the_ledgers_of_silos_like_any_others(tmp_path, algorithm):
+    made = toy_plan(algorithm=algorithm)
+    here = silo(tmp_path, made, items(COUNTS))
+    for number in (1, 2):
+        here.run_round(number, ZERO)
+    own = claim(tmp_path / "run" / "ledger.jsonl")
+    assert own.complete
+    assert own.guarantee == claim(tmp_path / "store").guarantee == made.of_silo(0).guarantee()
+
+
+def test_an_edited_silo_ledger_is_refused(tmp_path):
+    silo(tmp_path, toy_plan(), items(COUNTS)).run_round(1, ZERO)
+    path = tmp_path / "run" / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"noise_std":0.5', '"noise_std":0.9'))
+    with pytest.raises(UseError, match="edited"):
+        federation_claim(toy_plan(), [tmp_path / "run"])

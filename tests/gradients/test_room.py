@@ -1,0 +1,264 @@
+"""Memory that runs out in a pass: passes are halved, and the sum is the one that was asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from tests.gradients.conftest import VOCABULARY, MakeModel, MakeRows
+from tests.memory import ERRORS, Memory, MemoryLoss
+from userdp.errors import FailureError
+from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
+from userdp.gradients.engines import ENGINES, room
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.rules.embedding import Sparse
+from userdp.gradients.engines.rules.linear import Ghost
+from userdp.gradients.engines.uses import Dense
+from userdp.gradients.model_randomness import known_randomness
+
+ROWS = [3, 1, 2, 2, 1]
+MICRO_BATCH = 4
+
+
+@pytest.fixture
+def model(make_model: MakeModel) -> nn.Module:
+    return make_model("gpt2-tied")
+
+
+@pytest.fixture
+def units(make_rows: MakeRows) -> Units:
+    return Units.from_rows(make_rows(ROWS))
+
+
+class Computed:
+    """Sums of an engine over some units, whose questions about model and loss were asked before."""
+
+    def __init__(self, name: str, model: nn.Module, units: Units) -> None:
+        self.memory = Memory()
+        self._name, self._model, self._units, self._loss = (
+            name,
+            model,
+            units,
+            MemoryLoss(self.memory),
+        )
+        self.sum()
+        self.memory.rows.clear()
+        self.sum()
+        self.passes = len(self.memory.rows)
+
+    def sum(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
+        self.memory.rows.clear()
+        engine = get_engine(self._name)
+        return engine(
+            self._model, self._loss, self._units, l2_clip_norm=0.7, micro_batch=micro_batch
+        )
+
+    def under_known_masks(self, micro_batch: int = MICRO_BATCH) -> ClippedSum:
+        """Not through the engine, which would load states of the operating system's."""
+        self.memory.rows.clear()
+        task = Task(
+            model=self._model,
+            loss=self._loss,
+            units=self._units,
+            l2_clip_norm=0.7,
+            micro_batch=micro_batch,
+        )
+        with known_randomness("masks"):
+            return ENGINES[self._name].compute(task)
+
+    @property
+    def room(self) -> int | None:
+        return room._room.of(self._model, self._loss).get("rows")
+
+    def enough(self) -> None:
+        """Memory has room again, and what was learned is forgotten."""
+        self.memory.at, self.memory.most = None, 1 << 30
+        room._room.of(self._model, self._loss).clear()
+
+
+def same_bits(one: ClippedSum, other: ClippedSum) -> bool:
+    values = all(torch.equal(v, other.value[name]) for name, v in one.value.items())
+    same = torch.equal(one.norms, other.norms) and torch.equal(one.losses, other.losses)
+    return values and same and one.non_finite == other.non_finite
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_large_passes(
+    name: str, model: nn.Module, units: Units
+) -> None:
+    """Bit for bit: nothing of the attempt that failed is in it, and nobody is left out."""
+    computed = Computed(name, model, units)
+    exact = get_engine("reference")(model, causal_lm_loss, units, l2_clip_norm=0.7)
+    for at in range(computed.passes):
+        computed.memory.at = at
+        found, half = computed.sum(), computed.room
+        assert found.halvings == 1
+        assert half is not None
+        assert 1 <= half <= MICRO_BATCH // 2
+        computed.enough()
+        assert same_bits(found, computed.sum(half))
+        for part, value in found.value.items():
+            torch.testing.assert_close(value, exact.value[part], rtol=0, atol=3e-3)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_passes_are_halved_until_they_fit_and_stay_as_small(
+    error: str, model: nn.Module, units: Units
+) -> None:
+    computed = Computed("bookkeeping", model, units)
+    computed.memory.most, computed.memory.error = 1, ERRORS[error]
+    first = computed.sum()
+    assert first.halvings == 2
+    assert computed.room == 1
+    second = computed.sum()
+    assert second.halvings == 0
+    assert max(computed.memory.rows) == 1
+    assert same_bits(first, second)
+
+
+@pytest.mark.parametrize("use", [Dense, Ghost, Sparse])
+def test_invariant_9_memory_that_runs_out_amid_an_addition_leaves_nothing_of_it(
+    use: type, model: nn.Module, units: Units, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = Computed("bookkeeping", model, units)
+    calls, right = [0], use.add_to  # type: ignore[attr-defined]  # of every kind of use
+
+    def fails_once(self: object, total: Tensor, factors: Tensor) -> None:
+        right(self, total, factors)  # the sum has it already
+        calls[0] += 1
+        if calls[0] == 2:
+            raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(use, "add_to", fails_once)
+    found, half = computed.sum(), computed.room
+    assert found.halvings == 1
+    assert half is not None
+    computed.enough()
+    assert same_bits(found, computed.sum(half))
+
+
+def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(
+    units: Units,
+) -> None:
+    """Neither masks of the attempt that failed, nor any that hang on how far it came."""
+    computed = Computed("bookkeeping", with_dropout(), units)
+    for at in (0, computed.passes - 1):
+        computed.memory.at = at
+        found, half = computed.under_known_masks(), computed.room
+        assert found.halvings == 1
+        assert half is not None
+        computed.enough()
+        assert same_bits(found, computed.under_known_masks(half))
+        assert not same_bits(found, computed.under_known_masks())  # of another size, other masks
+
+
+def with_dropout() -> nn.Module:
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=32,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(7)
+    model: nn.Module = AutoModelForCausalLM.from_config(config)
+    return model.train()
+
+
+def test_invariant_14_a_unit_that_is_computed_again_under_its_masks_is_not_given_others(
+    units: Units, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it came to this may have been its masks' doing: new ones for all would be chosen."""
+    computed = Computed("bookkeeping", with_dropout(), units)
+
+    def nobody_usable(self: object, total: object, aim: float) -> Tensor:
+        return torch.zeros(len(self._units.bounds) - 1, dtype=torch.bool)  # type: ignore[attr-defined]  # one_pass._Pass
+
+    def no_memory(task: Task) -> ClippedSum:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("userdp.gradients.engines.one_pass._Pass.add_to", nobody_usable)
+    monkeypatch.setattr("userdp.gradients.engines.reference.sum_of_units", no_memory)
+    with pytest.raises(FailureError, match="computed again under the same dropout masks"):
+        computed.sum()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(
+    name: str, model: nn.Module, units: Units
+) -> None:
+    computed = Computed(name, model, units)
+    computed.memory.most = 0
+    with pytest.raises(FailureError, match="memory ran out in a pass over one example") as error:
+        computed.sum()
+    assert "--activation-checkpointing" in (error.value.hint or "")
+    assert error.value.__cause__ is None
+    assert error.value.__context__ is None
+
+
+def test_other_errors_are_no_matter_of_memory(model: nn.Module, units: Units) -> None:
+    computed = Computed("bookkeeping", model, units)
+    computed.memory.at = 0
+    computed.memory.error = lambda: RuntimeError("shapes differ: 'Dear Ann, out of memory'")
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        computed.sum()
+    assert computed.room is None
+
+
+def test_it_is_told_once_and_without_numbers(
+    model: nn.Module, units: Units, caplog: pytest.LogCaptureFixture
+) -> None:
+    computed = Computed("bookkeeping", model, units)
+    computed.memory.most = 2
+    with caplog.at_level(logging.WARNING):
+        computed.sum()
+        computed.sum()
+    told = [one for one in caplog.messages if "memory" in one]
+    assert len(told) == 1
+    assert not any(sign.isdigit() for sign in told[0])
+
+
+def goes_on_where_it_failed(patch: pytest.MonkeyPatch) -> None:
+    """A broken twin: the second attempt adds to what the first one had summed."""
+    kept: dict[str, Tensor] = {}
+    right = Task.zero
+
+    def zero(self: Task) -> ClippedSum:
+        total = right(self)
+        for name, value in total.value.items():
+            value += kept.get(name, 0)
+        kept.update(total.value)
+        return total
+
+    patch.setattr(Task, "zero", zero)
+
+
+def drops_the_half_that_failed(patch: pytest.MonkeyPatch) -> None:
+    """A broken twin: of what did not fit, only the first half is computed."""
+
+    def half(
+        compute: Callable[[Task], ClippedSum], task: Task, *, rows_of: Callable[[Task], int]
+    ) -> ClippedSum:
+        try:
+            return compute(task)
+        except torch.OutOfMemoryError:
+            return compute(replace(task, units=task.units.select(0, len(task.units) // 2)))
+
+    patch.setattr("userdp.gradients.engines.choice.sum_that_fits", half)
+
+
+@pytest.mark.parametrize("twin", [goes_on_where_it_failed, drops_the_half_that_failed])
+def test_invariant_9_twin_a_sum_that_keeps_or_drops_a_part_is_caught(
+    twin: Callable[[pytest.MonkeyPatch], None],
+    model: nn.Module,
+    units: Units,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed = Computed("bookkeeping", model, units)
+    exact = computed.sum(MICRO_BATCH // 2)
+    computed.memory.at = computed.passes - 1
+    twin(monkeypatch)
+    assert not same_bits(computed.sum(), exact)

@@ -1,0 +1,260 @@
+"""What the processes of `test_two_pass` do; also what makes them wrong on purpose."""
+
+from __future__ import annotations
+
+import weakref
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import transformers
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from benchmarks.dropout.recorded import Masks
+from tests.training.toy import CONFIG
+from userdp.clip import LayerSplit
+from userdp.errors import FailureError, UseError
+from userdp.gradients import (
+    ClipRule,
+    Units,
+    causal_lm_loss,
+    clipped_sum,
+    trainable_parameters,
+)
+from userdp.gradients.engines import norm_pass, precision, two_pass
+from userdp.gradients.engines.rows import Rows
+from userdp.gradients.shards import is_sharded, like, shard, whole
+from userdp.training.models import enable_checkpointing, new_model
+
+CLIP = 0.5
+
+
+def small_model(dropout: float = 0.0) -> nn.Module:
+    config = replace(CONFIG, layers=2, dropout=dropout)
+    return new_model(config, vocab_size=32, seq_len=8).train()
+
+
+def small_llama(layers: int = 2) -> nn.Module:
+    """Untied, with norms that multiply by vectors in Python, and shared keys and values."""
+    torch.manual_seed(0)
+    shape = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=8,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
+    return model.train()
+
+
+def random_units() -> Units:
+    draw = np.random.default_rng(1)
+    sizes = [1, 3, 2, 1, 4, 2]
+    return Units.from_rows(
+        [
+            [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
+            for size in sizes[:2]
+        ]
+        + [[[31, 31, 31]] * sizes[2]]
+        + [
+            [draw.integers(31, size=draw.integers(2, 9)).tolist() for _ in range(size)]
+            for size in sizes[3:]
+        ]
+    )
+
+
+def poisoned(model: nn.Module, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The usual loss, but that three tokens 31 at its beginning make a row infinite."""
+    losses = causal_lm_loss(model, input_ids, lengths)
+    return losses * torch.where((input_ids[:, :3] == 31).all(1), torch.inf, 1.0)
+
+
+def named(model: nn.Module, names: list[str]) -> list[tuple[str, nn.Parameter]]:
+    """The parameters in the order of ``names``, whatever wrappers call them."""
+    return list(zip(names, trainable_parameters(model).values(), strict=True))
+
+
+def compares(checkpointing: bool, family: str = "gpt2") -> dict:
+    """The two-pass engine beside the reference, with a unit that is not finite, in one world."""
+    model = small_model() if family == "gpt2" else small_llama(layers=2 * (family == "llama"))
+    units, bad = random_units(), 2
+    if checkpointing:
+        enable_checkpointing(model)
+    apart = deepcopy(model)  # else what is asked of a model once would be known of it
+    oracle = clipped_sum(apart, poisoned, units, l2_clip_norm=CLIP * (1 - 1e-3))
+    names = list(oracle.value)
+    shard(model)
+    with torch.no_grad():  # leaves what no list of layers holds gathered, as an evaluation does
+        model(units.input_ids[:1])
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine = [unit for unit in range(len(units)) if unit % size == rank]
+    part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+    found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=CLIP, micro_batch=3)
+    value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
+    return {
+        "mine": mine,
+        "norms": found.norms,
+        "non_finite": found.non_finite,
+        "bad": bad in mine,
+        "oracle_norms": oracle.norms[mine],
+        "apart": max(float((value[n] - oracle.value[n]).abs().max()) for n in names),
+        "size": max(float(v.abs().max()) for v in oracle.value.values()),
+        "grads": [name for name, p in named(model, names) if p.grad is not None],
+    }
+
+
+class _Seen:
+    def __init__(self) -> None:
+        self.shapes: list[int] = []
+        self.narrow = False
+
+
+def narrow(kind: str) -> dict:
+    """The two-pass engine over layers that compute in bfloat16, always or for some rows only."""
+    model, units = small_model(), random_units()
+    marked = int(units.input_ids[int(units.offsets[1]), 0])
+    block = model.transformer.h[0].mlp
+    forward, seen = block.forward, _Seen()
+    look_at = weakref.ref(seen)  # so that the loss itself holds nothing that changes
+
+    def in_bfloat16(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(x).float()
+
+    def sometimes(model: nn.Module, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        seen = look_at()
+        seen.shapes.append(len(lengths))
+        seen.narrow = bool((ids[:, 0] == marked).any())
+        return causal_lm_loss(model, ids, lengths)
+
+    def as_told(x: torch.Tensor) -> torch.Tensor:
+        return in_bfloat16(x) if look_at().narrow else forward(x)
+
+    block.forward = as_told
+    if kind == "always":
+        block.forward = in_bfloat16
+        try:
+            two_pass.clipped_sum(shard(model), causal_lm_loss, units, l2_clip_norm=CLIP)
+        except UseError as error:
+            return {"refused": str(error)}
+        return {"refused": ""}
+    oracle = {name: torch.zeros(p.shape).double() for name, p in model.named_parameters()}
+    for unit in range(len(units)):
+        alone = units.select(unit, unit + 1)
+        margin = 1e-2 if bool((alone.input_ids[:, 0] == marked).any()) else 1e-3
+        exact = clipped_sum(model, sometimes, alone, l2_clip_norm=CLIP * (1 - margin))
+        for name, value in exact.value.items():
+            oracle[name] += value
+    names = list(oracle)
+    Rows._note_reading = lambda *args: None  # else the branch on tokens is seen, and refused
+    if kind == "unwatched":
+        precision.Watch.look = lambda self, *values: None
+    shard(model)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine = [unit for unit in range(len(units)) if unit % size == rank]
+    part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+    seen.shapes.clear()
+    found = two_pass.clipped_sum(model, sometimes, part, l2_clip_norm=CLIP, micro_batch=32)
+    value = {name: whole(like(p, found.value[name])) for name, p in named(model, names)}
+    apart = sum(float((value[n] - oracle[n]).square().sum()) for n in names) ** 0.5
+    return {"apart": apart / CLIP, "passes": len(seen.shapes), "mine": len(mine)}
+
+
+def refusals() -> dict[str, str]:
+    """What a sharded model refuses, in words."""
+    units = random_units()
+    found = {}
+
+    def refused(name: str, model: nn.Module, **options) -> None:
+        try:
+            two_pass.clipped_sum(model, causal_lm_loss, units, l2_clip_norm=CLIP, **options)
+        except (UseError, FailureError) as error:
+            found[name] = f"{type(error).__name__}: {error}"
+        if not all(map(is_sharded, model.parameters())):
+            found["gathered"] += f" {name}"
+
+    found["gathered"] = ""
+    refused("items", shard(small_model()), item_clip_norm=1.0)
+    refused("layers", shard(small_model()), rule=ClipRule(layer_split=LayerSplit.UNIFORM))
+    coin = small_model()
+    coin.transformer.ln_f.register_forward_hook(lambda module, inputs, out: out * torch.rand([]))
+    refused("coin", shard(coin))
+    twice = small_model()
+    twice.transformer.h[0].ln_2 = twice.transformer.h[0].ln_1  # shared: known, and covered
+    again = small_model()
+    forward = again.transformer.ln_f.forward
+    again.transformer.ln_f.forward = lambda x: forward(forward(x))
+    refused("twice", shard(again))
+    scaled = small_model()
+    scaled.transformer.ln_f.register_forward_hook(
+        lambda module, inputs, out: out * module.bias.sum()
+    )
+    refused("no rule", shard(scaled))
+    two_pass.clipped_sum(shard(twice), causal_lm_loss, units, l2_clip_norm=CLIP)
+    honest = norm_pass._accurate
+    norm_pass._accurate = lambda uses: honest(uses) / 4
+    refused("half norms", shard(small_model()))
+    norm_pass._accurate = honest
+    return found
+
+
+def dropout_moves(broken: bool) -> tuple[list[float], float]:
+    """The two-pass engine under dropout: ‖S(D) - S(D∖u)‖/C under D's masks, for each u; and rows.
+
+    ``broken``: the second pass draws new masks. A unit that is not finite is among them.
+    """
+    units, rank, size = one_token_each(), dist.get_rank(), dist.get_world_size()
+    model = shard(small_model(dropout=0.5))
+    torch.manual_seed(4 + rank)
+    clip = 0.02
+
+    def summed(kept: list[int]) -> torch.Tensor:
+        mine = [unit for unit in kept if unit % size == rank]
+        part = two_pass._only(units, torch.tensor(mine, dtype=torch.int64))
+        found = two_pass.clipped_sum(model, poisoned, part, l2_clip_norm=clip, micro_batch=4)
+        parts = zip(trainable_parameters(model).values(), found.value.values(), strict=True)
+        return torch.cat([whole(like(p, value)).flatten() for p, value in parts])
+
+    everybody = list(range(len(units)))
+    summed(everybody)
+    if broken:  # after the check on made-up rows, which would have caught it
+        two_pass.require_same_states = lambda end: None
+        two_pass._add_weighted = _with_new_masks(two_pass._add_weighted)
+    with Masks(32) as masks:
+        total = summed(everybody)
+    moves = []
+    for unit in everybody:
+        with Masks(32, masks.noted):
+            without = summed([other for other in everybody if other != unit])
+        moves.append(float((total - without).norm()) / clip)
+    return moves, float(total.norm())
+
+
+def _with_new_masks(add_weighted):
+    def adding(*arguments, **options):
+        with _disable_current_modes():  # unseen by the recorder
+            torch.rand(1)  # the states of the first pass are gone
+        return add_weighted(*arguments, **options)
+
+    return adding
+
+
+def one_token_each() -> Units:
+    """Units of one to three rows, each with a first token of its own; the third is bad."""
+    draw = np.random.default_rng(1)
+    first = iter(range(1, 31))
+    sizes = [1, 3, 1, 2, 1, 2, 2]
+    rows = [
+        [[next(first), *draw.integers(1, 31, size=draw.integers(1, 7)).tolist()] for _ in range(n)]
+        for n in sizes
+    ]
+    rows[2] = [[31, 31, 31]]
+    return Units.from_rows(rows)

@@ -1,0 +1,87 @@
+"""Run folders without a model: a step is its line in the ledger."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+from tests.plans import uls_plan
+from userdp.claims.lineage import Lineage
+from userdp.data.format import FORMAT_VERSION
+from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.splits import Split
+from userdp.data.states import State, StateKind
+from userdp.plans import StepRecord
+from userdp.training.runs import open_run
+
+PLAN = uls_plan()
+
+
+class Killed(BaseException):
+    """Stands for a process that is no more."""
+
+
+_NOTHING = {"users": 0, "examples": 0, "tokens": 0}
+META = StoreMeta(
+    format_version=FORMAT_VERSION,
+    store_id="people",
+    seq_len=8,
+    vocab_size=32,
+    token_dtype="uint16",
+    end_of_text_id=None,
+    tokenizer_sha256="0" * 64,
+    content_sha256="0" * 64,
+    sources=[],
+    held_out_users=0.0,
+    held_out_examples=0.0,
+    drops={},
+    example_drops={},
+    totals={
+        **_NOTHING,
+        "records_read": 0,
+        "records_stored": 0,
+        "splits": {str(split): _NOTHING for split in Split},
+    },
+    generation=0,
+    segments=0,
+    loss_mask=False,
+    ownership={"rule": "single", "adjacency": "add-or-remove"},
+    files={},
+    states=(State(id="people", kind=StateKind.PREPARED, segments=0),),
+).to_dict()
+
+
+def empty_store(path):
+    """What stands for a store: a folder with the facts that a run is opened by."""
+    path.mkdir(parents=True)
+    (path / "meta.json").write_text(json.dumps(META))
+    return SimpleNamespace(path=path, meta=read_meta(path))
+
+
+def opened(folder, store, **options):
+    """The run in ``folder``, begun or gone on with; nobody else may open it until it is closed."""
+    options.setdefault("resume", (folder / "resume.json").exists())
+    options.setdefault("base", Lineage())
+    return open_run(folder, store, PLAN, identity={}, facts={}, unsafe_seeds=False, **options)
+
+
+def go_on(folder, store, steps=1, **options):
+    """Take so many steps in ``folder``; how many were taken before the ledger refused one."""
+    run = opened(folder, store, **options)
+    try:
+        for taken in range(steps):
+            if not run.ledger.remaining:
+                return taken
+            run.ledger.attempt(StepRecord.of_plan(PLAN))
+        return steps
+    finally:
+        run.close()
+
+
+def copied(folder, to):
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to, copy_function=shutil.copy2)
+    return to
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != ".lock"}

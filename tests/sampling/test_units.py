@@ -1,0 +1,34 @@
+"""What a unit of each sampling is, and how likely it joins a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from userdp.sampling import FixedSizeUsers
+from userdp.sampling.poisson_pooled import PoissonPooled
+from userdp.sampling.poisson_subjects import PoissonSubjects, subject_probability
+
+USERS = np.array([0, 0, 0, 4, 7, 7])
+
+
+def test_all_that_was_drawn_is_one_unit_where_it_is_clipped_as_one():
+    sampling = PoissonPooled(sampling_probability=0.1, group_size=3)
+    assert sampling.unit_offsets(USERS).tolist() == [0, 6]
+    assert sampling.unit_offsets(USERS[:0]).tolist() == [0]
+
+
+def test_a_subject_with_what_was_drawn_of_it_is_one_unit():
+    sampling = PoissonSubjects(sampling_probability=0.1, group_size=3)
+    assert sampling.unit_offsets(USERS).tolist() == [0, 3, 4, 6]
+    assert sampling.unit_offsets(USERS[:0]).tolist() == [0]
+
+
+def test_a_subject_whose_examples_are_always_drawn_is_always_drawn():
+    assert subject_probability(1.0, 3) == 1.0
+
+
+@pytest.mark.parametrize(("total", "chance"), [(0, 0.0), (5, 1.0), (10, 1.0), (40, 0.25)])
+def test_a_batch_of_fixed_size_holds_each_unit_with_its_share(total, chance):
+    sampling = FixedSizeUsers(batch_size=10, group_size=1, least_population=10)
+    assert sampling.chance(total) == chance

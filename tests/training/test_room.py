@@ -1,0 +1,245 @@
+"""A step in which memory runs out: one cohort, one charge, noise once, and the same weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.memory import Memory, MemoryLoss
+from tests.plans import uls_plan
+from tests.training import distributed_jobs as jobs
+from tests.training.toy import attempts, sgd, toy_model, toy_store, weights
+from tests.training.worlds import run_world
+from userdp.data.store import UserStore
+from userdp.errors import FailureError
+from userdp.gradients import ClippedSum, Units, causal_lm_loss
+from userdp.ledger import StoreLedger
+from userdp.training.private import make_private
+from userdp.training.private_run import PrivateRun
+
+STEPS = 6
+SEEDS = {"unsafe_seed": 1, "unsafe_noise_seed": 2}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> UserStore:
+    return toy_store(tmp_path_factory.mktemp("room"))
+
+
+@dataclass
+class Run:
+    """What a run did: its weights, what it drew and added, what its operator was told."""
+
+    weights: torch.Tensor
+    draws: int
+    noises: int
+    charged: int
+    facts: list[dict[str, Any]]
+
+    def is_that_of(self, other: Run) -> bool:
+        """Whether nobody can tell the two apart by what was released and charged."""
+        counts = (self.draws, self.noises, self.charged) == (STEPS, STEPS, STEPS)
+        units = [fact["units"] for fact in self.facts] == [fact["units"] for fact in other.facts]
+        return counts and units and torch.equal(self.weights, other.weights)
+
+
+def run(
+    store: UserStore, out: Path, patch: pytest.MonkeyPatch, *, micro_batch: int, most: int = 1 << 30
+) -> Run:
+    """Train, with memory for passes of so many rows once the run is open."""
+    counts = {"draw": 0, "add_": 0}
+
+    def counted(home: object, name: str) -> None:
+        right = getattr(home, name)
+
+        def call(*arguments: Any) -> Any:
+            counts[name] += 1
+            return right(*arguments)
+
+        patch.setattr(home, name, call)
+
+    model, memory = toy_model(store).train(), Memory()
+    optimizer = sgd(model)
+    facts = []
+    with make_private(
+        model, optimizer, store, uls_plan(population=40, cohort_size=4, steps=STEPS),
+        out=out, loss=MemoryLoss(memory), micro_batch=micro_batch, **SEEDS,
+    ) as private:  # fmt: skip
+        memory.most = most
+        # No questions about weights that grew: made-up rows are so few that they fit in life.
+        patch.setattr("userdp.gradients.engines.agreement._alike", lambda before, now: True)
+        counted(private._sampler, "draw")
+        counted(private._noise, "add_")
+        for step in private:
+            optimizer.step()
+            facts.append(step.operator)
+    return Run(weights(model), counts["draw"], counts["add_"], attempts(out), facts)
+
+
+def test_invariant_9_a_step_in_which_memory_runs_out_is_the_step_of_smaller_passes(
+    store: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle is a run of passes of one row each, whose memory never ran out."""
+    exact = run(store, tmp_path / "exact", monkeypatch, micro_batch=1)
+    found = run(store, tmp_path / "found", monkeypatch, micro_batch=8, most=1)
+    assert found.is_that_of(exact)
+    assert sum(fact["halvings"] for fact in exact.facts) == 0
+    assert found.facts[0]["halvings"] >= 1
+    assert sum(fact["halvings"] for fact in found.facts[1:]) == 0  # the smaller size is kept
+
+
+def draws_again(self: PrivateRun, units: Units, right: Callable[..., ClippedSum]) -> ClippedSum:
+    """A broken twin: what did not fit is replaced by another cohort."""
+    try:
+        return right(self, units)
+    except FailureError:
+        return right(self, self._collator(self._sampler.draw()))
+
+
+def adds_noise_to_each_attempt(
+    self: PrivateRun, units: Units, right: Callable[..., ClippedSum]
+) -> ClippedSum:
+    """A broken twin: an attempt that failed has left its noise in the sum."""
+    try:
+        return right(self, units)
+    except FailureError:
+        summed = right(self, units)
+        self._noise.add_(summed.value, self._noise_std)
+        return summed
+
+
+@pytest.mark.parametrize("twin", [draws_again, adds_noise_to_each_attempt])
+def test_invariant_9_twin_a_retry_with_another_cohort_or_more_noise_is_caught(
+    twin: Callable[..., ClippedSum],
+    store: UserStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = run(store, tmp_path / "exact", monkeypatch, micro_batch=1)
+    right, failed = PrivateRun._clip, []
+
+    def clip(self: PrivateRun, units: Units) -> ClippedSum:
+        def once(self: PrivateRun, units: Units) -> ClippedSum:
+            if self.done == 2 and not failed:
+                failed.append(True)
+                raise FailureError("memory ran out")
+            return right(self, units)
+
+        return twin(self, units, once)
+
+    monkeypatch.setattr(PrivateRun, "_clip", clip)
+    assert not run(store, tmp_path / "found", monkeypatch, micro_batch=1).is_that_of(exact)
+
+
+def test_one_example_that_does_not_fit_is_refused_before_anything_is_charged(
+    store: UserStore, tmp_path: Path
+) -> None:
+    """Whether a step would come to it is for the cohort to say: so it is asked before."""
+    before = len(StoreLedger(store.path).charges())
+    model, memory = toy_model(store).train(), Memory(most=0)
+    plan = uls_plan(population=40, cohort_size=4, steps=STEPS)
+    with pytest.raises(FailureError, match="one example of 8 tokens") as error:
+        make_private(
+            model, sgd(model), store, plan, out=tmp_path / "run", loss=MemoryLoss(memory), **SEEDS
+        )
+    assert "nothing was charged" in error.value.message
+    assert len(StoreLedger(store.path).charges()) == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_runs_out_elsewhere_is_told_without_how_much_it_was(
+    store: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the passes nothing can be made smaller: the step stays charged, the run goes on."""
+    model = toy_model(store).train()
+    optimizer, plan = sgd(model), uls_plan(population=40, cohort_size=4, steps=STEPS)
+
+    def gather(self: object, users: object, examples: object) -> None:
+        raise MemoryError("Unable to allocate 1234 bytes")
+
+    options: dict[str, Any] = {"out": tmp_path / "run", "loss": causal_lm_loss, **SEEDS}
+    with make_private(model, optimizer, store, plan, **options) as private:
+        with monkeypatch.context() as patch:
+            patch.setattr("userdp.data.store.StoreSplit.gather", gather)
+            with pytest.raises(FailureError, match="memory ran out") as error:
+                next(iter(private))
+        assert "1234" not in str(error.value)
+        assert private.done == 1
+    with make_private(model, optimizer, store, plan, resume=True, **options) as private:
+        assert private.remaining == STEPS - 1
+
+
+@pytest.mark.slow
+def test_invariant_9_one_process_that_halves_its_passes_keeps_step_with_the_others(
+    store: UserStore, tmp_path: Path
+) -> None:
+    """Who has room waits; all have the weights of processes that all have room."""
+    found = []
+    for number, short in enumerate([None, 0, 1]):
+        folder = tmp_path / str(number)
+        shutil.copytree(store.path, folder / "store")
+        job = jobs.trained_where_memory_runs_out
+        each = run_world(2, job, folder / "world", folder / "store", folder / "run", short)
+        assert attempts(folder / "run") == jobs.STEPS
+        for own, halvings in each:
+            assert torch.equal(own, each[0][0])
+            assert (halvings > 0) == (short is not None)
+        found.append(each[0][0])
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=0, atol=1e-6)
+
+
+_LIMITED = """
+import json, resource, sys
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config
+from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.gradients.engines.room import _room
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+config = GPT2Config(vocab_size=4000, n_embd=16, n_layer=1, n_head=2, n_positions=128,
+                    bos_token_id=0, eos_token_id=0, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0)
+model = AutoModelForCausalLM.from_config(config).train()
+rows = torch.randint(4000, (16, 64)).tolist()
+units, engine = Units.from_rows([[row] for row in rows]), get_engine(sys.argv[1])
+options = {"l2_clip_norm": 0.5, "micro_batch": 16}
+few = Units.from_rows([[rows[0]]])
+engine(model, causal_lm_loss, few, **options)  # asks its questions
+
+def bytes_now():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+
+# Logits of 16 rows are 16 MB, and a pass holds several such.
+resource.setrlimit(resource.RLIMIT_AS, (bytes_now() + 20_000_000, resource.RLIM_INFINITY))
+found = engine(model, causal_lm_loss, units, **options)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+room = _room.of(model, causal_lm_loss)["rows"]
+_room.of(model, causal_lm_loss).clear()
+exact = engine(model, causal_lm_loss, units, **{**options, "micro_batch": room})
+same = all(torch.equal(value, exact.value[name]) for name, value in found.value.items())
+print(json.dumps({"halvings": found.halvings, "room": room, "same": same}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS bounds memory on Linux")
+@pytest.mark.parametrize("engine", ["vmap", "bookkeeping"])
+def test_memory_that_really_runs_out_on_a_cpu_halves_passes(engine: str) -> None:
+    """In a process that the kernel gives no more memory (RLIMIT_AS)."""
+    command = [sys.executable, "-c", _LIMITED, engine]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["same"]
+    assert told["halvings"] >= 1
+    assert told["room"] < 16
