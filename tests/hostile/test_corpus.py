@@ -5,7 +5,7 @@ The campaign (``make hostile``) looks for more; see `benchmarks.faults.hostile`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ _LARGEST = 150_000
 
 
 @pytest.fixture(scope="module")
-def judges(tmp_path_factory, watch: Watch) -> Iterator[Callable[[str], Judge]]:
+def judges(tmp_path_factory, watch: Watch) -> Callable[[str], Judge]:
     """The judge of a target, whose world is made once."""
     made: dict[str, Judge] = {}
     folder = tmp_path_factory.mktemp("hostile")
@@ -33,7 +33,7 @@ def judges(tmp_path_factory, watch: Watch) -> Iterator[Callable[[str], Judge]]:
             made[name].check_world()
         return made[name]
 
-    yield judge_of
+    return judge_of
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept.target}/{kept.name}")

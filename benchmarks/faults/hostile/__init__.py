@@ -6,7 +6,7 @@ is wrong is a field and not the syntax (`mutations`). Whatever the change, a rea
 result or in one clear `UserdpError`: in no other exception, with no file written beside its folder
 or left half-written, no code of the file's run, and little time and memory (`judge`, `watch`).
 
-``python -m benchmarks.faults.hostile`` (``make hostile``) tries cases for hours, in a process of its
-own for each target, led by what they cover (`atheris`) where that is installed. What it ever found
-is kept in the corpus of ``tests/hostile``, which the tests try again in seconds.
+``python -m benchmarks.faults.hostile`` (``make hostile``) tries cases for hours, in a process of
+its own for each target, led by what they cover (`atheris`) where that is installed. What it ever
+found is kept in the corpus of ``tests/hostile``, which the tests try again in seconds.
 """

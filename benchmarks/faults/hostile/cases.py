@@ -66,6 +66,7 @@ class Target(ABC):
 
     def mend(self, folder: Path, file: str) -> None:
         """Make checksums fit what was changed: whoever changes files on purpose does that too."""
+        return
 
 
 class World:

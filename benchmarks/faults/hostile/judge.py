@@ -149,7 +149,7 @@ def _refusal(error: Exception) -> Outcome:
     if problem is not None:
         return Outcome(
             verdict=Verdict.FINDING,
-            site=f"{problem.split(' of ')[0]} in {_place(error)}",
+            site=f"{problem.partition(' of ')[0]} in {_place(error)}",
             why=ascii(text)[:500],
         )
     return Outcome(verdict=Verdict.REFUSED, why=text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -122,15 +125,13 @@ class Checkpoint(Target):
         keep_noise(folder, step=3, state={"z": torch.zeros(4)})
 
     def mend(self, folder: Path, file: str) -> None:
-        import hashlib
-        import json
-
-        if not file.endswith("state.safetensors"):
-            return
-        path = (folder / file).with_name("state.json")
-        facts: dict[str, Any] = json.loads(path.read_bytes())
-        facts["tensors"] = hashlib.sha256((folder / file).read_bytes()).hexdigest()
-        path.write_text(json.dumps(facts))
+        tensors = next(folder.glob("*/state.safetensors"))
+        path = tensors.with_name("state.json")
+        with contextlib.suppress(ValueError, RecursionError):
+            facts: Any = json.loads(path.read_bytes())
+            if isinstance(facts, dict) and "tensors" in facts:
+                facts["tensors"] = hashlib.sha256(tensors.read_bytes()).hexdigest()
+                path.write_text(json.dumps(facts))
 
     def read(self, folder: Path) -> None:
         from userdp.training.checkpoints import read_checkpoint, read_noise, restore

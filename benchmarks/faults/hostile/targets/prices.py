@@ -1,4 +1,4 @@
-"""Prices that are remembered: most cases leave the mechanism as it is, and its price takes longest."""
+"""Prices that are remembered: most cases change no mechanism, and its price takes longest."""
 
 from __future__ import annotations
 
