@@ -25,15 +25,16 @@ _RAW = (
 """JSON as it stands, or no JSON at all."""
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 3.5, -0.5, 1e-300, 1e300, 2**31, 2**32, 2**63, -(2**63) - 1,
-    2**64, "", " ", "a", "0", "-1", "1e5", "nan", "inf", "none", "\0", "a\nb", "\r\n", "\x1b[31m", "\u202e",
-    "é", "e\u0301", "٣", "²", "🙂" * 50, "x" * 100_000, "..", f"../../{CANARY}", f"/tmp/{CANARY}/a",
-    "a/b", "C:\\con", "{", "<script>", [], {}, [[]], [None], ["a"], [1], {"a": 1}, {"": None},
-    {"kind": "x"}, [0] * 300, {"schema": 1},
+    2**64, "", " ", "a", "0", "-1", "1e5", "nan", "inf", "none", "\0", "a\nb", "\r\n", "\x1b[31m",
+    "\u202e", "é", "e\u0301", "٣", "²", "🙂" * 50, "x" * 100_000, "..", f"../../{CANARY}",
+    f"/tmp/{CANARY}/a", "a/b", "C:\\con", "{", "<script>", [], {}, [[]], [None], ["a"], [1],
+    {"a": 1}, {"": None}, {"kind": "x"}, [0] * 300, {"schema": 1},
 )  # fmt: skip
 _BYTES = (
     b"\0", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\xc3\x28", b"\xed\xa0\x80", b"\r\n", b"\n\n",
-    b"\r", b'"', b"{", b"[", b"[" * 3000, b"\x1f\x8b", b"PK\x03\x04", b"ARROW1", b"PAR1", b"From x\n",
-    b"\xff" * 8, b"\x7f" * 8, b"\0" * 64, b"%s%n", b",", b"\t", b"\x1a", b"\xe2\x80\xa8",
+    b"\r", b'"', b"{", b"[", b"[" * 3000, b"\x1f\x8b", b"PK\x03\x04", b"ARROW1", b"PAR1",
+    b"From x\n", b"\xff" * 8, b"\x7f" * 8, b"\0" * 64, b"%s%n", b",", b"\t", b"\x1a",
+    b"\xe2\x80\xa8",
 )  # fmt: skip
 _SPANS = (1, 2, 4, 8, 16, 64, 512)
 
