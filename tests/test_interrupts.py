@@ -156,6 +156,15 @@ def test_an_interrupt_that_python_drops_comes_once_more(capfd):
     assert "Exception ignored" not in capfd.readouterr().err
 
 
+def test_what_python_dropped_does_not_come_after_the_block(monkeypatch):
+    """There it would end whatever runs next, which nobody asked to stop."""
+    monkeypatch.setattr(interrupts, "_SOON", 0.1)
+    with terminable():
+        last = _Last()
+        del last
+    time.sleep(0.3)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_twin_without_it_the_interrupt_is_lost():
     last = _Last()

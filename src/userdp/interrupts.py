@@ -160,10 +160,10 @@ def terminable() -> Iterator[None]:
     Some libraries catch every exception while they are imported, and so an interrupt too. One that
     came in the block is remembered: the next `held` block in it has heard it already. Python itself
     drops what is raised in a finalizer or in the callback of a weak reference: such an interrupt
-    comes once more.
+    comes once more, but never after the block: whoever runs then did not ask for it.
     """
     global _came
-    usual_hook = sys.unraisablehook
+    usual_hook, again = sys.unraisablehook, list[threading.Timer]()
 
     def once_more(dropped: sys.UnraisableHookArgs) -> None:
         if not issubclass(dropped.exc_type, KeyboardInterrupt) or _came is None:
@@ -172,6 +172,7 @@ def terminable() -> Iterator[None]:
         timer = threading.Timer(_SOON, os.kill, (os.getpid(), _came))
         timer.daemon = True
         timer.start()
+        again.append(timer)
 
     def end(number: int, frame: FrameType | None) -> None:
         global _came
@@ -189,7 +190,12 @@ def terminable() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = usual_hook
-        _came = None
-        for number, handler in taken.items():
-            signal.signal(number, handler)
+        try:
+            for timer in again:
+                timer.cancel()
+                timer.join()  # one that could not be cancelled has sent its signal by now
+        finally:
+            sys.unraisablehook = usual_hook
+            _came = None
+            for number, handler in taken.items():
+                signal.signal(number, handler)

@@ -42,11 +42,12 @@ def test_a_comparison_a_number_a_call_and_an_extreme_can_be_changed() -> None:
     [
         "def f(x: int | None = None) -> int | None:\n    return x\n",
         "x: int | None = None\n",
+        "if TYPE_CHECKING:\n    from a import b\n",
         "def f():\n    raise ValueError(f'{1 + 2} is not {3}')\n",
         "@cache\ndef f():\n    return None\n",
         "def f(a, *, b):\n    return None\n",
     ],
-    ids=["annotations", "annotation", "words of an error", "cache", "star"],
+    ids=["annotations", "annotation", "types only", "words of an error", "cache", "star"],
 )
 def test_what_means_nothing_has_no_mutant(source: str) -> None:
     assert changes(source) == set()
@@ -142,11 +143,12 @@ def folder(tmp_path: Path) -> Path:
     seconds = [1.0, 5.0, 1.0, 2.0]
     part = {
         "tests": {
-            name: {"seconds": cost, "passed": not name.endswith("failed")}
+            name: {"seconds": cost, "passed": not name.endswith("failed"), "fixtures": []}
             for name, cost in zip(names, seconds, strict=True)
         },
         "lines": {path: {"5": [0, 1, 2]}},
         "digests": {path: digest_of_text(text)},
+        "fixtures": {"fixture a": 30.0},
         "files": {},
     }
     for name in names:
@@ -159,7 +161,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def of(**values: object) -> Mutant:
-    known = {"file": "clip.py", "function": "", "operator": "AddNot", "occurrence": 0}
+    known = {"file": "clip.py", "function": "", "operator": "AddNot", "block": 0, "occurrence": 0}
     return Mutant(**{**known, "lines": (5, 5), "old": "x", "new": "y", **values})
 
 
@@ -168,6 +170,18 @@ def test_tests_of_the_modules_own_come_first_and_failed_ones_never(folder: Path)
     own, beside = "tests/test_clip.py::y", "tests/test_clip.py::beside"
     assert chosen.tests == (own, "tests/cli/test_a.py::x", beside)
     assert Map(folder, folder).chosen(of(), limit=6).tests == (own, "tests/cli/test_a.py::x")
+
+
+def test_a_shared_fixture_is_paid_for_once_and_by_whoever_comes_first(folder: Path) -> None:
+    part = json.loads((folder / "part.json").read_text())
+    own, other = "tests/test_clip.py::y", "tests/cli/test_a.py::x"
+    part["tests"][own]["fixtures"] = ["fixture a"]
+    (folder / "part.json").write_text(json.dumps(part))
+    assert Map(folder, folder).chosen(of(), limit=100).tests[:2] == (other, own)
+    part["tests"][other]["fixtures"] = ["fixture a"]
+    (folder / "part.json").write_text(json.dumps(part))
+    chosen = Map(folder, folder).chosen(of(), limit=100)
+    assert chosen.seconds == 30 + 5 + 1 + 2
 
 
 def test_a_module_that_changed_since_the_map_was_made_is_run_by_all_its_tests(folder: Path) -> None:
@@ -184,7 +198,7 @@ def test_a_module_that_is_newer_than_the_map_is_run_by_the_tests_of_its_part(fol
     assert not Map(folder, folder).chosen(of(file=file), limit=100).covered
     part = json.loads((folder / "part.json").read_text())
     test = "tests/gradients/test_a.py::x"
-    part["tests"][test] = {"seconds": 1.0, "passed": True}
+    part["tests"][test] = {"seconds": 1.0, "passed": True, "fixtures": []}
     part["files"]["tests/gradients/test_a.py"] = digest_of_text("")
     (folder / "tests" / "gradients").mkdir()
     (folder / "tests" / "gradients" / "test_a.py").write_text("")

@@ -52,6 +52,7 @@ def main() -> int:
         (part, one)
         for part, one in wanted
         if one.name not in known
+        or not known[one.name]["tests"]  # the map may know a test by now
         or (options.again and known[one.name]["verdict"] != Verdict.KILLED)
         or options.only is not None
     ]

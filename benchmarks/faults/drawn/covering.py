@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -77,13 +77,23 @@ class Map:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Processor time of every test that passed."""
+        """Processor time of every test that passed, that of shared fixtures left out."""
+        return {name: test["seconds"] for name, (test, _) in self._tests.items()}
+
+    @cached_property
+    def _tests(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Each test that passed, and the part that it is in."""
         return {
-            name: test["seconds"]
+            name: (test, part)
             for number, part in enumerate(self._parts)
             for name, test in part["tests"].items()
             if test["passed"] and self._newest.get(name.partition("::")[0]) == number
         }
+
+    def _fixtures(self, name: str) -> dict[str, float]:
+        """Shared fixtures of a test, and the processor time that each takes once."""
+        test, part = self._tests[name]
+        return {fixture: part["fixtures"].get(fixture, 0.0) for fixture in test["fixtures"]}
 
     def running(self, file: str, lines: Iterable[int] | None) -> set[str]:
         """The tests that run one of these lines of ``file``; of None, any line."""
@@ -135,21 +145,28 @@ class Map:
         files = {test.partition("::")[0] for test in tests if _is_own(test, own)}
         beside = {name for name in self.seconds if name.partition("::")[0] in files} - tests
         order = sorted(tests, key=lambda name: (self._weight(name, own), name))
-        order += sorted(beside, key=lambda name: (self.seconds[name], name))
-        kept, total = [], 0.0
+        order += sorted(beside, key=lambda name: (self._cost(name), name))
+        kept, total, ready = [], 0.0, set[str]()
         for name in order:
-            if kept and total + self.seconds[name] > limit:
-                break
+            more = self._cost(name, ready)
+            if kept and total + more > limit:
+                continue
             kept.append(name)
-            total += self.seconds[name]
+            total += more
+            ready.update(self._fixtures(name))
         return Chosen(tests=tuple(kept), seconds=round(total, 1), covered=True)
+
+    def _cost(self, name: str, ready: Collection[str] = ()) -> float:
+        """Processor time of a test, and of those of its fixtures that are not ready yet."""
+        fixtures = self._fixtures(name).items()
+        return self.seconds[name] + sum(cost for one, cost in fixtures if one not in ready)
 
     def _knows(self, file: str) -> bool:
         paths = (path for part in self._parts for path in part["lines"])
         return any(path.endswith(f"/{PACKAGE}/{file}") for path in paths)
 
     def _weight(self, name: str, own: str) -> float:
-        return self.seconds[name] + (0.0 if _is_own(name, own) else _LATER)
+        return self._cost(name) + (0.0 if _is_own(name, own) else _LATER)
 
 
 def _is_own(test: str, own: str) -> bool:

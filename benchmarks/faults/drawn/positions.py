@@ -2,7 +2,8 @@
 
 A mutant is left out by rule, whatever the tests say of it, where it lies in
 
-- an annotation, or what follows ``raise``: types and words change nothing that runs right;
+- an annotation, the condition ``TYPE_CHECKING``, or what follows ``raise``: types and words change
+  nothing that runs right;
 - a decorator's options (``@dataclass(frozen=True)``), or is a decorator that changes no result
   (`_HARMLESS`);
 - a function that only steers a certified search, or the definition of a constant that only tunes
@@ -50,7 +51,8 @@ class Mutant:
         file: below ``src/userdp``.
         function: in which it lies, with its classes; empty for the module itself.
         operator: cosmic-ray's name of it, or that of a class of `operators`.
-        occurrence: which of the operator's places in the module.
+        block: which of the module's own statements (functions, classes, others) it lies in.
+        occurrence: which of the operator's places in that statement.
         lines: first and last line of the place.
         old: what stands there: the lines, stripped.
         new: what is put in their place.
@@ -59,6 +61,7 @@ class Mutant:
     file: str
     function: str
     operator: str
+    block: int
     occurrence: int
     lines: tuple[int, int]
     old: str
@@ -72,10 +75,9 @@ class Mutant:
 
     def planted(self, source: str) -> str:
         """``source`` with the mutant in it."""
-        text = mutate_code(source, _operators()[self.operator], self.occurrence)
-        if text is None:
-            raise ValueError(f"{self.file} has no place {self.occurrence} for {self.operator}")
-        return str(text)
+        blocks = list(_blocks(source))
+        blocks[self.block] = _mutated(blocks[self.block], self.operator, self.occurrence)
+        return "".join(blocks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,12 +88,14 @@ class Place:
         file: below ``src/userdp``.
         function: in which it lies.
         number: among the places of the function.
-        ways: operator, occurrence of it in the module, first and last line.
+        block: which of the module's own statements it lies in.
+        ways: operator, occurrence of it in the block, first and last line.
     """
 
     file: str
     function: str
     number: int
+    block: int
     ways: tuple[tuple[str, int, tuple[int, int]], ...]
 
     @property
@@ -108,27 +112,29 @@ def places(file: str, source: str) -> list[Place]:
         source: its text.
     """
     ways: dict[tuple[Any, Any], list[tuple[str, int, tuple[int, int]]]] = {}
-    functions: dict[tuple[Any, Any], str] = {}
-    seen: Counter[str] = Counter()
+    functions: dict[tuple[Any, Any], tuple[str, int]] = {}
     tuned = {name for one, name in tuning("constants") if one == file}
     steering = tuple(name for one, name in tuning("steering") if one == file)
-    for node in ast_nodes(parso.parse(source)):
-        for name, operator in _operators_of(node):
-            for start, end in operator.mutation_positions(node):
-                occurrence = seen[name]
-                seen[name] += 1
-                if not _means_nothing(name, node, tuned):
-                    ways.setdefault((start, end), []).append((name, occurrence, (start[0], end[0])))
-                    functions.setdefault((start, end), _function(node))
+    for block, statement in enumerate(parso.parse(source).children):
+        seen: Counter[str] = Counter()
+        for node in ast_nodes(statement):
+            for name, operator in _operators_of(node):
+                for start, end in operator.mutation_positions(node):
+                    way = (name, seen[name], (start[0], end[0]))
+                    seen[name] += 1
+                    if not _means_nothing(name, node, tuned):
+                        ways.setdefault((start, end), []).append(way)
+                        functions.setdefault((start, end), (_function(node), block))
     numbers: Counter[str] = Counter()
     found = []
     for position in sorted(ways):
-        function = functions[position]
+        function, block = functions[position]
         if any(name in ("", *_around(function)) for name in steering):
             continue
         number = numbers[function]
         numbers[function] += 1
-        one = Place(file=file, function=function, number=number, ways=tuple(ways[position]))
+        kept = tuple(ways[position])
+        one = Place(file=file, function=function, number=number, block=block, ways=kept)
         found.append(one)
     return found
 
@@ -136,18 +142,20 @@ def places(file: str, source: str) -> list[Place]:
 def mutant(place: Place, way: int, source: str) -> Mutant | None:
     """One of the mutants of a place; None where its program is none, or the same one."""
     operator, occurrence, lines = place.ways[way]
-    text = mutate_code(source, _operators()[operator], occurrence)
+    sound = _blocks(source)[place.block]
+    text = _mutated(sound, operator, occurrence)
     try:
-        same = ast.dump(ast.parse(text)) == ast.dump(ast.parse(source))
+        same = ast.dump(ast.parse(text)) == ast.dump(ast.parse(sound))
     except SyntaxError:
         return None
     if same:
         return None
-    old, new = _differing(source, text)
+    old, new = _differing(sound, text)
     return Mutant(
         file=place.file,
         function=place.function,
         operator=operator,
+        block=place.block,
         occurrence=occurrence,
         lines=lines,
         old=old,
@@ -180,6 +188,19 @@ def _operators() -> dict[str, Any]:
     return found
 
 
+@cache
+def _blocks(source: str) -> tuple[str, ...]:
+    """The module's own statements, one after another: to parse one of them takes a tenth."""
+    return tuple(statement.get_code() for statement in parso.parse(source).children)
+
+
+def _mutated(block: str, operator: str, occurrence: int) -> str:
+    text = mutate_code(block, _operators()[operator], occurrence)
+    if text is None:
+        raise ValueError(f"there is no place {occurrence} for {operator} in {block!r}")
+    return str(text)
+
+
 def _operators_of(node: Any) -> Iterable[tuple[str, Any]]:
     """Those that may have a place at ``node``: most nodes are names and commas, and have none."""
     if node.type == "name":
@@ -203,6 +224,8 @@ def _left_out(operator: str) -> bool:
 def _means_nothing(operator: str, node: Any, tuned: set[str]) -> bool:
     if operator == "RemoveDecorator":
         return _HARMLESS.match(node.children[1].get_code().strip()) is not None
+    if node.type == "if_stmt" and node.children[1].get_code().strip() == "TYPE_CHECKING":
+        return True
     return any(_is_nothing(one, above, tuned) for one, above in _upwards(node))
 
 

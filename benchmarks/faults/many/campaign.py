@@ -18,7 +18,7 @@ from benchmarks.faults.crashes.oracle import left_behind, noise_problems, torn_a
 from benchmarks.faults.crashes.scenes.base import train
 from benchmarks.faults.crashes.scenes.stores import verified
 from benchmarks.faults.crashes.witness import Witness, read_trace
-from benchmarks.faults.many.judge import Judge, turns_of
+from benchmarks.faults.many.judge import Judge, Turns, turns_of
 from benchmarks.faults.many.notes import Notes, read_notes
 from benchmarks.faults.many.roles import ROLES, Turn, told_by
 from benchmarks.faults.many.twins import TWINS
@@ -27,6 +27,8 @@ from benchmarks.faults.many.world import ASKED, World, said
 _FORKS = multiprocessing.get_context("fork")
 _PATIENCE = 150.0
 """Seconds after which a command counts as one that never ends."""
+_REFUSALS = 20
+"""More of them without a command that is done are a process that starves."""
 _PURSE = 25.0
 """Seconds for which a purse is asked."""
 _JUDGED = 2.0
@@ -88,7 +90,9 @@ def play(
         time.sleep(_JUDGED)
         notes = read_notes(world.notes)
         problems += judge.problems(notes)
-        problems += [f"{one['who']}: {one['said']}" for one in notes if _failed(one)]
+        problems += [
+            f"{one['who']}: {one['command']} {one['said']}" for one in notes if _failed(one)
+        ]
         if problems:
             break
     for player in players:
@@ -103,8 +107,8 @@ def play(
     problems += noise_problems(read_trace(folder / "trace"))
     admitted = _admitted(world, notes, most, problems)
     turns = turns_of(notes, begin=begin, end=end)
-    problems += [f"{name} never got its turn" for name in names if not turns.get(name)]
-    problems += [f"{name} never got its turn" for name, one in turns.items() if not one.done]
+    if not problems:  # else all were stopped early
+        problems += [f"{name} never got its turn" for name in names if _starved(turns.get(name))]
     return Played(
         seconds=round(ended - begin, 1),
         turns={name: asdict(one) for name, one in sorted(turns.items())},
@@ -136,7 +140,8 @@ def _play_role(world: World, name: str, *, begin: float, end: float, twin: str |
         outcome = _outcome(turn, ended, said)
         if outcome == "done":
             usual = ended.seconds
-        told = {"said": said[-1500:] or "no word"} if outcome == "failed" else {}
+        ended_with = "did not end" if ended.status is None else f"ended with {ended.status}"
+        told = {"said": f"{ended_with}: {said[-1500:]}"} if outcome == "failed" else {}
         notes.tell(
             "outcome", who=name, command=turn.name, outcome=outcome, seconds=ended.seconds, **told
         )
@@ -148,7 +153,7 @@ def _command(world: World, turn: Turn, notes: Notes, twin: str | None) -> int:
     """In the child: the command, with all that it charges and draws noted."""
     if twin is not None:
         TWINS[twin]()
-    notes.watch()
+    notes.watch(meet=turn.meet)
     # What was written is on the disk or not: nobody cuts the power here.
     Witness(world.folder / "trace", world.folder, is_synced=lambda path: True).install()
     return turn.work()
@@ -184,11 +189,12 @@ def _at_rest(world: World, judge: Judge) -> list[str]:
         log.unlink()
 
     def check() -> None:
-        since, (_, claim) = time.monotonic(), said("account", "--ledger", world.store)
-        notes.tell(
-            "claim", subject="store", ledger=str(world.store / "ledger.jsonl"), run_id=None,
-            epsilon=told_by(claim), since=since,
-        )  # fmt: skip
+        since, (status, claim) = time.monotonic(), said("account", "--ledger", world.store)
+        if status == 0:  # else nobody did anything with it
+            notes.tell(
+                "claim", subject="store", ledger=str(world.store / "ledger.jsonl"), run_id=None,
+                epsilon=told_by(claim), since=since,
+            )  # fmt: skip
         notes.tell("verified", problems=verified(world.store))
 
     _must(_in_child(check, log), log)
@@ -241,6 +247,11 @@ def _admitted(
             if asked < most[number % 2]:
                 problems.append(f"{purse.name} refused an answer that it had left")
     return found
+
+
+def _starved(turns: Turns | None) -> bool:
+    """Whether a process ended no command at all, or was refused again and again."""
+    return turns is None or (not turns.done and turns.refused > _REFUSALS)
 
 
 def _in_child(work: Any, log: Path) -> children.Ended:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,6 @@ class Turns:
     refused: int = 0
     killed: int = 0
     longest: float = 0.0
-    problems: list[str] = field(default_factory=list)
 
 
 def turns_of(notes: Sequence[Mapping[str, Any]], *, begin: float, end: float) -> dict[str, Turns]:
@@ -141,7 +140,6 @@ def turns_of(notes: Sequence[Mapping[str, Any]], *, begin: float, end: float) ->
             continue
         turns = found.setdefault(note["who"], Turns())
         if note["outcome"] == "failed":
-            turns.problems.append(f"{note['who']}: {note['command']}: {note['said']}")
             continue
         setattr(turns, note["outcome"], getattr(turns, note["outcome"]) + 1)
         if note["outcome"] == "done":

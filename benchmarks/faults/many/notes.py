@@ -27,15 +27,21 @@ class Notes:
         line = {"kind": kind, "at": time.monotonic(), **values}
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
-    def watch(self) -> None:
+    def watch(self, *, meet: float | None = None) -> None:
         """From now on every charge in a store's ledger is noted, before it is asked for and after.
 
         Called in the process of a command, before the command.
+
+        Args:
+            meet: charges wait for the next multiple of so many seconds, so that those of several
+                processes are asked for at the same moment; None where none waits.
         """
         charge = StoreJournal.charge
 
         def noted(ledger: StoreJournal, entry: dict[str, Any], *, taken: str) -> None:
             what = {"ledger": str(ledger.path), "id": entry["run_id"], "what": entry["kind"]}
+            if meet is not None:
+                time.sleep(meet - time.monotonic() % meet)
             self.tell("begun", **what)
             try:
                 charge(ledger, entry, taken=taken)
@@ -44,7 +50,7 @@ class Notes:
                 raise
             self.tell("charged", **what)
 
-        StoreJournal.charge = noted  # type: ignore[method-assign]
+        StoreJournal.charge = noted  # type: ignore[method-assign, assignment]
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:

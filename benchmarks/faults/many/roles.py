@@ -21,6 +21,9 @@ from benchmarks.faults.crashes.scenes.runs import forked
 from benchmarks.faults.many.notes import Notes
 from benchmarks.faults.many.world import ASKED, USERS, World, said
 
+_TOGETHER = 4.0
+"""Seconds: a purse is asked at their multiples only, by all who ask it, so about as long as an
+answer takes on a busy machine."""
 APPENDS = "another process appends to the store"
 """Why an append or an erasure is refused: there is one at a time."""
 
@@ -34,12 +37,14 @@ class Turn:
         work: gives it, in a child, and returns its exit status.
         reasons: words of errors by which it may be refused.
         chance: of being killed on the way.
+        meet: see `Notes.watch`.
     """
 
     name: str
     work: Callable[[], int]
     reasons: tuple[str, ...] = ()
     chance: float = 0.0
+    meet: float | None = None
 
 
 def told_by(claim: Mapping[str, Any]) -> float:
@@ -119,16 +124,15 @@ class Asks(Role):
     """Asks for DP answers: of the common store, and of a purse that others ask at the same time."""
 
     def turn(self) -> Turn:
-        number = (
-            int((time.monotonic() - self.begin) / self.seconds * self.world.purses)
-            % self.world.purses
-        )
-        place = self.world.purse(number) if self.draw.random() < 0.6 else self.world.store
+        passed = (time.monotonic() - self.begin) / self.seconds
+        purse = self.world.purse(min(int(passed * self.world.purses), self.world.purses - 1))
+        place = purse if self.draw.random() < 0.7 else self.world.store
         return Turn(
             name=f"stats {place.name} --epsilon",
             work=lambda: userdp("stats", place, "--epsilon", ASKED, "--ask", "users"),
-            reasons=("would be charged beyond",) if place != self.world.store else (),
+            reasons=("would be charged beyond",) if place == purse else (),
             chance=0.1,
+            meet=_TOGETHER if place == purse else None,
         )
 
 
@@ -180,9 +184,11 @@ class Reports(Role):
 
     def turn(self) -> Turn:
         runs = self.world.runs
-        kinds: list[Callable[[], Turn]] = [self._of_store, self._of_store, self._budget]
+        kinds: list[Callable[[], Turn]] = [self._budget]
+        if (self.world.store / "ledger.jsonl").exists():  # else nothing was done here yet
+            kinds += [self._of_store, self._of_store]
         if runs:
-            kinds += [self._of_run, self._of_run, self._report]
+            kinds += [self._of_run, self._of_run, self._report, self._verify]
         return self.draw.choice(kinds)()
 
     def _claim(self, place: Path, run_id: str | None) -> int:
@@ -203,6 +209,7 @@ class Reports(Role):
         return Turn(
             name="account --ledger STORE",
             work=lambda: self._claim(self.world.store, None),
+            reasons=("is empty: nothing was ever charged",),
         )
 
     def _of_run(self) -> Turn:
@@ -215,6 +222,15 @@ class Reports(Role):
 
     def _budget(self) -> Turn:
         return Turn(name="budget STORE", work=lambda: userdp("budget", self.world.store))
+
+    def _verify(self) -> Turn:
+        ended = [
+            run for run in self.world.runs if b'"finish"' in (run / "ledger.jsonl").read_bytes()
+        ]
+        if not ended:
+            return self._budget()
+        run = self.draw.choice(ended)
+        return Turn(name=f"verify {run.name}", work=lambda: userdp("verify", run))
 
     def _report(self) -> Turn:
         run, out = self.draw.choice(self.world.runs), self.world.folder / "report.html"

@@ -30,7 +30,7 @@ def judged_before() -> None:
         charge(ledger, entry, taken=taken)
 
     store_journal.refuse_beyond = lambda path, history: None
-    StoreJournal.charge = early  # type: ignore[method-assign]
+    StoreJournal.charge = early  # type: ignore[method-assign, assignment]
 
 
 TWINS: dict[str, Callable[[], None]] = {

@@ -1,0 +1,135 @@
+"""What `verify` says of a model, and what is copied of weights, by files of two tensors."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from userdp.claims.bound import read_bound
+from userdp.claims.copies import copy_weights
+from userdp.claims.lineage import Lineage, of_parts
+from userdp.claims.parts import Query
+from userdp.claims.verify import verify_model, verify_run
+from userdp.claims.weights import LINEAGE, describe, digest_of
+from userdp.errors import UseError
+from userdp.ledger.journal import append_entries
+
+ONE = of_parts([Query(id="one", name="users", pure_epsilon=0.1)])
+OTHER = of_parts([Query(id="two", name="users", pure_epsilon=0.2)])
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Weights that say of themselves, twice, that they descend from one DP answer."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    save_file({"first": torch.arange(4.0), "second": torch.ones(3)}, folder / "model.safetensors")
+    describe(folder, ONE)
+    return folder
+
+
+def test_a_model_that_says_what_it_is_has_no_problem_and_its_parts_claim(model):
+    verified = verify_model(model)
+    assert verified.problems == ()
+    assert verified.claim.lineage == ONE
+
+
+def test_weights_that_were_exchanged_are_a_problem(model):
+    path = model / "model.safetensors"
+    kept = json.loads(path.read_bytes()[8:][: struct.unpack("<Q", path.read_bytes()[:8])[0]])
+    save_file({"first": torch.ones(4)}, path, metadata=kept["__metadata__"])
+    (problem,) = verify_model(model).problems
+    assert "are not those" in problem
+
+
+def test_a_model_that_says_nothing_is_a_problem(model):
+    (model / LINEAGE).unlink()
+    save_file({"first": torch.ones(4)}, model / "model.safetensors")
+    verified = verify_model(model)
+    assert "says what the weights descend from" in verified.problems[0]
+    assert verified.claim is None
+
+
+@pytest.mark.parametrize("first", [ONE, OTHER])
+def test_where_two_places_say_different_things_both_count(model, first):
+    describe(model, first)
+    beside = json.loads((model / LINEAGE).read_text())
+    beside["lineage"] = (OTHER if first is ONE else ONE).plain
+    (model / LINEAGE).write_text(json.dumps(beside))
+    verified = verify_model(model)
+    assert "say different things" in verified.problems[0]
+    assert {part.id for part in verified.claim.parts} == {"one", "two"}
+
+
+def test_a_damaged_model_is_a_problem_and_no_crash(model):
+    (model / "model.safetensors").write_bytes(b"")
+    verified = verify_model(model)
+    assert len(verified.problems) == 1
+    assert verified.claim is None
+
+
+def test_a_damaged_ledger_is_a_problem_and_no_crash(tmp_path):
+    append_entries(tmp_path / "ledger.jsonl", lambda _: [{"kind": "run", "run_id": "one"}])
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes().replace(b"one", b"two"))
+    verified = verify_run(tmp_path)
+    assert len(verified.problems) == 1
+    assert verified.claim is None
+
+
+def test_a_released_file_that_is_gone_cannot_be_read(tmp_path):
+    with pytest.raises(UseError, match="cannot read"):
+        read_bound(tmp_path / "config.json", "0")
+
+
+FACTS = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+DAMAGED = {
+    "no offsets": {key: FACTS[key] for key in FACTS if key != "data_offsets"},
+    "no dtype": {key: FACTS[key] for key in FACTS if key != "dtype"},
+    "no shape": {key: FACTS[key] for key in FACTS if key != "shape"},
+    "one offset": {**FACTS, "data_offsets": [0]},
+    "offsets of none": {**FACTS, "data_offsets": None},
+    "offsets of words": {**FACTS, "data_offsets": ["a", "b"]},
+    "backwards": {**FACTS, "data_offsets": [4, 0]},
+    "before the file": {**FACTS, "data_offsets": [-400, 0]},
+    "shape of none": {**FACTS, "shape": None},
+    "shape of words": {**FACTS, "shape": ["x"]},
+    "no facts": 5,
+}
+
+
+@pytest.fixture(params=[*DAMAGED, "name", "list"])
+def damaged(request, tmp_path):
+    """A folder of weights whose header says what no header says."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    headers = {"name": {"a/b": FACTS}, "list": [FACTS]}
+    header = headers.get(request.param) or {"first": DAMAGED[request.param]}
+    encoded = json.dumps(header).encode()
+    data = struct.pack("<Q", len(encoded)) + encoded + bytes(4)
+    (folder / "model.safetensors").write_bytes(data)
+    return folder
+
+
+def test_weights_with_a_damaged_header_are_not_copied(damaged, tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    with pytest.raises(UseError):
+        copy_weights(damaged, target, lineage=Lineage(), only="0")
+    assert not list(target.iterdir())
+
+
+def test_only_tensors_and_the_lineage_are_copied(model, tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes() + b"a word that nobody bound")
+    digest = digest_of(model)
+    copy_weights(model, target, lineage=OTHER, only=digest)
+    assert digest_of(target) == digest
+    assert verify_model(target).claim.lineage == OTHER
+    assert b"a word" not in (target / "model.safetensors").read_bytes()
