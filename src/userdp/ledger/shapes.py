@@ -70,13 +70,14 @@ _COUNTS = ("attempt", "attempts", "steps")
 """Fields that are never below 0: what counts less would make a claim smaller."""
 
 
-def require_shapes(path: Path, entries: Sequence[dict[str, Any]]) -> None:
+def require_shapes(path: Path, entries: Sequence[dict[str, Any]], *, known: int = 0) -> None:
     """`UseError` unless every line of a ledger is of a kind of it, with the fields of that kind.
 
     Args:
         path: of the ledger.
         entries: of a run's or a store's, as the first of them says. A journal of anything else, or
             of another schema, is refused by its readers, who know what they expect.
+        known: so many of the first lines were asked before.
     """
     if not entries:
         return
@@ -84,7 +85,7 @@ def require_shapes(path: Path, entries: Sequence[dict[str, Any]]) -> None:
     shapes = {("run", RUN_SCHEMA): RUN, ("store", STORE_SCHEMA): STORE}.get(first)
     if shapes is None:
         return
-    for number, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(entries[known:], start=known + 1):
         shape = shapes.get(_kind(path, number, entry))
         if shape is None:
             raise UseError(f"line {number} of {path} is of the unknown kind {entry['kind']!r:.80}")
