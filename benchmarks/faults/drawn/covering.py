@@ -29,7 +29,7 @@ _FOLDERS = (
     "queries", "people", "sweeping", "federated", "formats", "reporting", "auditing", "cli",
 )  # fmt: skip
 """Of ``tests``; the others run commands in processes of their own, whose lines are not seen."""
-_LATER = 20.0
+_LATER = 0.5
 """Seconds by which tests of another folder are put off: those of the same name know more."""
 
 
