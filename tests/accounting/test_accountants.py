@@ -6,9 +6,11 @@ import math
 
 import pytest
 
+from tests.plans import uls_plan
 from userdp.accounting import Accountant, binomial_steps
 from userdp.accounting import dp_accounting_backend as backend
 from userdp.accounting.accountants import calibrate_by
+from userdp.accounting.mechanisms import Mixture
 from userdp.errors import UseError
 
 STEPS = binomial_steps(sampling_probability=0.1, noise_multiplier=1.0, steps=3)
@@ -29,3 +31,18 @@ def test_the_event_of_a_pure_answer_costs_its_epsilon(pure_epsilon):
     accountant = PLDAccountant(library.NeighboringRelation.REPLACE_ONE)
     accountant.compose(backend.randomised_response_event(pure_epsilon))
     assert accountant.get_epsilon(1e-12) == pytest.approx(pure_epsilon, rel=1e-3)
+
+
+def test_equal_mechanisms_are_priced_once(monkeypatch):
+    """A store of many runs of few plans is told in several places, and each charge has a price."""
+    priced, right = [], Mixture.epsilon
+    monkeypatch.setattr(
+        Mixture, "epsilon", lambda self, delta: priced.append(self) or right(self, delta)
+    )
+    plans = [uls_plan(steps=37, noise_multiplier=1.375) for _ in range(20)]
+    prices = {plan.guarantee().epsilon for plan in plans}
+    assert len(prices) == 1
+    once = len(priced)
+    assert once <= 7  # one for each share of delta that is tried
+    uls_plan(steps=37, noise_multiplier=1.5).guarantee()
+    assert len(priced) > once

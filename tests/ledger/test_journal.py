@@ -194,3 +194,45 @@ def test_what_compose_refuses_is_not_appended(tmp_path):
     with pytest.raises(UseError, match="1 already"):
         append_entries(path, refuse)
     assert path.read_bytes() == before
+
+
+def test_lines_that_were_read_before_are_not_parsed_again(tmp_path, monkeypatch):
+    """One command reads a ledger some twenty times, which may be megabytes."""
+    path = tmp_path / "ledger.jsonl"
+    append_entries(path, lambda _: [{"n": n} for n in range(50)])
+    read_entries(path)
+    parsed, right = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda line: parsed.append(line) or right(line))
+    append_entries(path, lambda _: [{"n": 50}])
+    assert [entry["n"] for entry in read_entries(path)] == list(range(51))
+    assert len(parsed) == 1
+
+
+@pytest.mark.parametrize("place", [0, 20, 48])
+def test_invariant_1_a_line_that_is_edited_after_it_was_read_is_noticed(tmp_path, place):
+    path = tmp_path / "ledger.jsonl"
+    append_entries(path, lambda _: [{"n": n} for n in range(50)])
+    read_entries(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[place] = lines[place].replace(b'"n":', b'"m":')
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(UseError, match="does not follow"):
+        read_entries(path)
+
+
+def test_an_entry_that_its_reader_changes_is_read_as_it_stands_in_the_file(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    append_entries(path, lambda _: [{"n": 1}])
+    read_entries(path)[0]["n"] = 2
+    assert read_entries(path) == [{"n": 1}]
+
+
+def test_a_ledger_that_is_replaced_by_another_is_read_anew(tmp_path):
+    path, other = tmp_path / "ledger.jsonl", tmp_path / "other.jsonl"
+    append_entries(path, lambda _: [{"n": n} for n in range(3)])
+    append_entries(other, lambda _: [{"m": n} for n in range(2)])
+    read_entries(path)
+    other.replace(path)
+    assert read_entries(path) == [{"m": 0}, {"m": 1}]
+    path.write_bytes(b"")
+    assert read_entries(path) == []

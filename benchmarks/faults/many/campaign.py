@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shutil
-import signal
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.crashes import children
 from benchmarks.faults.crashes.oracle import left_behind, noise_problems, torn_allowed
-from benchmarks.faults.crashes.scenes.base import train
+from benchmarks.faults.crashes.scenes.base import train, userdp
 from benchmarks.faults.crashes.scenes.stores import verified
 from benchmarks.faults.crashes.witness import Witness, read_trace
 from benchmarks.faults.many.judge import Judge, Turns, turns_of
@@ -76,11 +75,9 @@ def play(
     prices = {"reserve": world.price, "query": ASKED}
     most = _calm_purses(world)
     judge, begin = Judge(world.folder, prices=prices), time.monotonic()
-    end = begin + seconds
+    end, enough = begin + seconds, _FORKS.Event()
     players = [
-        _FORKS.Process(
-            target=_play_role, args=(world, name), kwargs={"begin": begin, "end": end, "twin": twin}
-        )
+        _FORKS.Process(target=_play_role, args=(world, name, begin, end, enough, twin))
         for name in names
     ]
     for player in players:
@@ -90,13 +87,13 @@ def play(
         time.sleep(_JUDGED)
         notes = read_notes(world.notes)
         problems += judge.problems(notes)
-        problems += [f"{one['who']}: {one['said']}" for one in notes if _failed(one)]
+        problems += [
+            f"{one['who']}: {one['command']} {one['said']}" for one in notes if _failed(one)
+        ]
         if problems:
+            enough.set()
             break
     for player in players:
-        if problems:
-            with suppress(ProcessLookupError):
-                os.kill(player.pid or 0, signal.SIGTERM)  # it ends its child, and then itself
         player.join()
     ended = time.monotonic()
     if not problems:
@@ -118,18 +115,19 @@ def play(
     )
 
 
-def _play_role(world: World, name: str, *, begin: float, end: float, twin: str | None) -> None:
-    """The process of a role: one command after another, until the end."""
+def _play_role(
+    world: World, name: str, begin: float, end: float, enough: Event, twin: str | None
+) -> None:
+    """The process of a role: one command after another, until the end, or until it is enough."""
     notes = Notes(world.notes / f"{name}.jsonl")
     role = ROLES[name](world, name=name, notes=notes, begin=begin, seconds=end - begin)
     log, usual = world.folder / f"{name}.log", 3.0
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    while time.monotonic() < end:
+    while time.monotonic() < end and not enough.is_set():
         turn = role.turn()
         log.unlink(missing_ok=True)
         killed_at = role.draw.uniform(0, usual) if role.draw.random() < turn.chance else None
         ended = children.run(
-            lambda turn=turn: _command(world, turn, notes, twin),
+            partial(_command, world, turn, notes, twin),
             log=log,
             kill_after=killed_at,
             patience=_PATIENCE,
@@ -138,7 +136,8 @@ def _play_role(world: World, name: str, *, begin: float, end: float, twin: str |
         outcome = _outcome(turn, ended, said)
         if outcome == "done":
             usual = ended.seconds
-        told = {"said": said[-1500:] or "no word"} if outcome == "failed" else {}
+        ended_with = "did not end" if ended.status is None else f"ended with {ended.status}"
+        told = {"said": f"{ended_with}: {said[-1500:]}"} if outcome == "failed" else {}
         notes.tell(
             "outcome", who=name, command=turn.name, outcome=outcome, seconds=ended.seconds, **told
         )
@@ -178,8 +177,8 @@ def _at_rest(world: World, judge: Judge) -> list[str]:
         run = resume.parent.name
         if run in abandoned:
             continue
-        turn = Turn(name=run, work=lambda run=run: train(world.folder, run))
-        ended = children.run(lambda turn=turn: _command(world, turn, notes, None), log=log)
+        turn = Turn(name=run, work=partial(train, world.folder, run))
+        ended = children.run(partial(_command, world, turn, notes, None), log=log)
         words = log.read_text("utf-8", "replace")
         if ended.status != 0 and "the store is not the one that the run at" not in words:
             found.append(f"{run} cannot be gone on with: {words[-900:]}")
@@ -210,11 +209,8 @@ def _calm_purses(world: World) -> list[int]:
         place = world.folder / "calm" / purse.name
         shutil.copytree(purse, place)
         for _ in range(50):
-            ended = children.run(
-                lambda place=place: said("stats", place, "--epsilon", ASKED, "--ask", "users")[0],
-                log=world.folder / "calm.log",
-            )
-            if ended.status != 0:
+            ask = partial(userdp, "stats", place, "--epsilon", ASKED, "--ask", "users")
+            if children.run(ask, log=world.folder / "calm.log").status != 0:
                 break
         found.append(_asked(place))
         shutil.rmtree(world.folder / "calm")

@@ -184,7 +184,9 @@ class Reports(Role):
 
     def turn(self) -> Turn:
         runs = self.world.runs
-        kinds: list[Callable[[], Turn]] = [self._of_store, self._of_store, self._budget]
+        kinds: list[Callable[[], Turn]] = [self._budget]
+        if (self.world.store / "ledger.jsonl").exists():  # else nothing was done here yet
+            kinds += [self._of_store, self._of_store]
         if runs:
             kinds += [self._of_run, self._of_run, self._report, self._verify]
         return self.draw.choice(kinds)()
@@ -207,6 +209,7 @@ class Reports(Role):
         return Turn(
             name="account --ledger STORE",
             work=lambda: self._claim(self.world.store, None),
+            reasons=("is empty: nothing was ever charged",),
         )
 
     def _of_run(self) -> Turn:

@@ -78,4 +78,6 @@ def said(*arguments: object) -> tuple[int, dict[str, Any]]:
     with redirect_stdout(text):
         status = userdp(*arguments, "--json")
     printed = text.getvalue()
+    if status != 0:  # whoever called it, and its log, are told
+        print(printed)
     return status, json.loads(printed) if printed.startswith("{") else {}

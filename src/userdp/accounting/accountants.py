@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 from userdp.accounting import group_privacy, rdp
@@ -55,7 +56,11 @@ def epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> B
         UseError: this accountant knows no bound for this mechanism.
         FailureError: the library dp-accounting is not installed.
     """
-    require_delta(delta)
+    return _epsilon_by(accountant, mechanism, require_delta(delta))
+
+
+@lru_cache(maxsize=1024)  # one command asks for the same price in several places, for each charge
+def _epsilon_by(accountant: Accountant, mechanism: NoisySteps, delta: float) -> Bracket:
     if accountant is Accountant.CONTOUR:
         return mechanism.epsilon(delta)
     mixture = _mixture(accountant, mechanism)

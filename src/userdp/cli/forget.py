@@ -28,7 +28,9 @@ def forget(
     The store becomes the one that would have been prepared without them, and a line without their
     id is left in its ledger. Interrupted runs may go on. No claim changes: what was released while
     the person was in the store stays released. The exit status is 1 where the scan still found
-    something of the person, or could not read a file; it is then named.
+    something of the person, or could not read a file; it is then named. Where nobody has the id, or
+    weights would go and --yes was not said, nothing changes, and the ledger notes a look: the
+    answer tells who is in the store.
 
     Args:
         store: the user store. No run over it may be open.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +170,14 @@ def take(history: History, entry: dict[str, Any], at: int) -> None:
     _READ[entry["kind"]](history, entry, at)
 
 
+@lru_cache(maxsize=1024)  # a command reads its ledger many times, and most runs share a plan
+def _plan(text: str) -> Plan:
+    return decode(Plan, json.loads(text), what="the plan of a charge")
+
+
 def _reserve(history: History, entry: dict[str, Any], at: int) -> None:
     run_id = entry["run_id"]
-    plan = decode(Plan, entry["plan"], what=f"the plan of {run_id}") if entry["plan"] else None
+    plan = _plan(json.dumps(entry["plan"])) if entry["plan"] else None
     history.charges[run_id] = Charge(
         run_id=run_id,
         at=at,

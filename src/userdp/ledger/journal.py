@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from userdp import files
 from userdp.errors import FailureError, UseError
@@ -149,12 +149,37 @@ def exclusive(path: Path, *, refusal: FailureError) -> Iterator[None]:
         os.close(descriptor)
 
 
+class _Read(NamedTuple):
+    """The complete lines of a journal, what they say, and the hash of the last."""
+
+    lines: bytes = b""
+    entries: tuple[dict[str, Any], ...] = ()
+    last: str = _START
+
+
+_read: dict[Path, _Read] = {}
+"""By path, of the few journals that were read last. One command reads its store's ledger some
+twenty times, and each run's line in it names what went before: in a store of many runs that is
+megabytes."""
+
+_FEW = 4
+"""A command reads a run's ledger, and its store's; a sweep those of its trials, one by one."""
+
+
 def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Entries of all complete lines, and the byte at which the last complete line ends."""
+    """Entries of all complete lines, and the byte at which the last complete line ends.
+
+    Lines that were read before, byte for byte, are not parsed again. Whoever gets entries may
+    change them, but nothing that they hold.
+    """
     end = data.rfind(b"\n") + 1
-    entries: list[dict[str, Any]] = []
-    previous = _START
-    for number, line in enumerate(data[:end].splitlines(), start=1):
+    known = _read.pop(path, _Read())
+    if not data.startswith(known.lines):
+        known = _Read()
+    entries, previous = list(known.entries), known.last
+    for number, line in enumerate(
+        data[len(known.lines) : end].splitlines(), start=len(entries) + 1
+    ):
         try:
             entry = json.loads(line)
             chained = entry.pop("prev")
@@ -169,7 +194,10 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
             )
         previous = _hash(line)
         entries.append(entry)
-    return entries, end
+    _read[path] = _Read(data[:end], tuple(entries), previous)
+    for other in list(_read)[:-_FEW]:
+        _read.pop(other, None)
+    return [dict(entry) for entry in entries], end
 
 
 def _chained(entry: dict[str, Any], previous: str) -> tuple[bytes, str]:

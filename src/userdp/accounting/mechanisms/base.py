@@ -44,7 +44,11 @@ class Mechanism(ABC):
 
 
 class NoisySteps(Mechanism):
-    """T identical steps with noise that can be calibrated: what one plan does."""
+    """T identical steps with noise that can be calibrated: what one plan does.
+
+    Frozen, and with a hash: equal mechanisms have equal prices, and are priced once
+    (`userdp.accounting.accountants.epsilon_by`).
+    """
 
     __slots__ = ()
 
