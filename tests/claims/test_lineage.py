@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from tests.plans import uls_plan
 from userdp.claims.claims import Claim, compose
 from userdp.claims.lineage import Apart, Lineage, of_parts
 from userdp.claims.parts import Query, Steps
+from userdp.vocabulary import Adjacency, PrivacyUnit
 
 PLAN = uls_plan()
 RUN = Steps(id="run", plan=PLAN)
@@ -55,3 +57,40 @@ def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():
     assert claimed(query) is None
     assert claimed() is None
     assert claimed(Steps(id="r", plan=PLAN, further=("again",))) is None
+
+
+@pytest.mark.parametrize(
+    ("units", "whole"),
+    [
+        (("USER", "USER"), "USER"),
+        (("USER", "SUBJECT"), "SUBJECT"),
+        (("SILO", "SILO"), "SILO"),
+        (("SUBJECT", "SILO"), None),
+        (("SILO", "LONE_ITEM"), None),
+    ],
+    ids=str,
+)
+def test_only_prices_of_one_unit_add_up(units, whole):
+    """A sum over subjects and silos bounds neither; a subject is a user of several silos."""
+    parts = [Query(id=str(number), name="n", pure_epsilon=0.1) for number in range(2)]
+
+    def price(part, delta):
+        return replace(part.guarantee(), unit=PrivacyUnit[units[int(part.id)]])
+
+    found = compose(of_parts(parts), price=price)
+    if whole is None:
+        assert found.epsilon == math.inf
+        assert found.accountant == "none"
+    else:
+        assert found.epsilon == pytest.approx(0.2)
+        assert found.unit is PrivacyUnit[whole]
+
+
+def test_prices_of_different_neighbours_do_not_add_up():
+    parts = [Query(id=str(number), name="n", pure_epsilon=0.1) for number in range(2)]
+
+    def price(part, delta):
+        adjacency = Adjacency.REPLACE if part.id == "1" else Adjacency.ADD_OR_REMOVE
+        return replace(part.guarantee(), adjacency=adjacency)
+
+    assert compose(of_parts(parts), price=price).epsilon == math.inf
