@@ -50,7 +50,8 @@ def _rows(folder: Path, *, users: int, records: int) -> Iterator[dict[str, Any]]
         ("stats", ("stats", store)),
         ("stats --epsilon", ("stats", store, "--epsilon", 1)),
         ("train, 10 steps", (
-            "train", store, "--out", run, *options(population=users, steps=10),
+            "train", store, "--out", run, "--allow-large-delta",
+                *options(population=users, steps=10),
         )),
         ("members --user", ("members", store, "--user", _USER)),
         ("verify STORE", ("verify", store)),
