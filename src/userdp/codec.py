@@ -24,6 +24,8 @@ from userdp.errors import UseError
 
 T = TypeVar("T")
 _TAGS = ("schema", "kind")
+_SHOWN = 200
+"""Letters of a wrong value in an error: somebody else may have written it."""
 
 
 def public(**options: Any) -> Any:
@@ -138,13 +140,13 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
         tagged = [one for one in classes if _tags(one).get("kind", kind) == kind]
         if classes and not tagged:
             names = ", ".join(sorted({_tags(one).get("kind", one.__name__) for one in classes}))
-            raise UseError(f"{at} is of kind {kind!r}, which is none of: {names}")
+            raise UseError(f"{at} is of kind {kind!r:.{_SHOWN}}, which is none of: {names}")
         if tagged:
             return _build(tagged[0], value, at)
     for member in members:
         origin, arguments = typing.get_origin(member), typing.get_args(member)
-        if origin is tuple and isinstance(value, list):
-            return tuple(_decode(arguments[0], one, f"{at}[{n}]") for n, one in enumerate(value))
+        if origin in (tuple, list) and isinstance(value, list):
+            return origin(_decode(arguments[0], one, f"{at}[{n}]") for n, one in enumerate(value))
         if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
             return {
                 _key(arguments[0], key, at): _decode(arguments[1], one, f"{at}.{key}")
@@ -152,18 +154,26 @@ def _decode(hint: Any, value: Any, at: str) -> Any:
             }
         if member is Any or (member in (type(None), bool, int, str) and type(value) is member):
             return value
-        if member is float and type(value) in (int, float) and math.isfinite(value):
+        if member is float and type(value) in (int, float) and _is_finite(value):
             return float(value)
         words = member if inspect.isclass(member) and issubclass(member, Enum) else ()
         if type(value) is str and value in {one.value for one in words}:
             return member(value)
-    raise UseError(f"{at} says what is none of its kind: {value!r}")
+    raise UseError(f"{at} says what is none of its kind: {value!r:.{_SHOWN}}")
+
+
+def _is_finite(value: float) -> bool:
+    """Whether a number is, and fits into a float: JSON has whole numbers of any length."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _key(hint: Any, key: str, at: str) -> Any:
     """A key of a mapping; JSON has whole numbers as keys in words only."""
     if hint is int and not key.isdecimal():
-        raise UseError(f"{at} has the key {key!r}, where a whole number is needed")
+        raise UseError(f"{at} has the key {key!r:.{_SHOWN}}, where a whole number is needed")
     return int(key) if hint is int else key
 
 
@@ -172,12 +182,15 @@ def _build(kind: type, values: Mapping[str, Any], at: str) -> Any:
     for name, expected in tags.items():
         if values.get(name) != expected:
             raise UseError(
-                f"{at} says {name} {values.get(name)!r}, and this version knows {expected!r}",
+                f"{at} says {name} {values.get(name)!r:.{_SHOWN}}, and this version knows "
+                f"{expected!r}",
                 hint="make it again with this version of userdp",
             )
     given = values.keys() - tags.keys()
     if given != fields.keys():
         unknown, missing = sorted(given - fields.keys()), sorted(fields.keys() - given)
-        raise UseError(f"the fields of {at} are off: unknown {unknown}, missing {missing}")
+        raise UseError(
+            f"the fields of {at} are off: unknown {unknown!r:.{_SHOWN}}, missing {missing}"
+        )
     read = {name: _decode(hint, values[name], f"{at}.{name}") for name, (hint, _) in fields.items()}
     return kind(**read)

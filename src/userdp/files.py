@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from userdp.errors import FailureError, UseError
+from userdp.strict_json import parse
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -131,10 +132,16 @@ def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_F
     write_file(path, (json.dumps(values, indent=2) + "\n").encode(), mode=mode)
 
 
-def read_json(path: Path, *, what: str) -> dict[str, Any]:
-    """The JSON object in a file; `UseError` if there is none. ``what`` names it in errors."""
+def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
+    """The JSON object in a file; `UseError` if there is none.
+
+    Args:
+        path: of the file.
+        what: names it in errors.
+        finite: see `userdp.strict_json.parse`.
+    """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse(path.read_bytes(), finite=finite)
     except OSError as error:
         raise UseError(f"cannot read {what} from {path}: {error.strerror}") from error
     except ValueError as error:
@@ -248,11 +255,18 @@ def _remove_left(left: Path) -> None:
 
 
 def append_line(path: Path, values: dict[str, Any]) -> None:
-    """Append one JSON line to an operator-only file, as one write."""
+    """Append one JSON line to an operator-only file, as one write.
+
+    What a crash left of a line before it goes: this one would be lost with it.
+    """
     line = json.dumps(values, separators=(",", ":")).encode() + b"\n"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OPERATOR_FILE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OPERATOR_FILE)
     try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         before = os.fstat(descriptor).st_size
+        if before and os.pread(descriptor, 1, before - 1) != b"\n":
+            before = os.pread(descriptor, before, 0).rfind(b"\n") + 1
+            os.ftruncate(descriptor, before)
         if os.write(descriptor, line) != len(line):
             os.ftruncate(descriptor, before)
             raise OSError(28, os.strerror(28), str(path))

@@ -23,6 +23,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OWN: Final = Path(__file__).parent
+_LONGEST: Final = 200
+"""Letters that are told of another library's error."""
 
 
 class WithheldError(FailureError):
@@ -133,6 +135,18 @@ def in_kind(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return type(error).__name__
+
+
+def in_short(error: BaseException) -> str:
+    """The first line of a library's own words on a file that is nobody's text, short and printable.
+
+    A library that refuses a model's settings quotes them, whatever somebody wrote there.
+
+    >>> in_short(ValueError("no such layer: '\\x1b[31m'\\nsee the docs"))
+    "no such layer: '\\\\x1b[31m'"
+    """
+    lines = str(error).splitlines() or [type(error).__name__]
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in lines[0][:_LONGEST])
 
 
 def _cut(error: BaseException) -> None:

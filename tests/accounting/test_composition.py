@@ -11,6 +11,7 @@ from userdp.accounting.mechanisms import (
     Mixture,
     PureQuery,
     binomial_steps,
+    composition,
     gaussian_steps,
 )
 from userdp.errors import UseError
@@ -154,3 +155,11 @@ def test_parts_of_different_adjacencies_are_refused() -> None:
         Composition(parts=(removed, replaced))
     with pytest.raises(UseError, match="at least one"):
         Composition(parts=())
+
+
+def test_the_product_is_as_wide_as_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wide bracket of the steps stays one: neither end is taken for the other."""
+    monkeypatch.setattr(composition.OneWay, "at", lambda self, epsilon: (0.1, 0.3))
+    found = Composition(parts=(users(3), PureQuery(pure_epsilon=0.5))).delta(0.2)
+    assert found.lower <= 0.1 < 0.3 <= found.upper
+    assert (found.lower, found.upper) == pytest.approx((0.1, 0.3), rel=1e-6)

@@ -127,3 +127,28 @@ def test_brackets_that_exclude_each_other_are_refused_not_joined() -> None:
     assert Bounds(1.0, 2.0).meet(Bounds(1.5, 3.0)) == Bounds(1.5, 2.0)
     with pytest.raises(FailureError, match="exclude each other"):
         Bounds(1.0, 2.0).meet(Bounds(2.1, 3.0))
+
+
+def rises(law: losses.Law, x: float, height: float) -> bool:
+    """Whether Im l(x + iy) >= 0 up to ``height``, on a fine grid and by the continuous branch."""
+    y = np.linspace(0.0, height, 4001)
+    terms = np.exp(law.w[:, None] + law.a[:, None] * (x + 1j * y - 0.5 * law.a[:, None]))
+    phase = np.unwrap(np.angle(terms.sum(axis=0)))
+    return bool((phase >= -1e-9).all())
+
+
+def test_where_the_loss_is_said_to_turn_upwards_it_does() -> None:
+    rng = np.random.default_rng(11)
+    said = refused = 0
+    for _ in range(400):
+        size = int(rng.integers(2, 7))
+        a = np.concatenate([[0.0], np.sort(rng.uniform(0.05, 6.0, size - 1))])
+        p = rng.dirichlet(np.full(size, 0.4)) + 1e-9
+        law = losses.Law(a, np.log(p / p.sum()), 0.0)
+        x, height = rng.uniform(-4.0, 6.0), 10 ** rng.uniform(-1.0, 0.6)
+        if losses.turns_upwards(law, x, height):
+            said += 1
+            assert rises(law, x, height)
+        else:
+            refused += not rises(law, x, height)
+    assert min(said, refused) > 25, "both answers are needed for this to say anything"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from tests.plans import uls_plan
-from userdp.claims.lineage import Apart, Lineage
-from userdp.claims.parts import Query, Steps
+import pytest
 
-RUN = Steps(id="run", plan=uls_plan())
+from tests.plans import uls_plan
+from userdp.claims.claims import Claim, compose
+from userdp.claims.lineage import Apart, Lineage, of_parts
+from userdp.claims.parts import Query, Steps
+from userdp.vocabulary import Adjacency, PrivacyUnit
+
+PLAN = uls_plan()
+RUN = Steps(id="run", plan=PLAN)
 
 
 def test_invariant_13_a_sum_keeps_the_further_charges_that_either_side_knows():
@@ -26,3 +32,65 @@ def test_invariant_13_people_apart_from_one_store_are_not_apart_from_the_next():
     assert declared.among("here", ()).parts == ()
     assert declared.among("there", ()).parts == (part,)
     assert declared.among("here", {"q"}).parts == (part,), "it charged them itself"
+
+
+def test_charges_of_one_plan_share_a_delta_evenly():
+    """Basic composition of equal parts: twice the epsilon, each at half the delta."""
+    twice = Steps(id="r", plan=PLAN, further=("again",)).guarantee(delta=1e-5)
+    once = PLAN.guarantee(delta=5e-6)
+    assert twice.epsilon == pytest.approx(2 * once.epsilon, rel=1e-12)
+    assert twice.epsilon >= 2 * once.epsilon
+    assert twice.delta == 1e-5
+
+
+def test_a_claim_is_one_mechanism_only_if_a_single_charge_is_all_of_it():
+    def claimed(*parts):
+        whole = of_parts(parts)
+        return Claim(
+            guarantee=compose(whole), lineage=whole, subject="run", steps=5, complete=True
+        ).mechanism
+
+    run, query = Steps(id="r", plan=PLAN), Query(id="q", name="users", pure_epsilon=0.1)
+    assert claimed(run) == PLAN.mechanism
+    assert claimed(run, query) is None
+    assert claimed(query, run) is None
+    assert claimed(query) is None
+    assert claimed() is None
+    assert claimed(Steps(id="r", plan=PLAN, further=("again",))) is None
+
+
+@pytest.mark.parametrize(
+    ("units", "whole"),
+    [
+        (("USER", "USER"), "USER"),
+        (("USER", "SUBJECT"), "SUBJECT"),
+        (("SILO", "SILO"), "SILO"),
+        (("SUBJECT", "SILO"), None),
+        (("SILO", "LONE_ITEM"), None),
+    ],
+    ids=str,
+)
+def test_only_prices_of_one_unit_add_up(units, whole):
+    """A sum over subjects and silos bounds neither; a subject is a user of several silos."""
+    parts = [Query(id=str(number), name="n", pure_epsilon=0.1) for number in range(2)]
+
+    def price(part, delta):
+        return replace(part.guarantee(), unit=PrivacyUnit[units[int(part.id)]])
+
+    found = compose(of_parts(parts), price=price)
+    if whole is None:
+        assert found.epsilon == math.inf
+        assert found.accountant == "none"
+    else:
+        assert found.epsilon == pytest.approx(0.2)
+        assert found.unit is PrivacyUnit[whole]
+
+
+def test_prices_of_different_neighbours_do_not_add_up():
+    parts = [Query(id=str(number), name="n", pure_epsilon=0.1) for number in range(2)]
+
+    def price(part, delta):
+        adjacency = Adjacency.REPLACE if part.id == "1" else Adjacency.ADD_OR_REMOVE
+        return replace(part.guarantee(), adjacency=adjacency)
+
+    assert compose(of_parts(parts), price=price).epsilon == math.inf

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from userdp.errors import UseError
-from userdp.gradients.clipping import CLIP_MARGIN, MOST_UNITS, clip_factors, squared_norm
+from userdp.gradients.clipping import (
+    CLIP_MARGIN,
+    LEAST_FACTOR,
+    MOST_UNITS,
+    clip_factors,
+    multiplicable,
+    squared_norm,
+)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -94,3 +101,10 @@ def test_a_norm_formed_in_bfloat16_lets_a_gradient_pass_that_is_too_long() -> No
         )
         assert squared_norm([gradient.double() * ours]) <= 1
     assert max(excess) > 1 + 100 * CLIP_MARGIN
+
+
+def test_a_unit_is_multiplied_in_float32_only_if_every_factor_of_it_may_be() -> None:
+    small, least = LEAST_FACTOR / 2, LEAST_FACTOR
+    factors = torch.tensor([[1.0, 1.0, small, small], [1.0, least, 1.0, small]]).double()
+    assert multiplicable(factors).tolist() == [True, True, False, False]
+    assert multiplicable(factors.flip(0)).tolist() == [True, True, False, False]

@@ -153,27 +153,35 @@ def test_twin_a_tail_without_its_acceptance_step_is_rejected() -> None:
     assert stats.kstest(values, "norm").pvalue < REJECT
 
 
-def test_invariant_5_draws_on_the_host_beyond_six_deviations_are_redrawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Far:
+    """Draws the given numbers, and words of zeros where they are redrawn."""
+
+    def __init__(self, *drawn: float) -> None:
+        self._drawn = drawn
+
+    def standard_normal(self, *, out: Floats) -> None:
+        out[:] = self._drawn
+
+    def integers(self, high: int, *, size: int) -> Any:
+        return np.zeros(size, dtype=np.int64)
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_invariant_5_draws_on_the_host_beyond_six_deviations_are_redrawn() -> None:
     """NumPy's own tail, of 53-bit uniforms, is not what is released there."""
-
-    class Far:
-        def __init__(self) -> None:
-            self._honest = np.random.default_rng(1)
-
-        def standard_normal(self, *, out: Floats) -> None:
-            out[:] = [0.5, -6.5, 6.0, 12.2]
-
-        def integers(self, high: int, *, size: int) -> Any:
-            return np.zeros(size, dtype=np.int64)
-
-        def random(self) -> float:
-            return 0.0
-
     found = np.empty(4)
-    draw_on_host(Far(), found)
+    draw_on_host(Far(0.5, -6.5, 6.0, 12.2), found)
     end = math.sqrt(36 + 2 * TAIL_BITS * math.log(2))
     assert found == pytest.approx([0.5, -end, 6.0, end], rel=1e-14)
     assert gaussian._FAR == 6.0
     assert 2 * stats.norm.sf(end) < 2.0**-TAIL_BITS
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_invariant_5_a_single_far_draw_is_redrawn_on_either_side(sign: float) -> None:
+    found = np.empty(3)
+    draw_on_host(Far(0.5, sign * 6.5, -0.5), found)
+    end = math.sqrt(36 + 2 * TAIL_BITS * math.log(2))
+    assert found == pytest.approx([0.5, sign * end, -0.5], rel=1e-14)

@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from dataclasses import fields
 from types import SimpleNamespace
 
 from tests.plans import uls_plan
 from userdp.claims.lineage import Lineage
-from userdp.data.format import FORMAT_NAME, FORMAT_VERSION
+from userdp.data.format import FORMAT_VERSION
 from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.splits import Split
+from userdp.data.states import State, StateKind
 from userdp.plans import StepRecord
 from userdp.training.runs import open_run
 
@@ -19,16 +20,34 @@ class Killed(BaseException):
     """Stands for a process that is no more."""
 
 
-META = {
-    **{field.name: "" for field in fields(StoreMeta)},
-    "format": FORMAT_NAME,
-    "format_version": FORMAT_VERSION,
-    "content_sha256": "0" * 64,
-    "store_id": "people",
-    "states": [{"id": "people", "kind": "prepared", "segments": 0}],
-    "files": {},
-    "generation": 0,
-}
+_NOTHING = {"users": 0, "examples": 0, "tokens": 0}
+META = StoreMeta(
+    format_version=FORMAT_VERSION,
+    store_id="people",
+    seq_len=8,
+    vocab_size=32,
+    token_dtype="uint16",
+    end_of_text_id=None,
+    tokenizer_sha256="0" * 64,
+    content_sha256="0" * 64,
+    sources=[],
+    held_out_users=0.0,
+    held_out_examples=0.0,
+    drops={},
+    example_drops={},
+    totals={
+        **_NOTHING,
+        "records_read": 0,
+        "records_stored": 0,
+        "splits": {str(split): _NOTHING for split in Split},
+    },
+    generation=0,
+    segments=0,
+    loss_mask=False,
+    ownership={"rule": "single", "adjacency": "add-or-remove"},
+    files={},
+    states=(State(id="people", kind=StateKind.PREPARED, segments=0),),
+).to_dict()
 
 
 def empty_store(path):

@@ -107,6 +107,15 @@ def test_a_budget_is_fixed_before_anything_else(tmp_path, before):
     assert ledger.path.read_bytes() == kept
 
 
+def test_the_delta_of_a_fixed_total_is_known_to_whoever_plans_a_run(ledger, tmp_path):
+    assert ledger.history().total_delta == FILTER.delta
+    (tmp_path / "other").mkdir()
+    other = StoreLedger(tmp_path / "other")
+    assert other.history().total_delta == 0
+    other.declare_total(3.0, 1e-6)
+    assert other.history().total_delta == 1e-6
+
+
 def test_what_was_declared_before_a_budget_is_no_look(tmp_path):
     ledger = StoreLedger(tmp_path)
     ledger.declare("constants")

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from userdp.errors import FailureError, UseError
+from userdp.ledger import journal
 from userdp.ledger.journal import JournalWriter, append_entries, exclusive, read_entries
 from userdp.ledger.store import StoreLedger
 
@@ -201,8 +202,8 @@ def test_lines_that_were_read_before_are_not_parsed_again(tmp_path, monkeypatch)
     path = tmp_path / "ledger.jsonl"
     append_entries(path, lambda _: [{"n": n} for n in range(50)])
     read_entries(path)
-    parsed, right = [], json.loads
-    monkeypatch.setattr(json, "loads", lambda line: parsed.append(line) or right(line))
+    parsed, right = [], journal.parse
+    monkeypatch.setattr(journal, "parse", lambda line: parsed.append(line) or right(line))
     append_entries(path, lambda _: [{"n": 50}])
     assert [entry["n"] for entry in read_entries(path)] == list(range(51))
     assert len(parsed) == 1

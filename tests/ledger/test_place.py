@@ -208,6 +208,18 @@ def test_invariant_12_a_shared_ledger_that_is_a_copy_is_told(shared):
     assert kinds(other) == {ConditionKind.COPY}
 
 
+def test_a_store_that_joins_a_ledger_with_charges_is_charged_there_without_a_condition(tmp_path):
+    ledger, stores = tmp_path / "people" / "ledger.jsonl", [tmp_path / "a", tmp_path / "b"]
+    for number, store in enumerate(stores):
+        store.mkdir()
+        StoreLedger.share(store, ledger)
+        charged(store, f"run-{number}")
+    assert len({StoreLedger(store).place.id for store in stores}) == 1
+    for store in stores:
+        assert [part.id for part in claim(store).parts] == ["run-0", "run-1"]
+        assert claim(store).conditions == ()
+
+
 def test_what_a_kill_left_of_the_last_note_goes_when_the_ledger_is_next_looked_at(store):
     left = store / f".partial-{place.PLACE}-0123abcd"
     left.write_text("half")

@@ -241,7 +241,7 @@ def test_released_losses_are_public_and_a_damaged_one_is_refused(make_run: MakeR
     assert "4.7500" in page
     assert "± 0.1250" in page
     with pytest.raises(UseError, match="a release that is none"):
-        read_releases(make_run("damaged", releases=[{"split": "held-out-users"}]))
+        read_releases(make_run("damaged", releases=[{"split": "held-out-users", "epsilon": 0.5}]))
 
 
 def test_what_the_plan_was_chosen_from_is_said(make_run: MakeRun) -> None:

@@ -29,7 +29,9 @@ _FOLDERS = (
     "queries", "people", "sweeping", "federated", "formats", "reporting", "auditing", "cli",
 )  # fmt: skip
 """Of ``tests``; the others run commands in processes of their own, whose lines are not seen."""
-_LATER = 20.0
+_WHOLE = ("tests/accounting/test_proof.py",)
+"""Files of which the slow tests count too: most of what they check takes some seconds."""
+_LATER = 0.5
 """Seconds by which tests of another folder are put off: those of the same name know more."""
 
 
@@ -197,7 +199,7 @@ def digest_of_file(path: Path) -> str | None:
     return digest_of_text(path.read_text("utf-8")) if path.is_file() else None
 
 
-def _record(part: Path, targets: list[str]) -> None:
+def _record(part: Path, targets: list[str], *, marked: str) -> None:
     package = ROOT / "src" / PACKAGE
     sources = [str(package / path) for part in PARTS for path in part.paths]
     environment: dict[str, Any] = {
@@ -208,7 +210,7 @@ def _record(part: Path, targets: list[str]) -> None:
     }
     plugins = ["no:xdist", "no:cacheprovider", "benchmarks.faults.drawn.recorder"]
     arguments = [word for plugin in plugins for word in ("-p", plugin)]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *arguments, *targets]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", marked, *arguments, *targets]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)  # failures are not in the map
 
 
@@ -219,6 +221,10 @@ def _files_of(folder: str, pattern: str) -> list[str]:
 def main() -> int:
     """Measure what the map does not know as it is."""
     groups = {name: _files_of(f"tests/{name}", "**/test_*.py") for name in _FOLDERS}
+    groups = {
+        name: [file for file in files if file not in _WHOLE] for name, files in groups.items()
+    }
+    groups["whole"] = list(_WHOLE)
     groups["alone"] = _files_of("tests", "test_*.py")
     doctests = _files_of(f"src/{PACKAGE}", "**/*.py")
     groups["doctests"] = [file for file in doctests if ">>> " in (ROOT / file).read_text("utf-8")]
@@ -228,7 +234,8 @@ def main() -> int:
         if missing:
             print(f"{len(missing)} files of {name}", file=sys.stderr, flush=True)
             number = len(list(FOLDER.glob(f"{name}-*.json")))
-            _record(FOLDER / f"{name}-{number}.json", missing)
+            marked = "" if name == "whole" else "not slow"
+            _record(FOLDER / f"{name}-{number}.json", missing, marked=marked)
     return 0
 
 

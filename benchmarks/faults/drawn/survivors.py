@@ -15,12 +15,15 @@ class Kind(StrEnum):
 
     SAME: no input shows a difference, or only one in the time that something takes.
     AS_RIGHT: the results differ, and both hold: a bracket that is wider, another line as proven.
+    SLACK: an allowance for rounding or for what is left out is smaller than what was proven, and
+        still larger than the error everywhere that tests look.
     WORDS: only what a person reads differs, and says the same.
     OPEN: a test is missing.
     """
 
     SAME = "same"
     AS_RIGHT = "as right"
+    SLACK = "slack"
     WORDS = "words"
     OPEN = "open"
 

@@ -105,8 +105,10 @@ minutes of processor time.
 {table(parts, rows)}
 
 *Same*: no input shows a difference, or only one in the time that something takes. *As right*: the
-results differ, and both hold (a bracket that is wider, another line that is as proven). *Words*:
-what a person reads differs, and says the same. *Open*: a test is missing.
+results differ, and both hold (a bracket that is wider, another line that is as proven). *Slack*: an
+allowance for rounding is smaller than what was proven, and still larger than the error everywhere
+that tests look; such a mutant counts against the score. *Words*: what a person reads differs, and
+says the same. *Open*: a test is missing.
 
 {survivors(parts, rows, reasons)}
 

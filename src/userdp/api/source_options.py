@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from userdp.data.sources import InputOptions, SourceOptions
 from userdp.data.splits import SplitRule
 from userdp.errors import UseError
+from userdp.files import read_json
+from userdp.withheld import in_kind
 
 _PAPER_SPLITS = {
     "c4": SplitRule.FIRST_PART,
@@ -38,17 +39,19 @@ def _chat_template(tokenizer: Path | None) -> tuple[str | None, tuple[tuple[str,
     file = folder / "tokenizer_config.json"
     config: dict[str, Any] = {}
     if file.is_file():
-        try:
-            config = json.loads(file.read_bytes())
-        except ValueError as error:
-            raise UseError(f"{file} is not JSON: {error}") from error
+        config = read_json(file, what="a tokenizer's settings", finite=False)
     template = config.get("chat_template")
     if isinstance(template, list):  # several by name
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default")
+        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+        template = named[-1].get("template") if named else None
+    if template is not None and not isinstance(template, str):
+        raise UseError(f"the chat template in {file} is no text")
     beside = folder / "chat_template.jinja"
     if beside.is_file():
-        template = beside.read_text()
+        try:
+            template = beside.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UseError(f"cannot read a chat template: {beside}: {in_kind(error)}") from error
     tokens = []
     for name in _SPECIAL:
         value = config.get(name)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from userdp import files
+from userdp.arrays import read_array
 from userdp.auditing.copies import clean_folder, copy_user, scratch, writer_like
 from userdp.auditing.inference import FreshText, fresh_examples
 from userdp.data.progress import NoProgress, Note, Progress
@@ -136,7 +137,7 @@ def reference_scores(
             data = io.BytesIO()
             np.save(data, own)
             files.write_file(kept, data.getvalue(), mode=files.OPERATOR_FILE)
-        scores.append(np.load(kept))
+        scores.append(read_array(kept, what="the scores of a reference run"))
     return np.stack(scores)
 
 

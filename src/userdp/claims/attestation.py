@@ -22,6 +22,7 @@ from userdp import files
 from userdp.claims.claims import Claim
 from userdp.claims.lineage import Lineage
 from userdp.errors import UseError
+from userdp.strict_json import parse
 
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -116,26 +117,15 @@ def read_statement(data: bytes, *, where: Path) -> Statement:
 
 
 def strict_json(data: bytes, *, where: Path) -> dict[str, Any]:
-    """The JSON object in ``data``; `UseError` for another, and where a key stands twice.
+    """The JSON object in ``data``; `UseError` for what `userdp.strict_json.parse` refuses.
 
     Readers disagree about which of two equal keys counts, so that one signature would cover two
     meanings.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values = dict(pairs)
-        if len(values) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the key {twice[:80]!r} stands in it twice")
-        return values
-
-    def no_constant(name: str) -> float:
-        raise ValueError(f"{name} is no number of JSON")
-
     try:
-        values = json.loads(data, object_pairs_hook=once, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
+        values = parse(data)
+    except ValueError as error:
         raise UseError(f"{where} cannot be read as JSON: {error}") from error
     if not isinstance(values, dict):
         raise UseError(f"{where} holds no JSON object")

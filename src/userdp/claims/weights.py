@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +23,9 @@ from typing import Any, BinaryIO
 from userdp import files
 from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.lineage import Lineage, lineage_from
+from userdp.codec import decode
 from userdp.errors import UseError
+from userdp.strict_json import parse
 
 LINEAGE = "userdp.json"
 SCHEMA = "userdp.lineage/1"
@@ -132,7 +135,7 @@ def descriptions_of(folder: Path) -> list[tuple[Path, Described | None]]:
     for path in _files(folder, required=False):
         text = read_header(path)[0].get("__metadata__", {}).get(_KEY)
         try:
-            told.append((path, None if text is None else _described(json.loads(text), path)))
+            told.append((path, None if text is None else _described(parse(text), path)))
         except ValueError as error:
             raise UseError(f"the metadata of {path} is damaged: {error}") from error
     return told
@@ -220,12 +223,30 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
             (size,) = struct.unpack("<Q", file.read(8))
             if size > _MOST_HEADER:
                 raise UseError(f"{path} is damaged: its header has {size} bytes")
-            header = json.loads(file.read(size))
+            header = parse(file.read(size))
+            length = os.fstat(file.fileno()).st_size - 8 - size
     except (OSError, ValueError, struct.error) as error:
         raise UseError(f"cannot read the weights in {path}: {error}") from error
     if not isinstance(header, dict):
         raise UseError(f"{path} is damaged: its header is no object")
+    _require_header(path, header, length)
     return header, 8 + size
+
+
+def _require_header(path: Path, header: Mapping[str, Any], length: int) -> None:
+    """`UseError` unless each tensor of a header is one, and lies in so many bytes of the file."""
+    for name, facts in header.items():
+        at = f"{name!r:.80} in {path}"
+        if name == "__metadata__":
+            decode(dict[str, str], facts, what=at)
+            continue
+        kept = decode(dict[str, Any], facts, what=at)
+        decode(str, kept.get("dtype"), what=f"the dtype of {at}")
+        shape = decode(tuple[int, ...], kept.get("shape"), what=f"the shape of {at}")
+        places = decode(tuple[int, ...], kept.get("data_offsets"), what=f"the place of {at}")
+        inside = len(places) == 2 and 0 <= places[0] <= places[1] <= length
+        if not inside or min(shape, default=0) < 0:
+            raise UseError(f"{path} is damaged: {name!r:.80} does not lie in it")
 
 
 def _write_metadata(path: Path, text: str) -> None:

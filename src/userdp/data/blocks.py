@@ -27,9 +27,11 @@ from userdp.data.files import checksum, read_table, write_arrow
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.store import UserStore
 from userdp.errors import UseError
+from userdp.withheld import in_kind
 
 BLOCK = 2**18
 DIGEST_BYTES = 16
+_KINDS = {"digest": pa.binary(DIGEST_BYTES)}
 MOST_BLOCKS = 128
 """32 MiB: a smaller store is read whole. Damage to a share f of all blocks is found with
 probability 1 - (1 - f)^128: 0.998 for a twentieth."""
@@ -95,7 +97,7 @@ def write_blocks(path: Path, files: Mapping[str, Any], digests: Mapping[str, byt
         digests.get(name, _UNKNOWN * count) for name, count in _counts(files, without=path)
     )
     column = pa.Array.from_buffers(
-        pa.binary(DIGEST_BYTES), len(rows) // DIGEST_BYTES, [None, pa.py_buffer(rows)]
+        _KINDS["digest"], len(rows) // DIGEST_BYTES, [None, pa.py_buffer(rows)]
     )
     write_arrow(path, {"digest": column})
 
@@ -105,7 +107,7 @@ def read_blocks(store: Path, meta: StoreMeta) -> dict[str, bytes]:
     name = _place(meta)
     if name not in meta.files:
         return {}
-    column = read_table(store / name).column("digest")
+    column = read_table(store / name, _KINDS).column("digest")
     digests, at = {}, 0
     for file, count in _counts(meta.files, without=Path(name)):
         digests[file] = b"".join(column.slice(at, count).to_pylist())
@@ -129,8 +131,10 @@ def require_intact(store: UserStore) -> None:
         )
     try:
         wrong = next(_differences(store.path, store.meta), None)
-    except (OSError, KeyError, pa.ArrowInvalid, IndexError) as error:
-        wrong = str(error)
+    except UseError as error:
+        wrong = error.message
+    except OSError as error:
+        wrong = in_kind(error)
     # Where somebody was erased, or people were appended twice, since the store was opened, files
     # that it was opened with are gone by right, perhaps while they were looked at.
     if wrong is not None and read_meta(store.path).generation == store.meta.generation:
@@ -165,7 +169,7 @@ def _differences(path: Path, meta: StoreMeta) -> Iterator[str]:
 
 def _other_blocks(path: Path, meta: StoreMeta, table: str, *, skip: str | None) -> Iterator[str]:
     """Blocks, of those drawn, that are not what was written."""
-    column = read_table(path / table).column("digest")
+    column = read_table(path / table, _KINDS).column("digest")
     counts = _counts(meta.files, without=Path(table))
     total = sum(count for _, count in counts)
     if len(column) != total:

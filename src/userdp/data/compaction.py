@@ -11,7 +11,6 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,9 @@ from numpy.typing import NDArray
 from userdp.data import format as layout
 from userdp.data.blocks import read_blocks, seal
 from userdp.data.checkpoints import clear
-from userdp.data.files import read_columns
 from userdp.data.index import Index
 from userdp.data.meta import StoreMeta
+from userdp.data.segment import Segment, offsets_of
 from userdp.data.segments import SegmentFiles
 from userdp.files import sync, write_json
 
@@ -46,21 +45,20 @@ def compact(folder: Path, meta: StoreMeta) -> StoreMeta:
     kept_files = dict(meta.files)
     new_files: list[Path] = []
     for number in range(meta.segments):
-        old = folder / layout.SEGMENTS / meta.segment_folder(number)
         here = np.flatnonzero(spans["segment"] == number)
         here = here[np.argsort(spans["start"][here], kind="stable")]
         begins, lengths = spans["start"][here], spans["length"][here]
-        if lengths.sum() == len(_column(old / layout.OFFSETS)) - 1:
+        if lengths.sum() == len(offsets_of(folder, meta, number)) - 1:
             continue
         revision = revisions.get(str(number), 0) + 1
         new = folder / layout.SEGMENTS / layout.segment_name(number, revision)
         shutil.rmtree(new, ignore_errors=True)  # of a compaction that was killed
-        _rewrite(old, new, begins, lengths, meta)
+        _rewrite(Segment.open(folder, meta, number), new, begins, lengths, meta)
         sync(new)
         starts[here] = np.cumsum(lengths) - lengths
         revisions[str(number)] = revision
         for file in (layout.TOKENS, layout.OFFSETS, *((layout.TARGETS,) * meta.loss_mask)):
-            del kept_files[str(old.relative_to(folder) / file)]
+            del kept_files[f"{layout.SEGMENTS}/{meta.segment_folder(number)}/{file}"]
             new_files.append(new.relative_to(folder) / file)
     sync(folder / layout.SEGMENTS)
     written = Index(index.ids, index.records, index.chains, {**spans, "start": starts})
@@ -100,15 +98,14 @@ def write_generation(
 
 
 def _rewrite(
-    old: Path,
+    old: Segment,
     new: Path,
     begins: NDArray[np.int64],
     lengths: NDArray[np.int64],
     meta: StoreMeta,
 ) -> None:
     """Copy examples ``begins[i]`` to ``begins[i] + lengths[i]`` of a segment, one after another."""
-    offsets, tokens = _column(old / layout.OFFSETS), _column(old / layout.TOKENS)
-    targets = _column(old / layout.TARGETS) if meta.loss_mask else None
+    offsets, tokens, targets = old.offsets, old.tokens, old.targets
     written = SegmentFiles(
         new, np.dtype(meta.token_dtype).newbyteorder("<"), loss_mask=meta.loss_mask
     )
@@ -122,8 +119,3 @@ def _rewrite(
                 None if targets is None else targets[part],
             )
     written.close()
-
-
-def _column(path: Path) -> NDArray[Any]:
-    (values,) = read_columns(path).values()
-    return values

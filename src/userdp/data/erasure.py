@@ -23,12 +23,12 @@ from userdp import files
 from userdp.data import format as layout
 from userdp.data.checkpoints import clear
 from userdp.data.compaction import compact, write_generation
-from userdp.data.files import read_columns
 from userdp.data.index import Index
 from userdp.data.locking import locked
 from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.near_ids import near_colliding
 from userdp.data.scores import leave_out_rows
+from userdp.data.segment import offsets_of
 from userdp.data.splits import Split
 from userdp.data.states import State, StateKind
 from userdp.errors import UserdpError
@@ -131,8 +131,7 @@ def _totals(folder: Path, meta: StoreMeta, index: Index, row: int) -> dict[str, 
     own = spans["user"] == row
     tokens = np.zeros(len(own), dtype=np.int64)
     for place in np.flatnonzero(own):
-        segment = folder / layout.SEGMENTS / meta.segment_folder(int(spans["segment"][place]))
-        (offsets,) = read_columns(segment / layout.OFFSETS).values()
+        offsets = offsets_of(folder, meta, int(spans["segment"][place]))
         start, length = int(spans["start"][place]), int(spans["length"][place])
         tokens[place] = offsets[start + length] - offsets[start]
     splits = {}

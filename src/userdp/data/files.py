@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from userdp.errors import UseError
+from userdp.withheld import in_kind
 
 
 def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> None:
@@ -22,15 +27,49 @@ def write_arrow(path: Path, columns: dict[str, pa.Array], mode: int = 0o644) -> 
         os.fsync(file.fileno())
 
 
-def read_table(path: Path) -> pa.Table:
-    """An Arrow IPC file as a table over a memory map: nothing is copied."""
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
+def read_table(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    """A file that `write_arrow` wrote, as a table over a memory map: nothing is copied.
+
+    Guarantee: it has exactly these columns, each in one piece, without nulls, and within the bytes
+    of the file: Arrow itself believes what a file says of its lengths, and reads beyond its end.
+
+    Args:
+        path: of the file.
+        kinds: the type of each column, in their order.
+
+    Raises:
+        OSError: there is no such file.
+        UseError: it is damaged.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+        table.validate(full=True)
+    except FileNotFoundError:
+        raise
+    # The library's own errors have no common kind but this, and are of the system's kinds too.
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UseError(f"{path.name} is no file of Arrow: {in_kind(error)}") from error
+    if dict(zip(table.column_names, table.schema.types, strict=True)) != dict(kinds):
+        raise UseError(f"{path.name} has other columns than a store's has")
+    if any(one.num_chunks > 1 or one.null_count for one in table.columns):
+        raise UseError(f"{path.name} is in pieces, or lacks values, as a store's never does")
+    return table
 
 
-def read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """The columns of a file that `write_arrow` wrote, as NumPy arrays over a memory map."""
-    table = read_table(path)
+def read_columns(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """The columns of a file that `write_arrow` wrote, as NumPy arrays over a memory map.
+
+    Args:
+        path: of the file.
+        kinds: NumPy's name for the type of each column.
+
+    Raises:
+        OSError: there is no such file.
+        UseError: it is damaged.
+    """
+    types = {name: pa.from_numpy_dtype(np.dtype(kind)) for name, kind in kinds.items()}
+    table = read_table(path, types)
     return {
         name: table.column(name).combine_chunks().to_numpy(zero_copy_only=True)
         if table.num_rows == 0

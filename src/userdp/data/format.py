@@ -83,6 +83,9 @@ SPLIT_CODES = {Split.TRAIN: 0, Split.HELD_OUT_USERS: 1, Split.HELD_OUT_EXAMPLES:
 SEGMENT_TOKENS = 2**28
 """A new segment begins once one holds this many tokens (0.5 or 1 GB)."""
 
+MOST_SEGMENTS = 10**6
+"""Of a store, and generations of its index: a greater number is damage."""
+
 MIN_SEQ_LEN = 2
 MAX_SEQ_LEN = 2**20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,16 @@ from userdp.data.content import CHAIN_BYTES, content_hash_of
 from userdp.data.files import read_columns, read_table, write_arrow
 from userdp.data.hashing import HASH_BYTES, user_hash
 from userdp.data.splits import Split
+from userdp.errors import UseError
 
 SPAN_KINDS = {"split": "u1", "user": "i8", "segment": "i4", "start": "i8", "length": "i8"}
 _SPLITS = len(layout.SPLIT_CODES)
+USER_KINDS = {
+    "hash": pa.binary(HASH_BYTES),
+    "records": pa.int64(),
+    "chains": pa.binary(CHAIN_BYTES * _SPLITS),
+}
+_ID_KINDS = {"id": pa.large_binary()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +48,21 @@ class Index:
         """The files of the generation, into a new folder."""
         folder.mkdir(parents=True)
         hashes = [user_hash(user) for user in self.ids]
-        users = {
-            "hash": pa.array(hashes, pa.binary(HASH_BYTES)),
-            "records": pa.array(self.records, pa.int64()),
-            "chains": pa.array(self.chains, pa.binary(CHAIN_BYTES * _SPLITS)),
-        }
+        columns = {"hash": hashes, "records": self.records, "chains": self.chains}
+        users = {name: pa.array(columns[name], kind) for name, kind in USER_KINDS.items()}
         write_arrow(folder / layout.USERS, users)
-        write_arrow(folder / layout.USER_IDS, {"id": pa.array(self.ids, pa.large_binary())}, 0o600)
+        write_arrow(folder / layout.USER_IDS, {"id": pa.array(self.ids, _ID_KINDS["id"])}, 0o600)
         write_arrow(folder / layout.SPANS, {k: pa.array(v) for k, v in self.spans.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Index:
         """What `write` wrote."""
-        users, ids = read_table(folder / layout.USERS), read_table(folder / layout.USER_IDS)
+        users = read_table(folder / layout.USERS, USER_KINDS)
         return cls(
-            ids=ids.column("id").to_pylist(),
+            ids=read_ids(folder, users=users.num_rows).to_pylist(),
             records=users.column("records").to_pylist(),
             chains=users.column("chains").to_pylist(),
-            spans=read_columns(folder / layout.SPANS),
+            spans=read_columns(folder / layout.SPANS, SPAN_KINDS),
         )
 
     def content_hash(self, *, seq_len: int, loss_mask: bool) -> str:
@@ -87,6 +92,54 @@ class Index:
 
 EMPTY = Index([], [], [], {name: np.zeros(0, dtype=kind) for name, kind in SPAN_KINDS.items()})
 """The index of a store that is being made."""
+
+
+def read_hashes(folder: Path) -> NDArray[np.uint64]:
+    """The public-salt hash of each user, by row: uint64 (users, 2)."""
+    column = read_table(folder / layout.USERS, USER_KINDS).column("hash")
+    if len(column) == 0:
+        return np.zeros((0, 2), dtype=np.uint64)
+    chunk = column.chunk(0)
+    first = chunk.offset * HASH_BYTES
+    words = np.frombuffer(chunk.buffers()[1], dtype="<u8", count=2 * len(chunk), offset=first)
+    return words.reshape(-1, 2)
+
+
+def read_ids(folder: Path, *, users: int) -> pa.ChunkedArray:
+    """The id of each of so many users, by row; `UseError` if they are another number."""
+    column = read_table(folder / layout.USER_IDS, _ID_KINDS).column("id")
+    if len(column) != users:
+        raise UseError(f"{layout.USER_IDS} names {len(column)} users, and there are {users}")
+    return column
+
+
+def read_spans(folder: Path, *, users: int, segments: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """The columns of the span index.
+
+    Guarantee: each span is of a user and a split that there are, and lies in its segment.
+
+    Args:
+        folder: of the generation.
+        users: how many there are.
+        segments: examples of each.
+
+    Raises:
+        OSError: the file is not there.
+        UseError: it is damaged.
+    """
+    spans = read_columns(folder / layout.SPANS, SPAN_KINDS)
+    split, user, segment = spans["split"], spans["user"], spans["segment"]
+    start, length = spans["start"], spans["length"]
+    sizes = np.array([*segments, 0], dtype=np.int64)  # the last one stands for no segment
+    here = np.where((segment >= 0) & (segment < len(segments)), segment, len(segments))
+    sound = (
+        (split < _SPLITS)
+        & ((user >= 0) & (user < users))
+        & ((start >= 0) & (length > 0) & (start <= sizes[here]) & (length <= sizes[here] - start))
+    )
+    if not sound.all() or np.any(split[1:] < split[:-1]):
+        raise UseError(f"{layout.SPANS} names users or examples that are not in the store")
+    return spans
 
 
 def merged(old: Index, new: Index) -> Index:

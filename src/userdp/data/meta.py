@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from userdp.data.format import FORMAT_NAME, FORMAT_VERSION, META, segment_name
-from userdp.data.states import State, states_from
+from userdp.codec import decode
+from userdp.data.format import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    MAX_SEQ_LEN,
+    META,
+    MIN_SEQ_LEN,
+    MOST_SEGMENTS,
+    segment_name,
+)
+from userdp.data.splits import Split
+from userdp.data.states import State, states_in
 from userdp.errors import UseError
+from userdp.strict_json import parse
+
+_OF_OWNERSHIP = ("rule", "adjacency")
+_OF_TOTALS = ("records_read", "records_stored", "users", "examples", "tokens")
+_OF_SPLIT = ("users", "examples", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,13 +129,65 @@ def read_meta(path: Path) -> StoreMeta:
             f"the store at {path} is damaged: {META} lacks {', '.join(missing)}",
             hint="prepare it again from its source",
         )
-    held = {one.name: raw[one.name] for one in known if one.name in raw}
-    return StoreMeta(**{**held, "states": states_from(raw)})
+    defaults = {one.name: _default(one) for one in known if one.name not in raw}
+    values = {one.name: raw[one.name] for one in known if one.name in raw} | defaults
+    try:
+        meta = decode(StoreMeta, {**values, "states": states_in(raw)}, what=META)
+        _require_sense(meta)
+    except UseError as error:
+        raise UseError(
+            f"the store at {path} is damaged: {error.message}",
+            hint="prepare it again from its source",
+        ) from error
+    return meta
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def _require_sense(meta: StoreMeta) -> None:
+    """`UseError` unless the numbers are such as a writer writes, and no file lies elsewhere."""
+    wrong = [
+        name
+        for name, right in {
+            "seq_len": MIN_SEQ_LEN <= meta.seq_len <= MAX_SEQ_LEN,
+            "vocab_size": 0 < meta.vocab_size <= 2**32,
+            "token_dtype": meta.token_dtype in ("uint16", "uint32"),
+            "generation": 0 <= meta.generation <= MOST_SEGMENTS,
+            "segments": 0 <= meta.segments <= MOST_SEGMENTS,
+            "revisions": all(0 <= one <= MOST_SEGMENTS for one in meta.revisions.values()),
+            "states": meta.states and meta.state.segments == meta.segments,
+            "ownership": all(isinstance(meta.ownership.get(one), str) for one in _OF_OWNERSHIP),
+        }.items()
+        if not right
+    ]
+    if wrong:
+        raise UseError(f"{META} says what no store has of {', '.join(wrong)}")
+    for name, facts in meta.files.items():
+        place = PurePosixPath(name)
+        if place.is_absolute() or ".." in place.parts or "\0" in name or not place.parts:
+            raise UseError(f"{META} names {name!r:.80}, which is no place in a store")
+        if decode(int, facts.get("bytes"), what=f"the size of {name!r:.80}") < 0:
+            raise UseError(f"{META} says that {name!r:.80} has {facts['bytes']} bytes")
+        decode(str, facts.get("sha256"), what=f"the digest of {name!r:.80}")
+    counts = {"totals": meta.totals} | dict(_splits_of(meta.totals))
+    for where, values in counts.items():
+        for name in _OF_TOTALS if where == "totals" else _OF_SPLIT:
+            decode(int, values.get(name), what=f"{name} of {where} in {META}")
+
+
+def _splits_of(totals: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    splits = decode(dict[str, dict[str, Any]], totals.get("splits"), what=f"the splits in {META}")
+    for split in Split:
+        if split not in splits:
+            raise UseError(f"{META} says nothing of the split {split}")
+        yield str(split), splits[split]
 
 
 def _raw(path: Path) -> dict[str, Any] | None:
     try:
-        raw = json.loads((path / META).read_bytes())
+        raw = parse((path / META).read_bytes())
     except (OSError, ValueError):
         return None
     return raw if isinstance(raw, dict) and raw.get("format") == FORMAT_NAME else None

@@ -6,12 +6,14 @@ an erasure finds them. What was moved since is not found: its operator names it.
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 
 from userdp import files
+from userdp.codec import decode
 from userdp.data import format as layout
+from userdp.errors import UseError
+from userdp.strict_json import parse
 
 
 class Place(StrEnum):
@@ -36,17 +38,33 @@ def remember(store: Path, place: Place, path: Path) -> None:
 
 
 def places_of(store: Path, place: Place) -> list[str]:
-    """The places of a kind that were noted, whether or not anything is there now."""
+    """The places of a kind that were noted, whether or not anything is there now.
+
+    Raises:
+        UseError: a line is damaged.
+    """
     try:
-        lines = (store / layout.PLACES).read_text(encoding="utf-8").splitlines()
+        lines = (store / layout.PLACES).read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    found = []
+    found: list[str] = []
     for line in lines:
-        try:
-            noted = json.loads(line)
-        except ValueError:  # a crash cut it short, before anything was made there
-            continue
-        if noted["kind"] == place and noted["path"] not in found:
-            found.append(noted["path"])
+        kind, path = _noted(store, line)
+        if kind == place and path not in found:
+            found.append(path)
     return found
+
+
+def _noted(store: Path, line: bytes) -> tuple[str, str]:
+    """Kind and path of what a line notes; an empty kind where it notes nothing."""
+    try:
+        values = decode(dict[str, str], parse(line), what="a line")
+        return values["kind"], values["path"]
+    except (ValueError, KeyError) as error:
+        if not line.endswith(b"}"):  # a crash cut it short, before anything was made there
+            return "", ""
+        raise UseError(
+            f"{store / layout.PLACES} is damaged: an erasure would not find all that was made of "
+            "a person's text",
+            hint="put back the file that was there",
+        ) from error

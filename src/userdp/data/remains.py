@@ -19,6 +19,13 @@ from userdp.data.patterns import Patterns
 from userdp.data.progress import NoProgress, Progress
 
 _AT_ONCE = 2**24
+_RATIO, _LEAST_UNPACKED = 1000, 2**30
+"""Bytes that an archive may unpack to: a thousand for each of its own, as gzip's best is, and 1 GiB
+beside. A few kilobytes can unpack to more than any disk holds."""
+_MOST_HELD = 2**28
+"""Bytes of an archive in an archive."""
+_ROWS = 2**14
+"""Rows of a Parquet file that are held at once."""
 _DEEPEST = 3
 """Archives within archives are opened so deep; what lies deeper is named as unread."""
 
@@ -100,29 +107,69 @@ def _in_stream(file: IO[bytes], patterns: Patterns, *, deep: int) -> bool:
         return True
     file.seek(0)
     head = file.read(8)
+    most = _LEAST_UNPACKED + _RATIO * file.seek(0, io.SEEK_END)
     file.seek(0)
     for magic, opened in _STREAMS.items():
         if head.startswith(magic):
-            return _nested(opened(file), patterns, deep)
+            return _nested(opened(file), patterns, deep, most)
     if head.startswith(_ZIP):
         with zipfile.ZipFile(file) as archive:
-            return any(_nested(archive.open(name), patterns, deep) for name in archive.namelist())
+            names = archive.namelist()
+            return any(_nested(archive.open(one), patterns, deep, most) for one in names)
     if head.startswith(_ARROW):
-        return _in_table(pa.ipc.open_file(pa.PythonFile(file, mode="r")).read_all(), patterns)
+        reader = pa.ipc.open_file(pa.PythonFile(file, mode="r"))
+        batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+        return any(_in_batch(batch, patterns) for batch in batches)
     if head.startswith(_PARQUET):
-        return _in_table(pyarrow.parquet.read_table(file), patterns)
+        parquet = pyarrow.parquet.ParquetFile(file)
+        return any(_in_batch(batch, patterns) for batch in parquet.iter_batches(_ROWS))
     return False
 
 
-def _nested(stream: Any, patterns: Patterns, deep: int) -> bool:
+def _nested(stream: Any, patterns: Patterns, deep: int, most: int) -> bool:
+    """Whether what an archive unpacks to holds a pattern; what is an archive again, in memory."""
     if deep == _DEEPEST:
         raise ValueError("an archive in an archive in an archive")
-    return _in_stream(io.BytesIO(stream.read()), patterns, deep=deep + 1)
+    unpacked = _Unpacked(stream, most)
+    head = unpacked.read(8)
+    if not head.startswith((*_STREAMS, _ZIP, _ARROW, _PARQUET)):
+        return _raw(unpacked, patterns, head)
+    whole = io.BytesIO(head)
+    whole.seek(0, io.SEEK_END)
+    while block := unpacked.read(_AT_ONCE):
+        whole.write(block)
+        if whole.tell() > _MOST_HELD:
+            raise ValueError("an archive in an archive is too large to be held")
+    whole.seek(0)
+    return _in_stream(whole, patterns, deep=deep + 1)
 
 
-def _raw(file: IO[bytes], patterns: Patterns) -> bool:
-    """Whether the bytes themselves hold a pattern; blocks overlap by the longest."""
-    kept = b""
+class _Unpacked:
+    """What an archive unpacks to: at most so many bytes, since a few may unpack to any number."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream, self._left = stream, most
+
+    def read(self, size: int) -> bytes:
+        """As of a file."""
+        data: bytes = self._stream.read(min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError("an archive unpacks to far more than it is long")
+        return data
+
+
+def _raw(file: IO[bytes] | _Unpacked, patterns: Patterns, begin: bytes = b"") -> bool:
+    """Whether the bytes themselves hold a pattern; blocks overlap by the longest.
+
+    Args:
+        file: is read from where it stands.
+        patterns: to look for.
+        begin: was read of it before.
+    """
+    if _holds(begin, patterns):
+        return True
+    kept = begin
     while block := file.read(_AT_ONCE):
         data = kept + block
         if _holds(data, patterns):
@@ -131,12 +178,12 @@ def _raw(file: IO[bytes], patterns: Patterns) -> bool:
     return False
 
 
-def _in_table(table: pa.Table, patterns: Patterns) -> bool:
+def _in_batch(batch: pa.RecordBatch, patterns: Patterns) -> bool:
+    batch.validate(full=True)  # Arrow believes the lengths in a file, and reads beyond its end
     return any(
         _holds(buffer, patterns)
-        for column in table.columns
-        for chunk in column.chunks
-        for buffer in chunk.buffers()
+        for column in batch.columns
+        for buffer in column.buffers()
         if buffer is not None
     )
 

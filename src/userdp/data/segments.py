@@ -14,6 +14,7 @@ from userdp.data import format as layout
 from userdp.data.content import CHAIN_BYTES, NO_EXAMPLES, prolong
 from userdp.data.files import write_arrow
 from userdp.data.index import EMPTY, SPAN_KINDS, Index, merged
+from userdp.data.segment import KINDS, OFFSET, TARGET
 from userdp.data.splits import Split
 
 _NO_CHAINS = NO_EXAMPLES * len(layout.SPLIT_CODES)
@@ -173,11 +174,11 @@ class SegmentFiles:
         folder.mkdir()
         self._folder = folder
         self._kinds = {
-            layout.TOKENS: ("token", dtype),
-            layout.OFFSETS: ("offset", np.dtype("<i8")),
+            layout.TOKENS: (KINDS[layout.TOKENS], dtype),
+            layout.OFFSETS: (KINDS[layout.OFFSETS], np.dtype(OFFSET)),
         }
         if loss_mask:
-            self._kinds[layout.TARGETS] = ("target", np.dtype("u1"))
+            self._kinds[layout.TARGETS] = (KINDS[layout.TARGETS], np.dtype(TARGET))
         self._raw: dict[str, IO[bytes]] = {
             name: (folder / f"{name}.raw").open("wb", buffering=2**20) for name in self._kinds
         }

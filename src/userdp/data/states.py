@@ -36,18 +36,16 @@ class State:
     segments: int
 
 
-def states_from(raw: Mapping[str, Any]) -> tuple[State, ...]:
-    """The states in meta.json.
+def states_in(raw: Mapping[str, Any]) -> Any:
+    """The states in meta.json, as plain values.
 
     A store of before states were written has one: all its people count as there from the start,
     which adds up more for some of them than they were charged, and never less.
     """
     if "states" not in raw:
-        return (State(id=raw["store_id"], kind=StateKind.PREPARED, segments=raw["segments"]),)
-    return tuple(
-        State(id=one["id"], kind=StateKind(one["kind"]), segments=one["segments"])
-        for one in raw["states"]
-    )
+        kind = StateKind.PREPARED.value
+        return [{"id": raw["store_id"], "kind": kind, "segments": raw["segments"]}]
+    return raw["states"]
 
 
 def joined_at(states: tuple[State, ...], first_segment: int) -> int:

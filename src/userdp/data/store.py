@@ -12,9 +12,9 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.data import format as layout
-from userdp.data.files import read_columns, read_table
-from userdp.data.index import Index
+from userdp.data.index import Index, read_hashes, read_ids, read_spans
 from userdp.data.meta import StoreMeta, read_meta
+from userdp.data.segment import Segment
 from userdp.data.selection import require_places
 from userdp.data.splits import Split
 from userdp.errors import UseError
@@ -62,15 +62,15 @@ class UserStore:
     def __init__(self, path: Path, meta: StoreMeta) -> None:
         self.path = path
         self.meta = meta
-        names = [meta.segment_folder(number) for number in range(meta.segments)]
-        self._segments = [
-            _Segment.open(path / layout.SEGMENTS / name, loss_mask=meta.loss_mask) for name in names
-        ]
+        self._segments = [Segment.open(path, meta, number) for number in range(meta.segments)]
         self._index = path / layout.INDEX / layout.segment_name(meta.generation)
-        self._hashes = _hash_words(self._index / layout.USERS)
-        self._spans = read_columns(self._index / layout.SPANS)
+        self._hashes = read_hashes(self._index)
+        self._spans = read_spans(
+            self._index, users=len(self._hashes), segments=self.segment_examples()
+        )
         ids = self._index / layout.USER_IDS
-        self._ids = read_table(ids) if ids.exists() else None  # a later append may remove the file
+        # A later append may remove the file.
+        self._ids = read_ids(self._index, users=len(self._hashes)) if ids.exists() else None
 
     @classmethod
     def open(cls, path: Path | str, *, fixed_graph: bool = False) -> UserStore:
@@ -100,7 +100,7 @@ class UserStore:
             )
         try:
             return cls(folder, meta)
-        except (OSError, KeyError, pa.ArrowInvalid) as error:
+        except (OSError, UseError) as error:
             now = read_meta(folder)
             if now.generation != meta.generation:  # appended to, or compacted, since we read it
                 return cls.open(folder, fixed_graph=fixed_graph)
@@ -174,8 +174,7 @@ class UserStore:
                 f"the store at {self.path} was handed on without its user ids",
                 hint=f"ask its operator for {layout.USER_IDS}",
             )
-        ids: list[bytes] = self._ids.column("id").to_pylist()
-        return ids
+        return list(self._ids.to_pylist())
 
 
 class StoreSplit:
@@ -194,7 +193,7 @@ class StoreSplit:
     def __init__(
         self,
         name: Split,
-        segments: list[_Segment],
+        segments: list[Segment],
         spans: dict[str, NDArray[Any]],
         hashes: NDArray[np.uint64],
     ) -> None:
@@ -294,8 +293,14 @@ class StoreSplit:
         for number in np.unique(segment):
             where = np.flatnonzero(segment == number)
             offsets = self._segments[number].offsets
-            begins[where] = offsets[row[where]]
-            lengths[where] = offsets[row[where] + counts[where]] - begins[where]
+            first, last = offsets[row[where]], offsets[row[where] + counts[where]]
+            if np.any((first < 0) | (last < first) | (last > len(self._segments[number].tokens))):
+                raise UseError(
+                    f"segment {number} of the store is damaged: an example of it lies outside of "
+                    "its tokens, so that what was read there would be nobody's text",
+                    hint="prepare the store again from its source",
+                )
+            begins[where], lengths[where] = first, last - first
         return begins, lengths
 
     def _copy(
@@ -350,21 +355,6 @@ class StoreSplit:
         return self._span_segment[span], row
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    tokens: NDArray[Any]
-    offsets: NDArray[np.int64]
-    targets: NDArray[np.uint8] | None
-
-    @classmethod
-    def open(cls, folder: Path, *, loss_mask: bool) -> _Segment:
-        return cls(
-            _column(folder / layout.TOKENS),
-            _column(folder / layout.OFFSETS),
-            _column(folder / layout.TARGETS) if loss_mask else None,
-        )
-
-
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each of consecutive parts begins, and the end: int64 (parts + 1,)."""
     starts = np.zeros(len(lengths) + 1, dtype=np.int64)
@@ -386,17 +376,3 @@ def _pieces(
         begins = begins[first]
     views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
     return np.array(views.flatten().to_numpy(zero_copy_only=True))
-
-
-def _column(path: Path) -> NDArray[Any]:
-    (values,) = read_columns(path).values()
-    return values
-
-
-def _hash_words(path: Path) -> NDArray[np.uint64]:
-    column = read_table(path).column("hash")
-    if len(column) == 0:
-        return np.zeros((0, 2), dtype=np.uint64)
-    chunk = column.chunk(0)
-    words = np.frombuffer(chunk.buffers()[1], dtype="<u8", count=2 * len(chunk))
-    return words.reshape(-1, 2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,8 @@ from tokenizers import Tokenizer
 from userdp.data.format import MAX_SEQ_LEN, MIN_SEQ_LEN, token_dtype
 from userdp.data.records import MARKUP
 from userdp.errors import UseError
+from userdp.strict_json import parse
+from userdp.withheld import in_short
 
 BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "tokenizer.json"
 
@@ -91,11 +92,11 @@ class StoreTokenizer:
             )
         content = file.read_bytes()
         try:
-            json.loads(content)
+            parse(content)
             encoder = Tokenizer.from_str(content.decode())
         except Exception as error:  # the library raises bare `Exception`s
             raise UseError(
-                f"{file} is not a tokenizer.json: {error}",
+                f"{file} is not a tokenizer.json: {in_short(error)}",
                 hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
             ) from error
         encoder.no_padding()
@@ -130,7 +131,10 @@ class StoreTokenizer:
     def encode_piece(self, text: str, *, kind: int) -> list[int]:
         """The tokens of a piece of a conversation; ``kind`` as in `Record.pieces`."""
         encoder = self.markup_encoder if kind & MARKUP else self.encoder
-        ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # as in `_batch`
+            raise _cannot_encode() from error
         return ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -165,8 +169,20 @@ class StoreTokenizer:
         return self._batch(texts)
 
     def _batch(self, texts: Sequence[str]) -> list[list[int]]:
-        encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        # The library raises bare `Exception`s, in words that may quote the text.
+        except Exception as error:
+            raise _cannot_encode() from error
         return [encoding.ids for encoding in encodings]
+
+
+def _cannot_encode() -> UseError:
+    return UseError(
+        "the tokenizer cannot encode some of the text: it lacks a token for what it does not know, "
+        "or contradicts itself",
+        hint="give a tokenizer.json that encodes any text, as those of trained models do",
+    )
 
 
 def _short(text: str) -> Iterator[str]:
@@ -184,7 +200,7 @@ def _short(text: str) -> Iterator[str]:
 def _end_of_text(encoder: Tokenizer, config: Path) -> int | None:
     named: object = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        named = json.loads(config.read_bytes())["eos_token"]
+        named = parse(config.read_bytes())["eos_token"]
     if isinstance(named, dict):
         named = named.get("content")
     special = {t.content for t in encoder.get_added_tokens_decoder().values() if t.special}

@@ -5,7 +5,6 @@ The same for Flower and for silos in this process: only ``ask`` differs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from safetensors.numpy import save
 from userdp.errors import FailureError, UseError
 from userdp.federated.plan import FederationPlan
 from userdp.files import write_file
+from userdp.ledger.folder import read_lines
 
 Weights = dict[str, NDArray[np.float32]]
 Ask = Callable[[int, tuple[int, ...], Weights], Mapping[int, Weights]]
@@ -118,4 +118,4 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
     path = folder / ROUNDS_FILE
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return read_lines(path, dict)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from userdp import files
 from userdp.errors import FailureError, UseError
 from userdp.ledger.folder import RunFolder
 from userdp.ledger.journal import append_entries, exclusive, read_entries
@@ -82,12 +81,12 @@ def end_early(folder: RunFolder) -> Ended:
                 "that was trained in",
                 hint="settle the run in its own folder",
             )
-        kept = files.read_json(folder.resume, what="an interrupted run")
+        kept = folder.read_resume()
         store = Path(kept["store_path"])
         ledger = StoreLedger(store)
         charge = (charges_in(entries) or [str(kept["run_id"])])[-1]
         history = ledger.history()
-        with Counter(ledger.place.runs / charge, begun=charge in history.nonces) as counter:
+        with Counter(ledger.place.counter(charge), begun=charge in history.nonces) as counter:
             attempts = min(counter.attempts, plan.steps)
             why = None
             if charge not in history.halted:

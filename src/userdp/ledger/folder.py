@@ -30,11 +30,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from userdp import files
+from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.journal import read_entries
+from userdp.strict_json import parse
 from userdp.withheld import in_kind
 
 Line = TypeVar("Line")
+_RESUME: Mapping[str, Any] = {
+    "run_id": str,
+    "nonces": tuple[str, ...],
+    "charge": str | None,
+    "digests": Mapping[str, str],
+    "store_path": str,
+}
+"""What stands in resume.json whenever it was written."""
 LEDGER = "ledger.jsonl"
 """The name of the ledger in a run's folder, and in a store's."""
 
@@ -83,6 +93,19 @@ class RunFolder:
             raise UseError(f"{self.train} is damaged: {error}") from error
         return dict(options)
 
+    def read_resume(self) -> dict[str, Any]:
+        """What an interrupted run needs to go on.
+
+        Raises:
+            UseError: the file is damaged.
+        """
+        kept = files.read_json(self.resume, what="an interrupted run")
+        for name, hint in _RESUME.items():
+            decode(hint, kept.get(name), what=f"{name} in {self.resume}")
+        if "\0" in kept["store_path"]:
+            raise UseError(f"{self.resume} is damaged: no store can be where it says")
+        return kept
+
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""
         files.append_line(self.operator, values)
@@ -112,13 +135,19 @@ def train_toml(values: Mapping[str, Any]) -> str:
     return "\n".join(["[train]", *lines, ""])
 
 
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("a line is no object")
+    return value
+
+
 def read_lines(
     path: Path, read: Callable[[dict[str, Any]], Line | None], *, torn: bool = False
 ) -> list[Line]:
     """What ``read`` makes of the lines of a file in a run's folder; none if there is no file.
 
     Args:
-        path: JSON Lines.
+        path: JSON Lines; exact losses may be NaN.
         read: of a line's object; None leaves the line out.
         torn: leave out a last line that a crash cut short.
 
@@ -137,8 +166,8 @@ def read_lines(
     values: list[Line] = []
     for number, line in enumerate(lines, start=1):
         try:
-            value = read(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+            value = read(_object(parse(line, finite=False)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             if torn and number == len(lines):
                 break
             raise UseError(f"line {number} of {path} is damaged: {in_kind(error)}") from error

@@ -15,10 +15,11 @@ from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger import series, settling
 from userdp.ledger.charges import Charge, Declared, Opened, Released
+from userdp.ledger.shapes import STORE_SCHEMA
 from userdp.plans import Plan, PrivateSelection, Series
 from userdp.plans.tuning import tuning_from
 
-SCHEMA = "userdp.store-ledger/4"
+SCHEMA = STORE_SCHEMA
 
 
 @dataclass(kw_only=True, slots=True)
@@ -161,7 +162,10 @@ def history_of(path: Path, entries: list[dict[str, Any]]) -> History:
         try:
             take(history, entry, at)
         except KeyError as error:
-            raise UseError(f"{path} holds a line of unknown kind or content: {entry}") from error
+            raise UseError(
+                f"line {at + 1} of {path} is of unknown kind, or speaks of what no line before it "
+                f"charged: {error!s:.80}"
+            ) from error
     return history
 
 

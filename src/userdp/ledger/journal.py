@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from userdp import files
 from userdp.errors import FailureError, UseError
 from userdp.files import sync
+from userdp.ledger.shapes import require_shapes
+from userdp.strict_json import parse
 
 _START = "0" * 16
 
@@ -181,7 +183,7 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
         data[len(known.lines) : end].splitlines(), start=len(entries) + 1
     ):
         try:
-            entry = json.loads(line)
+            entry = parse(line)
             chained = entry.pop("prev")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise UseError(f"line {number} of {path} is not a ledger entry") from error
@@ -194,6 +196,7 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
             )
         previous = _hash(line)
         entries.append(entry)
+    require_shapes(path, entries, known=len(known.entries))
     _read[path] = _Read(data[:end], tuple(entries), previous)
     for other in list(_read)[:-_FEW]:
         _read.pop(other, None)

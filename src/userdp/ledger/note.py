@@ -16,9 +16,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
+
+from userdp.codec import decode
+from userdp.errors import UseError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,15 +56,18 @@ class Note:
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> Self | None:
-        """The inverse of `plain`; None where nothing was noted yet."""
+        """The inverse of `plain`; None where nothing was noted yet.
+
+        Raises:
+            UseError: something was noted, and it is no note.
+        """
         if kept.get("inode") is None:
             return None
-        return cls(
-            inode=kept["inode"],
-            bytes=kept["bytes"],
-            head=kept["head"],
-            changed=kept.get("changed"),
-        )
+        values = {one.name: kept.get(one.name) for one in fields(cls)}
+        note = decode(cls, values, what="what was noted of the ledger")
+        if note.bytes < 0:
+            raise UseError(f"what was noted of the ledger says that it has {note.bytes} bytes")
+        return note
 
     @property
     def plain(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -28,6 +29,7 @@ from userdp.ledger.note import Note
 
 PLACE = "ledger.json"
 _WHAT = "where the ledger is"
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 _NONE = -1
 """The inode of no file: what has this one noted differs from every ledger."""
 
@@ -63,6 +65,20 @@ class Place:
             self._require_whole()
         else:
             self.require_new()
+
+    def counter(self, charge: str) -> Path:
+        """The file that counts the attempts of a charge (`userdp.ledger.opening`).
+
+        Raises:
+            UseError: the id of the charge, which may come from a folder that somebody else made,
+                is no name of a file.
+        """
+        if _ID.fullmatch(charge) is None:
+            raise UseError(
+                f"{charge!r:.80} is no id of a charge: a file elsewhere would be written for it",
+                hint="the ledger of this run was not written by userdp; train in a new --out",
+            )
+        return self.runs / charge
 
     def require_new(self) -> None:
         """`UseError` if the ledger held something before; call where nothing is found in it.
@@ -184,7 +200,15 @@ class Place:
     def _read(self) -> None:
         exists = self._path.exists()
         self._kept = files.read_json(self._path, what=_WHAT) if exists else {}
-        self.id = str(self._kept.get("id") or secrets.token_hex(16))
+        for name in ("id", "shared"):
+            value = self._kept.get(name)
+            if value is not None and (not isinstance(value, str) or "\0" in value):
+                raise UseError(
+                    f"{self._path}, which says where the store's privacy ledger is, is damaged: "
+                    f"{name} is {value!r:.80}",
+                    hint="put back the file that was there",
+                )
+        self.id = self._kept.get("id") or secrets.token_hex(16)
 
     def _notes(self) -> list[Note]:
         """What was noted of the ledger: by this store, and of a shared one by whoever was last."""

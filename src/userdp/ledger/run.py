@@ -18,11 +18,12 @@ from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger.journal import JournalWriter, append_entries, read_entries
 from userdp.ledger.opening import Counter
+from userdp.ledger.shapes import RUN_SCHEMA
 from userdp.noise.gaussian import KNOWN_SAMPLERS, NoiseSampler
 from userdp.plans import Plan, StepRecord, Tuning
 from userdp.plans.tuning import tuning_from
 
-SCHEMA = "userdp.ledger/4"
+SCHEMA = RUN_SCHEMA
 
 
 class RunLedger:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder
+from userdp.strict_json import parse
 from userdp.withheld import in_kind
 
 CANARIES = "canaries in one more run (Steinke et al. 2023)"
@@ -78,7 +78,7 @@ def read_audited(run: RunFolder) -> Audited:
     """
     path = run.audit / "audit.json"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse(path.read_bytes(), finite=False)
         extra = values.get("extra_run")
         return Audited(
             bounds=() if extra is None else _bounds(extra),

@@ -6,7 +6,6 @@ therefore says where a name comes from, and shows the digest by which anybody ca
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
@@ -14,6 +13,7 @@ from typing import Any
 
 from userdp.reporting.markdown import visible
 from userdp.reporting.numbers import number_text
+from userdp.strict_json import parse
 
 _LONGEST = 200
 _OF_CONFIG = {
@@ -121,7 +121,7 @@ def _made(noted: Mapping[str, Any]) -> BaseModel:
 
 def _of_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = parse((folder / "config.json").read_bytes(), finite=False)
     except (OSError, ValueError):
         return {}
     if not isinstance(config, dict):

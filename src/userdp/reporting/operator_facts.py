@@ -9,8 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from userdp.codec import decode
 from userdp.ledger.folder import RunFolder, read_lines
 from userdp.reporting.audit_facts import Audited, finite_or_none, read_audited
 
@@ -178,7 +179,13 @@ def _of_line(entry: dict[str, Any]) -> StepFacts | EvaluationFacts | str | None:
 
 def _known(kind: type[StepFacts | EvaluationFacts], entry: Mapping[str, Any]) -> dict[str, Any]:
     """What a line says of the fields of ``kind``; a number that is not finite is missing."""
-    return {one.name: finite_or_none(entry[one.name]) for one in fields(kind) if one.name in entry}
+    hints = get_type_hints(kind)
+    found = {one.name: entry[one.name] for one in fields(kind) if one.name in entry}
+    finite = {name: finite_or_none(value) for name, value in found.items()}
+    return {
+        name: value if value is None else decode(hints[name], value, what=name)
+        for name, value in finite.items()
+    }
 
 
 def _machine(entry: dict[str, Any]) -> str:

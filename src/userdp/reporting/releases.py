@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder
 from userdp.ledger.journal import read_entries
@@ -79,16 +80,19 @@ def _of_line(entry: dict[str, Any]) -> list[ReleasedLoss]:
     if "difference" in entry:
         compared["difference"] = entry["difference"]["user_loss"]
         compared["difference_error"] = entry["difference"]["standard_error"]
-    return [
-        ReleasedLoss(
-            of=of,
+    told = [
+        {
+            "of": of,
+            "difference": None,
+            "difference_error": None,
             **shared,
             **{name: entry[of][name] for name in own},
             **(compared if of == "model" else {}),
-        )
+        }
         for of in ("base", "model")
         if of in entry
     ]
+    return [decode(ReleasedLoss, one, what="a release") for one in told]
 
 
 def released_losses(losses: Iterable[tuple[str, ReleasedLoss]]) -> Table | None:

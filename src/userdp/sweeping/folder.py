@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import secrets
 import shutil
@@ -29,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp import files
+from userdp.arrays import read_array
 from userdp.claims.bound import bound_in, files_differ
 from userdp.claims.inheritance import run_lineage
 from userdp.claims.lineage import Lineage
@@ -39,6 +39,7 @@ from userdp.ledger import RunFolder
 from userdp.ledger.folder import train_toml
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import write_winner
+from userdp.strict_json import parse
 from userdp.sweeping.request import Candidate, SweepRequest
 from userdp.sweeping.scores import Score
 
@@ -63,6 +64,22 @@ class _Scored:
     trial: int
     settings: Mapping[str, Any]
     score: Score
+
+
+def _losses_in(path: Path) -> tuple[int, NDArray[np.float64]]:
+    """The number of a trial, and each user's loss."""
+    try:
+        number = int(path.stem.removeprefix("trial-"))
+    except ValueError as error:
+        raise UseError(f"{path} is of no trial that has a number") from error
+    return number, read_array(path, what="the losses of a trial")
+
+
+def _parsed(line: bytes, path: Path) -> Any:
+    try:
+        return parse(line)
+    except ValueError as error:
+        raise UseError(f"a line of {path} is damaged: {error}") from error
 
 
 _NO_TIME = 315_532_800
@@ -163,10 +180,7 @@ class SweepFolder:
 
     def losses(self) -> dict[int, NDArray[np.float64]]:
         """What `keep_losses` kept, by trial."""
-        return {
-            int(path.stem.removeprefix("trial-")): np.load(path, allow_pickle=False)
-            for path in self._losses.glob("trial-*.npy")
-        }
+        return dict(_losses_in(path) for path in sorted(self._losses.glob("trial-*.npy")))
 
     @property
     def _losses(self) -> Path:
@@ -181,7 +195,7 @@ class SweepFolder:
         if whole != len(data):
             os.truncate(self.operator, whole)
         lines = [
-            decode(_Scored, json.loads(line), what=f"a line of {self.operator}")
+            decode(_Scored, _parsed(line, self.operator), what=f"a line of {self.operator}")
             for line in data[:whole].splitlines()
         ]
         return {line.trial: line.score for line in lines}

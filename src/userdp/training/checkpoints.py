@@ -11,7 +11,6 @@ a key: whoever holds it can take noise off what was released. When the run ends 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +23,12 @@ from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor, nn
 
 from userdp import files
-from userdp.errors import FailureError
+from userdp.codec import decode
+from userdp.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
 from userdp.training.averaging import WeightAverage
+from userdp.withheld import in_kind
 
 _KEPT = 2
 _NOISE, _STEP = "noise.safetensors", "step"
@@ -114,10 +115,10 @@ def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Con
     if not paths:
         return None
     try:
-        facts = json.loads((paths[-1] / "state.json").read_text(encoding="utf-8"))
+        facts = _facts(files.read_json(paths[-1] / "state.json", what="a checkpoint", finite=False))
         changed = facts.get("tensors") != files.digest_of_file(paths[-1] / "state.safetensors")
         tensors = {} if changed else load_file(paths[-1] / "state.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, UseError, SafetensorError) as error:
         raise FailureError(
             f"the checkpoint {paths[-1]} cannot be read: {error}",
             hint="remove it to resume from the one before",
@@ -137,6 +138,21 @@ def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Con
     return tensors, facts
 
 
+def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is noted beside a checkpoint's tensors; `UseError` for what `save` does not write."""
+    hints: dict[str, Any] = {
+        "step": int,
+        "run_id": str,
+        "average_updates": int | None,
+        "optimizer": dict[str, Any],
+        "tensors": str,
+    }
+    return {
+        name: decode(hint, values.get(name), what=f"{name} of the checkpoint")
+        for name, hint in hints.items()
+    }
+
+
 def _is_of(facts: Mapping[str, Any], run_id: str, most_steps: int | None) -> bool:
     later = most_steps is not None and facts["step"] > most_steps
     return facts.get("run_id") == run_id and not later
@@ -150,6 +166,24 @@ def restore(
     average: WeightAverage | None,
 ) -> Position:
     """Put what was read into a model, sharded or not, its optimizer and its average."""
+    try:
+        return _restored(checkpoint, model, optimizer, average)
+    except torch.OutOfMemoryError:  # a `RuntimeError`, and no fault of the checkpoint
+        raise
+    # What torch's optimizers raise of a state that is none of theirs is documented nowhere.
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise FailureError(
+            f"the checkpoint does not fit the run: {in_kind(error)}",
+            hint="remove the last checkpoint to resume from the one before",
+        ) from error
+
+
+def _restored(
+    checkpoint: Content,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None,
+) -> Position:
     tensors, facts = checkpoint
     parameters = trainable_parameters(model)
     with torch.no_grad():

@@ -16,6 +16,7 @@ from userdp.errors import UseError
 from userdp.extras import library
 from userdp.training.config import TrainConfig
 from userdp.training.published import tidy
+from userdp.withheld import in_short
 
 
 def add_adapters(model: nn.Module, config: TrainConfig) -> nn.Module:
@@ -90,9 +91,12 @@ def attach_like(model: nn.Module, folder: Path, *, name: str) -> nn.Module:
         settings = peft.PeftConfig.from_pretrained(str(folder))
         settings.inference_mode = False
         attached: nn.Module = peft.get_peft_model(model, settings, adapter_name=name)
-    except (OSError, ValueError) as error:
+    except (torch.OutOfMemoryError, MemoryError):  # nothing is wrong with the folder
+        raise
+    # Of a damaged folder the library raises what its parts do; no list of it is documented.
+    except Exception as error:
         raise UseError(
-            f"cannot attach adapters like those in {folder}: {str(error).splitlines()[0]}"
+            f"cannot attach adapters like those in {folder}: {in_short(error)}"
         ) from error
     return attached
 

@@ -22,6 +22,7 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.published import tidy
+from userdp.withheld import in_short
 
 BUNDLED = "bundled"
 NEW = "new"
@@ -108,17 +109,26 @@ def read_model(
     _quiet()
     try:
         shape = transformers.AutoConfig.from_pretrained(
-            name if settings is None else settings, revision=revision if settings is None else None
+            name if settings is None else settings,
+            revision=revision if settings is None else None,
+            trust_remote_code=False,  # else whoever sits at a terminal is asked to run the folder's
         )
         if settings is None:
             _set_dropout(shape, dropout)
         model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
-            name, config=shape, dtype=dtype, use_safetensors=True, revision=revision
+            name,
+            config=shape,
+            dtype=dtype,
+            use_safetensors=True,
+            revision=revision,
+            trust_remote_code=False,
         )
-    except (OSError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+    except (torch.OutOfMemoryError, MemoryError):  # nothing is wrong with the model
+        raise
+    # Of a damaged folder the libraries raise what their parts do; no list of it is documented.
+    except Exception as error:
         raise UseError(
-            f"cannot load a causal language model from {name!r}: {reason}",
+            f"cannot load a causal language model from {name!r}: {in_short(error)}",
             hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",
         ) from error
     return model

@@ -66,7 +66,7 @@ class Opening:
         # Only an opening that a kill left unfinished has more than one nonce that may be the last.
         whole = opened is None or list(self.written[-1:]) == last
         known = last if whole else [*self.written, *last]
-        counter = Counter(self.charges.place.runs / charge, begun=opened is not None)
+        counter = Counter(self.charges.place.counter(charge), begun=opened is not None)
         try:
             # An opening that a kill left unfinished has taken no step, and a kill loses one step at
             # most: else the run's ledger was put back to an earlier state.

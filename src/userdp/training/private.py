@@ -16,7 +16,6 @@ model.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +49,7 @@ from userdp.noise import NoiseLaw
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
+from userdp.strict_json import parse
 from userdp.training.base_facts import base_facts
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
@@ -76,7 +76,7 @@ from userdp.training.runs import open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning
-from userdp.withheld import withholding
+from userdp.withheld import in_kind, withholding
 
 
 @withholding
@@ -331,7 +331,11 @@ def _lineage_of_scores(path: Path) -> Lineage:
     if not text:
         unknown = Condition(kind=ConditionKind.BASE, told="the model of its scores")
         return Lineage(conditions=(unknown,))
-    return lineage_from(json.loads(text), what=f"the lineage in {path}")
+    try:
+        values = parse(text)
+    except ValueError as error:
+        raise UseError(f"the lineage in {path} is damaged: {in_kind(error)}") from error
+    return lineage_from(values, what=f"the lineage in {path}")
 
 
 def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int | None) -> Noise:

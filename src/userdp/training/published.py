@@ -94,7 +94,7 @@ def publish(source: Path, target: Path, names: Iterable[str], *, bound: Mapping[
 
 def _config(path: Path) -> bytes:
     """A model's settings, by its own class."""
-    given = files.read_json(path, what="a model's config")
+    given = files.read_json(path, what="a model's config", finite=False)
     try:
         kind = type(transformers.AutoConfig.for_model(str(given.get("model_type"))))
     except (ValueError, TypeError) as error:
@@ -109,7 +109,7 @@ def _config(path: Path) -> bytes:
 
 def _generation(path: Path) -> bytes:
     """How a model generates."""
-    given = files.read_json(path, what="how a model generates")
+    given = files.read_json(path, what="how a model generates", finite=False)
     known = set(transformers.GenerationConfig().to_dict()) - _NEVER
     return _json(_kept(given, known, where=path))
 
@@ -135,7 +135,7 @@ def _tokenizer_config(path: Path) -> bytes:
 def _adapter(path: Path) -> bytes:
     """An adapter's settings; its base only by a name on the hub: no folder's name leaves."""
     peft = library("peft", extra="lora", what="exporting an adapter")
-    given = files.read_json(path, what="an adapter's settings")
+    given = files.read_json(path, what="an adapter's settings", finite=False)
     kinds: Mapping[str, Any] = peft.PEFT_TYPE_TO_CONFIG_MAPPING
     kind = kinds.get(str(given.get("peft_type")))
     if kind is None:

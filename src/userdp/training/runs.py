@@ -185,7 +185,7 @@ def _check_resume(
 ) -> dict[str, Any]:
     if not folder.resume.exists():
         raise UseError(f"there is no interrupted run at {folder.path}")
-    kept = files.read_json(folder.resume, what="an interrupted run")
+    kept = folder.read_resume()
     if folder.finished:
         # A kill may have come between the last line of the run and the store's.
         settle_finished(folder, StoreLedger(store.path))

@@ -10,6 +10,7 @@ like any commit. Nothing of the repository is run; ``git`` must be installed.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -77,14 +78,20 @@ class _GitHistory(PrivateSource):
 
 
 def _log(path: Path) -> Iterator[bytes]:
+    # A repository has settings of its own, which may name programs to run: to fetch what is
+    # missing, for one. Nothing of that is needed to read messages.
     command = ["git", "-C", str(path), "-c", "core.fsmonitor=false", "-c",
-               "log.showSignature=false",
+               "log.showSignature=false", "-c", "protocol.allow=never",
                "log", "-z", "--reverse", "--use-mailmap", "--encoding=UTF-8",
                f"--format={_FORMAT}"]  # fmt: skip
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"},
             )
         except FileNotFoundError as error:
             raise UseError("reading a git history needs the program `git`") from error

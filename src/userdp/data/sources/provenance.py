@@ -8,10 +8,12 @@ brought into another format, and whose provenance was lost, is still noticed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from userdp.codec import decode
+from userdp.files import read_json
 
 GENERATED = "generated_by"
 """The field of a generated record that names the model that wrote it."""
@@ -37,10 +39,19 @@ def with_lost(facts: dict[str, Any], written_by: Iterable[str]) -> dict[str, Any
     return {**told, "text_of_unknown_model": True} if lost else told
 
 
+def _checked(told: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What was read; `UseError` where a field is of another type than whoever reads it expects."""
+    hints: dict[str, Any] = {GENERATED: str, "lineage": dict[str, Any]}
+    for name, hint in hints.items():
+        if name in told:
+            decode(hint, told[name], what=f"{name} in {path}")
+    return told
+
+
 def _told(path: Path) -> dict[str, Any]:
     """What lies beside a file, also if that was packed or unpacked since."""
     for name in (path.name, f"{path.name}.gz", path.name.removesuffix(".gz")):
         beside = path.with_name(f"{name}.provenance.json")
         if beside.is_file():
-            return dict(json.loads(beside.read_bytes()))
+            return _checked(read_json(beside, what="what is said of a text"), beside)
     return {}

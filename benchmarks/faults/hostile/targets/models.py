@@ -1,0 +1,180 @@
+"""Weights, the files beside them, checkpoints, and what a model says that it descends from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.hostile.cases import Target
+from benchmarks.faults.hostile.targets.ledgers import CORPUS
+from benchmarks.faults.hostile.targets.prices import remember_prices
+
+
+class Lineage(Target):
+    """What a folder of weights says of them, read without torch."""
+
+    name = "weights"
+    what = "safetensors, and userdp.json beside them: digests and lineage"
+
+    def make(self, folder: Path) -> None:
+        remember_prices()
+        for name in ("model.safetensors", "userdp.json"):
+            shutil.copyfile(CORPUS / "winner" / "model" / name, folder / name)
+
+    def read(self, folder: Path) -> None:
+        from userdp.claims.bound import content_digest
+        from userdp.claims.verify import verify_model
+        from userdp.claims.weights import description_of, digest_of, named_digest
+
+        digest = digest_of(folder)
+        named_digest(folder / "model.safetensors")
+        content_digest(folder / "model.safetensors")
+        description_of(folder)
+        checked = verify_model(folder)
+        known = digest_of(CORPUS / "winner" / "model")
+        assert checked.problems or digest == known, "verified, and the tensors are others"
+
+
+class Model(Target):
+    """A model that training begins from."""
+
+    name = "model"
+    what = "config.json, safetensors, generation_config.json: loaded, and its settings published"
+
+    def make(self, folder: Path) -> None:
+        shutil.copytree(CORPUS / "run" / "model", folder, dirs_exist_ok=True)
+
+    def files(self, folder: Path) -> list[str]:
+        return ["config.json", "generation_config.json", "model.safetensors"]
+
+    def read(self, folder: Path) -> None:
+        import torch
+
+        from userdp.training.models import read_model
+        from userdp.training.published import tidy
+
+        model = read_model(str(folder))
+        with torch.no_grad():
+            model(input_ids=torch.zeros((1, 4), dtype=torch.int64))
+        tidy(folder)
+
+
+class Published(Target):
+    """The small files of a model, as they are tidied before a release."""
+
+    name = "published"
+    what = "tokenizer, its settings, an adapter's settings: as they are published"
+
+    def make(self, folder: Path) -> None:
+        from transformers import PreTrainedTokenizerFast
+
+        shutil.copytree(CORPUS / "run" / "model", folder, dirs_exist_ok=True)
+        shutil.copyfile(
+            CORPUS / "adapted" / "adapter" / "adapter_config.json", folder / "adapter_config.json"
+        )
+        PreTrainedTokenizerFast.from_pretrained(folder).save_pretrained(folder)
+        (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+
+    def files(self, folder: Path) -> list[str]:
+        names = ("tokenizer.json", "tokenizer_config.json", "adapter_config.json")
+        return [*names, "chat_template.jinja"]
+
+    def read(self, folder: Path) -> None:
+        from userdp.api.source_options import source_options
+        from userdp.training.published import tidy
+
+        source_options(None, folder)
+        tidy(folder)
+
+
+class Adapter(Target):
+    """Adapters over a model, as an evaluation loads them."""
+
+    name = "adapter"
+    what = "adapter_config.json: adapters like those of a folder"
+
+    def make(self, folder: Path) -> None:
+        name = "adapter_config.json"
+        shutil.copyfile(CORPUS / "adapted" / "adapter" / name, folder / name)
+
+    def read(self, folder: Path) -> None:
+        from userdp.training.lora import attach_like
+        from userdp.training.models import read_model
+
+        attach_like(read_model(str(CORPUS / "run" / "model")), folder, name="other")
+
+
+class Checkpoint(Target):
+    """The state of an interrupted run."""
+
+    name = "checkpoint"
+    what = "checkpoints: tensors, numbers, the state of the noise"
+
+    def make(self, folder: Path) -> None:
+        import torch
+
+        from userdp.training.checkpoints import Position, keep_noise, save_checkpoint
+
+        model, optimizer, average = _trained()
+        position = Position(step=3, run_id="ab12")
+        save_checkpoint(folder, position, model=model, optimizer=optimizer, average=average)
+        keep_noise(folder, step=3, state={"z": torch.zeros(4)})
+
+    def mend(self, folder: Path, file: str) -> None:
+        tensors = next(folder.glob("*/state.safetensors"))
+        path = tensors.with_name("state.json")
+        with contextlib.suppress(ValueError, RecursionError):
+            facts: Any = json.loads(path.read_bytes())
+            if isinstance(facts, dict) and "tensors" in facts:
+                facts["tensors"] = hashlib.sha256(tensors.read_bytes()).hexdigest()
+                path.write_text(json.dumps(facts))
+
+    def read(self, folder: Path) -> None:
+        from userdp.training.checkpoints import read_checkpoint, read_noise, restore
+
+        model, optimizer, average = _trained()
+        content = read_checkpoint(folder, run_id="ab12", most_steps=3)
+        if content is not None:
+            position = restore(content, model=model, optimizer=optimizer, average=average)
+            assert 0 <= position.step <= 3, "a step that was never charged"
+        read_noise(folder, least_step=3)
+
+
+class Arrays(Target):
+    """Exact losses and scores in NumPy's format."""
+
+    name = "arrays"
+    what = "NumPy's arrays (.npy)"
+
+    def make(self, folder: Path) -> None:
+        import numpy as np
+
+        np.save(folder / "losses.npy", np.arange(30.0))
+
+    def read(self, folder: Path) -> None:
+        from userdp.arrays import read_array
+
+        values = read_array(folder / "losses.npy", what="losses")
+        assert values.nbytes <= (folder / "losses.npy").stat().st_size, "more than the file holds"
+
+
+TARGETS: tuple[type[Target], ...] = (Lineage, Model, Published, Adapter, Checkpoint, Arrays)
+
+
+def _trained() -> tuple[Any, Any, Any]:
+    """A tiny model, its optimizer after a step, and an average."""
+    import torch
+    from torch import nn
+
+    from userdp.training.averaging import WeightAverage
+
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return model, optimizer, WeightAverage(model, 0.9)
