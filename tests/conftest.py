@@ -1,5 +1,6 @@
 """Busy machines are slow now and then: no test here is about time."""
 
+import signal
 import sys
 
 import pytest
@@ -7,6 +8,12 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("whenever", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("whenever")
+
+# A shell without job control starts what runs in its background with SIGINT ignored, and userdp
+# leaves an ignored signal alone (nohup). Tests of Ctrl-C send one to themselves: they would fail
+# there, or wait for ever for a child that does not hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Files and folders for the operator alone are closed from their first moment on."""
 
+import json
 import os
 import stat
 
@@ -139,3 +140,12 @@ def test_a_file_that_was_removed_before_it_was_locked_is_made_again(tmp_path, mo
     files.write_file(tmp_path / "plan.json", b"whole")
     assert met
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
+
+
+def test_a_line_after_one_that_a_crash_cut_short_is_whole(tmp_path):
+    path = tmp_path / "operator.jsonl"
+    files.append_line(path, {"n": 1})
+    with path.open("ab") as file:
+        file.write(b'{"n": 2, "text')
+    files.append_line(path, {"n": 3})
+    assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [1, 3]

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -170,3 +172,20 @@ def test_twin_without_it_the_interrupt_is_lost():
     last = _Last()
     del last
     time.sleep(0.05)
+
+
+_IN_THE_BACKGROUND = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", sys.argv[1]])
+"""
+
+
+@pytest.mark.slow
+def test_these_tests_pass_where_a_shell_runs_them_in_its_background():
+    """It ignores SIGINT for them, so that none of theirs would come (tests/conftest.py)."""
+    one = f"{__file__}::{test_an_inner_block_leaves_the_answer_to_the_outer_one.__name__}"
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_THE_BACKGROUND, one], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout

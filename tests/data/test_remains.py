@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import json
 import lzma
 import random
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.data.corpora import corpus, prepared
+from userdp.data import remains
 from userdp.data.hashing import user_hash
 from userdp.data.patterns import Patterns
 from userdp.data.remains import scan
@@ -154,3 +157,41 @@ def test_a_trace_across_the_border_of_two_blocks_is_found(tmp_path, traces, monk
 def test_short_ids_are_not_looked_for_and_that_is_said(tmp_path):
     store = prepared(corpus(3), tmp_path / "store")
     assert traces_of(store, 0).id_searched is False
+
+
+def test_an_archive_that_unpacks_to_more_than_the_machine_holds_is_unread(tmp_path, monkeypatch):
+    """2 MB that unpack to 2 GiB are not held, whatever lies in them."""
+    monkeypatch.setattr(remains, "_LEAST_UNPACKED", 2**20)
+    monkeypatch.setattr(remains, "_RATIO", 10)
+    bomb = gzip.compress(b"\0" * 2**24)
+    (tmp_path / "a.gz").write_bytes(bomb)
+    (tmp_path / "b.gz").write_bytes(gzip.compress(bomb * 3))
+    found = scan([tmp_path], Patterns([b"quetzalcoatl"]))
+    assert not found.found
+    assert [path.name for path in found.unread] == ["a.gz", "b.gz"]
+    assert not found.clean
+
+
+def test_a_long_archive_is_read_in_pieces(tmp_path):
+    secret = b"quetzalcoatl"
+    words = b"a word of somebody else. " * 4_000_000 + secret + b" at its end"
+    (tmp_path / "long.gz").write_bytes(gzip.compress(words, 1))
+    with most_memory() as taken:
+        found = scan([tmp_path], Patterns([secret]))
+    assert [path.name for path in found.found] == ["long.gz"]
+    assert taken() < 90 * 2**20, "100 MB are not held at once"
+
+
+@pytest.mark.parametrize("text", [b"12345678", b"123456789", b"x12345678"])
+def test_an_archive_of_few_bytes_is_read(tmp_path, text):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(text))
+    assert scan([tmp_path], Patterns([b"12345678"])).found
+
+
+@contextlib.contextmanager
+def most_memory():
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -225,3 +225,15 @@ def test_what_a_kill_left_of_the_last_note_goes_when_the_ledger_is_next_looked_a
     left.write_text("half")
     claim(store)
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "charge", ["../a", "/tmp/userdp-canary/a", "a/b", "..", "", "a\0", "a" * 200]
+)
+def test_the_id_of_a_charge_is_no_path(tmp_path, charge):
+    """It comes from a run's ledger, and a folder may be somebody else's."""
+    (tmp_path / "store").mkdir()
+    place = Place(tmp_path / "store")
+    with pytest.raises(UseError, match="no id of a charge"):
+        place.counter(charge)
+    assert place.counter("ab12-c_d").parent == place.runs

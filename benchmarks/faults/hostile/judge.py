@@ -59,9 +59,13 @@ class Judge:
         target: whose world it is.
         folder: empty, for the world; on a disk that forgets, so that syncs cost nothing.
         watch: of the process; it watches ``folder`` or one above it.
+        seconds: of processor time that a case may take.
     """
 
-    def __init__(self, target: Target, folder: Path, watch: Watch) -> None:
+    def __init__(
+        self, target: Target, folder: Path, watch: Watch, *, seconds: float = _SECONDS
+    ) -> None:
+        self._seconds = seconds
         self.target, self.world, self._watch = target, World(target, folder), watch
         self._scratch = folder / "scratch"
         self._scratch.mkdir()
@@ -88,7 +92,7 @@ class Judge:
         forget_peak()
         before, begin = peak(), time.process_time()
         try:
-            with self._surroundings(), _timer(_SECONDS):
+            with self._surroundings(), _timer(self._seconds):
                 self.target.read(folder)
             outcome = Outcome(verdict=Verdict.RIGHT)
         except UserdpError as error:
@@ -107,7 +111,7 @@ class Judge:
         if grown > _MEMORY:
             why = f"{grown} MiB, and then: {outcome}"
             return Outcome(verdict=Verdict.FINDING, site="much memory", why=why)
-        if took > _SECONDS:
+        if took > self._seconds:
             return Outcome(verdict=Verdict.FINDING, site="much time", why=f"{took:.0f} s")
         return outcome
 

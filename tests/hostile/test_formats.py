@@ -1,0 +1,134 @@
+"""No module reads a format that can run code, and what others wrote is read by one reader."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import userdp
+from userdp.data.sources import SourceOptions, open_source
+from userdp.errors import UseError
+from userdp.training.models import read_model
+
+SOURCE = Path(userdp.__file__).parent
+NEVER = {
+    "pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml", "jsonpickle",
+}  # fmt: skip
+"""Modules whose readers run what a file says."""
+CALLS = {"eval", "exec", "torch.load", "pandas.read_pickle", "pd.read_pickle"}
+JSON = {
+    "strict_json.py": "is the reader",
+    "claims/attestation.py": "reads what it wrote itself a line before, to compare",
+    "data/sources/leaf.py": "records of other people's making: whatever JSON holds may be text",
+    "data/checkpoints.py": "what a killed `prepare` left for the next one, in a folder of its own",
+    "ledger/history.py": "decodes again what the reader let through",
+    "training/models.py": "tokenizers that `tokenizers` has read before",
+}
+"""The modules that call `json.loads`, and why."""
+
+
+def modules() -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text("utf-8"))
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def test_no_module_imports_or_calls_what_runs_code_of_a_file():
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            names = {one.name for one in getattr(node, "names", ()) if isinstance(one, ast.alias)}
+            told = {getattr(node, "module", None), *names} if names else set()
+            assert not told & NEVER, f"{name} imports {told & NEVER}"
+        for call in calls(tree):
+            assert ast.unparse(call.func) not in CALLS, f"{name}: {ast.unparse(call)}"
+
+
+def test_arrays_are_read_without_pickle_and_models_without_code_of_their_own():
+    for name, tree in modules():
+        for call in calls(tree):
+            options = {one.arg: ast.unparse(one.value) for one in call.keywords}
+            function = ast.unparse(call.func)
+            if function in ("np.load", "numpy.load"):
+                assert options.get("allow_pickle") == "False", name
+            if function.endswith(("AutoConfig.from_pretrained", "ForCausalLM.from_pretrained")):
+                assert options.get("trust_remote_code") == "False", name
+            if function.endswith("ForCausalLM.from_pretrained"):
+                assert options.get("use_safetensors") == "True", name
+
+
+def test_json_is_read_by_one_reader():
+    readers = {
+        name
+        for name, tree in modules()
+        for call in calls(tree)
+        if ast.unparse(call.func) in ("json.loads", "json.load")
+    }
+    assert readers == JSON.keys()
+
+
+def test_a_folder_with_code_of_its_own_is_refused_without_a_question(tmp_path):
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    names = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    config = {"model_type": "evil", "auto_map": names}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UseError, match="cannot load a causal language model"):
+        read_model(str(tmp_path))
+    assert not (tmp_path / "ran").exists()
+
+
+def git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {
+        **os.environ, "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_AUTHOR_NAME": "Ana", "GIT_AUTHOR_EMAIL": "ana@x.org",
+        "GIT_COMMITTER_NAME": "Ana", "GIT_COMMITTER_EMAIL": "ana@x.org",
+    }  # fmt: skip
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, env=environment, capture_output=True, check=False)
+
+
+@pytest.fixture
+def trap(tmp_path) -> Path:
+    """A repository without its first commit, whose settings say how to fetch what is missing."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    for words in ("first", "second"):
+        git(folder, "commit", "-q", "--allow-empty", "-m", words)
+    first = git(folder, "rev-parse", "HEAD~1").stdout.decode().strip()
+    (folder / ".git" / "objects" / first[:2] / first[2:]).unlink()
+    with (folder / ".git" / "config").open("a") as file:
+        file.write(
+            '[remote "origin"]\n\turl = ssh://x/y\n\tpromisor = true\n'
+            "\tpartialclonefilter = blob:none\n[extensions]\n\tpartialClone = origin\n"
+            f"[core]\n\trepositoryformatversion = 1\n\tsshCommand = touch {tmp_path / 'ran'};\n"
+        )
+    return folder
+
+
+def test_a_repositorys_settings_start_no_program(trap, tmp_path):
+    with pytest.raises(UseError, match="git cannot read the history"):
+        list(open_source([str(trap)], kind="git", options=SourceOptions()).records(*_books()))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_broken_twin_a_plain_log_starts_the_program_that_the_repository_names(trap, tmp_path):
+    git(trap, "log")
+    if not (tmp_path / "ran").exists():
+        pytest.skip("this git fetches nothing for a log")
+    assert (tmp_path / "ran").exists()
+
+
+def _books():
+    from userdp.data.progress import NoProgress
+    from userdp.data.records import Tally
+
+    return Tally(), NoProgress()

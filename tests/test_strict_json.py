@@ -1,0 +1,64 @@
+"""What the strict reader of JSON refuses, and that it reads all else as Python does."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.strict_json import MOST_DEPTH, parse
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(VALUES, st.booleans())
+def test_what_python_writes_is_read_as_it_was(value, escaped):
+    text = json.dumps(value, ensure_ascii=escaped)
+    assert parse(text) == value
+    assert parse(text.encode()) == value
+
+
+REFUSED = {
+    "a key twice": '{"a": {"b": 1, "b": 2}}',
+    "NaN": "[NaN]",
+    "infinity": '{"a": -Infinity}',
+    "too large": "1e999",
+    "deep lists": "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1),
+    "deep objects": '{"a":' * (MOST_DEPTH + 1) + "1" + "}" * (MOST_DEPTH + 1),
+    "deeper than Python's stack": "[" * 10**6,
+    "half a pair": '["\\ud800"]',
+    "half a pair in a key": '{"\\udc00": 1}',
+    "a number without end": "1" * 10_000,
+    "UTF-16": '{"a": 1}'.encode("utf-16"),
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "no UTF-8": b'"\xff"',
+    "nothing": "",
+    "two values": "1 2",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_json_or_would_do_harm_is_refused(what):
+    with pytest.raises(ValueError, match=r".+") as told:
+        parse(REFUSED[what])
+    assert len(str(told.value)) < 300
+
+
+def test_pairs_of_surrogates_and_the_greatest_depth_are_read():
+    assert parse('"\\ud83d\\ude42"') == "🙂"
+    deepest = "[" * MOST_DEPTH + "]" * MOST_DEPTH
+    assert parse(deepest) == json.loads(deepest)
+
+
+def test_exact_losses_may_be_no_number():
+    assert math.isnan(parse('{"loss": NaN}', finite=False)["loss"])
+    assert parse("[1e999]", finite=False) == [math.inf]
+    with pytest.raises(ValueError, match="twice"):
+        parse('{"a": NaN, "a": NaN}', finite=False)
