@@ -22,7 +22,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants mutants-drawn crash hostile many release-check clean
+.PHONY: help install demo test test-slow lives lint format selftest gpu docs linkcheck pictures fuzz dropout-influence audit-campaign bench-accounting accounting-campaign prove-accounting bench-data bench-federated bench-step bench-distributed families influence mutants mutants-drawn crash soak hostile many release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,10 @@ crash: $(STAMP)  ## kills every command at 500 moments, fails its disk, goes on,
 
 many: $(STAMP)  ## eight processes at once on one store for ten minutes: ledgers hold every charge, each claim is right
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults.many --page docs/results/reliability.md
+
+soak: $(STAMP)  ## 20,000 steps, 200 runs in a store, 10^6 users, a user of 10^6 records (PART=name); goes on where it stopped
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults.soak $(PART) --page docs/results/reliability.md \
+		--plot docs/images/soak.png
 
 hostile: $(STAMP)  ## two hours of broken and hostile files for everything that reads files; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults.hostile --page docs/results/reliability.md \
