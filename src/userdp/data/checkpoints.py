@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -158,6 +159,15 @@ def read_state(folder: Path, key: str | None) -> State | None:
     return state if sizes == state.sizes else None
 
 
+def forget_state(folder: Path) -> None:
+    """Let there be nothing in a store's folder to go on from; call before any of it is removed.
+
+    A kill in the middle of the removal would leave a state that names what is gone.
+    """
+    with suppress(OSError):
+        (folder / SCRATCH / _STATE).unlink()
+
+
 def kept_for(place: Path) -> Path | None:
     """Where an interrupted writer of the store at ``place`` left what the next one goes on with."""
     for folder in (place, *place.parent.glob(f".{place.name}.partial-*")):
@@ -173,6 +183,7 @@ def clear(folder: Path, meta: StoreMeta, state: State | None) -> None:
     store of which nobody was erased.
     """
     if state is None:
+        forget_state(folder)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     sweep(folder)
     segments = range(meta.segments if state is None else state.segments)
