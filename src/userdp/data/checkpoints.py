@@ -28,6 +28,7 @@ from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
 from userdp.data.states import StateKind
 from userdp.files import sweep, write_json
+from userdp.strict_json import parse
 
 SCRATCH = "scratch"
 _STATE = "state.json"
@@ -149,7 +150,7 @@ class Checkpoints:
 def read_state(folder: Path, key: str | None) -> State | None:
     """The state in a store's folder, if it is a run's of this key and its files are there."""
     try:
-        raw = json.loads((folder / SCRATCH / _STATE).read_bytes())
+        raw = parse((folder / SCRATCH / _STATE).read_bytes())
         if raw.pop("key") != key:
             return None
         state = State(**raw)
