@@ -7,9 +7,9 @@ import math
 import pytest
 
 from tests.plans import uls_plan
-from userdp.accounting import Accountant, binomial_steps
+from userdp.accounting import Accountant, binomial_steps, rdp
 from userdp.accounting import dp_accounting_backend as backend
-from userdp.accounting.accountants import calibrate_by
+from userdp.accounting.accountants import calibrate_by, epsilon_by
 from userdp.accounting.mechanisms import Mixture
 from userdp.errors import UseError
 
@@ -46,3 +46,15 @@ def test_equal_mechanisms_are_priced_once(monkeypatch):
     assert once <= 7  # one for each share of delta that is tried
     uls_plan(steps=37, noise_multiplier=1.5).guarantee()
     assert len(priced) > once
+
+
+@pytest.mark.parametrize("accountant", list(Accountant), ids=str)
+def test_every_accountant_answers_by_its_own_name_and_none_below_the_truth(accountant):
+    if accountant is Accountant.DP_ACCOUNTING:
+        pytest.importorskip("dp_accounting")
+    found = epsilon_by(accountant, STEPS, 1e-6)
+    assert found.accountant == str(accountant)
+    assert found.upper >= epsilon_by(Accountant.CONTOUR, STEPS, 1e-6).lower
+    if accountant is Accountant.RDP:
+        constants = {"sampling_probability": 0.1, "noise_multiplier": 1.0, "steps": 3}
+        assert found == rdp.epsilon(1e-6, group_size=1, **constants)

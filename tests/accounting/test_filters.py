@@ -229,3 +229,9 @@ def test_the_default_order_is_about_the_best_for_gaussian_noise():
 def test_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(UseError):
         RenyiFilter(**{"epsilon": 8.0, "delta": 1e-6, "order": 4.0, **wrong})
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
+def test_a_filter_of_an_impossible_epsilon_is_refused_before_its_order_is_looked_for(epsilon):
+    with pytest.raises(UseError, match="epsilon must be"):
+        RenyiFilter.opened(epsilon=epsilon, delta=1e-5)

@@ -76,6 +76,11 @@ def test_vadhan_is_k_times_exp_k_epsilon() -> None:
     assert delta == pytest.approx(8 * math.exp(4.0) * 1e-9, rel=1e-13)
 
 
+@pytest.mark.parametrize("conversion", Conversion)
+def test_a_group_of_pure_examples_is_pure(conversion: Conversion) -> None:
+    assert group_guarantee(0.5, 0.0, 4, conversion) == (2.0, 0.0)
+
+
 def test_proposition_1_as_printed_is_caught() -> None:
     """e^{kε-1} in place of e^{kε} - 1 is neither the identity at k = 1 nor an upper bound."""
 

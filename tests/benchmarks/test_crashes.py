@@ -200,6 +200,7 @@ def test_what_is_left_behind_is_named(tmp_path) -> None:
 
 
 ROW = {
+    "source": "0123", "twin": None,
     "kills": 2, "refusals": 0, "lost": 1, "compared": True, "problems": [], "seconds": 1.0,
 }  # fmt: skip
 
@@ -211,7 +212,7 @@ def test_only_cases_in_which_all_held_count_as_survived(tmp_path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Reliability\n\n## Another\n")
     for _ in range(2):
-        write_section(page, section(rows, date="2026-01-01", cores=2, source="0123"))
+        write_section(page, section(rows, date="2026-01-01", cores=2))
     text = page.read_text()
     assert "## Another" in text
     assert text.count(BEGIN) == text.count(END) == 1

@@ -9,13 +9,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from userdp.claims.bound import read_bound
+from userdp.claims.bound import bound_files, read_bound
+from userdp.claims.claims import Claim, compose
 from userdp.claims.copies import copy_weights
+from userdp.claims.headline import why_nothing
 from userdp.claims.lineage import Lineage, of_parts
 from userdp.claims.parts import Query
-from userdp.claims.verify import verify_model, verify_run
+from userdp.claims.verify import _notes, verify_model, verify_run
 from userdp.claims.weights import LINEAGE, describe, digest_of
 from userdp.errors import UseError
+from userdp.ledger import RunFolder
 from userdp.ledger.journal import append_entries
 
 ONE = of_parts([Query(id="one", name="users", pure_epsilon=0.1)])
@@ -133,3 +136,29 @@ def test_only_tensors_and_the_lineage_are_copied(model, tmp_path):
     assert digest_of(target) == digest
     assert verify_model(target).claim.lineage == OTHER
     assert b"a word" not in (target / "model.safetensors").read_bytes()
+
+
+def test_what_no_line_binds_is_told_and_is_no_problem(model, tmp_path):
+    folder = RunFolder(tmp_path)
+    assert folder.model == model
+    finish = {"kind": "finish", "digests": {}}
+    (unfinished,) = _notes(folder, [])
+    assert "is not finished" in unfinished
+    (of_before,) = _notes(folder, [finish])
+    assert "binds the weights only" in of_before
+    bound = {**finish, "files": bound_files(folder)}
+    assert list(_notes(folder, [bound])) == []
+    (model / "README.md").write_text("a word")
+    (beside,) = _notes(folder, [bound])
+    assert "README.md" in beside
+    assert "binds the weights only" not in beside
+    (after_the_end,) = _notes(folder, [{**finish, "files": {}}])
+    assert "README.md" in after_the_end
+    assert "safetensors" not in after_the_end
+
+
+def test_a_claim_without_parts_says_that_nothing_was_charged():
+    nothing = Claim(
+        guarantee=compose(Lineage()), lineage=Lineage(), subject="store", steps=0, complete=True
+    )
+    assert why_nothing(nothing) == "nothing was charged"

@@ -155,6 +155,21 @@ def test_a_killed_append_leaves_the_old_store_goes_on_and_writes_the_same(
     assert names == {layout.segment_name(number) for number in range(meta.segments)}
 
 
+@pytest.mark.parametrize("number", [2, 12])
+def test_an_append_that_was_killed_while_its_working_files_went_begins_anew(tmp_path, number):
+    """Whichever of them went first, none is missed: what says that they are there went before."""
+    path, out = source_file(tmp_path), tmp_path / "store"
+    more = tmp_path / "more.jsonl"
+    more.write_text(path.read_text().replace("user00", "late0"))
+    prepare(path, out)
+    killed(more, out, "shutil:os:rmdir", number, append=True)
+    left = out / checkpoints.SCRATCH
+    assert left.exists(), "the kill came while working files were removed"
+    append_records(open_source([str(more)]), out)
+    assert verify_store(out).ok
+    assert not left.exists()
+
+
 @pytest.mark.slow
 def test_a_killed_append_is_not_gone_on_with_on_a_store_that_changed(tmp_path, reads):
     path, more, other = source_file(tmp_path), tmp_path / "more.jsonl", tmp_path / "other.jsonl"

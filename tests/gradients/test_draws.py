@@ -15,7 +15,7 @@ from tests.gradients.one_pass import one_pass_sum
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.draws import Draws, draws_of, watching_draws
+from userdp.gradients.draws import Draws, _mirrored, draws_of, watching_draws
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.model_randomness import secret_randomness
@@ -163,3 +163,22 @@ def test_every_pass_is_held_to_what_was_found(kind, draw, right):
             return
         with pytest.raises(FailureError), watching_draws(kind, 3):
             draw()
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        torch.tensor([True, False, True]),
+        torch.tensor([0.0, 0.25, 1.0]),
+        torch.tensor([0, 1, 1]),
+        torch.tensor([2, 5, 9]),
+    ],
+    ids=["mask", "uniform", "coins", "indices"],
+)
+def test_other_numbers_in_place_of_drawn_ones_keep_their_range(drawn):
+    other = _mirrored(drawn)
+    assert other.dtype == drawn.dtype
+    assert (other != drawn).any()
+    if drawn.dtype != torch.bool:
+        assert other.min() >= min(drawn.min().item(), 0)
+        assert other.max() <= max(drawn.max().item(), 1)

@@ -26,9 +26,7 @@ JSON = {
     "strict_json.py": "is the reader",
     "claims/attestation.py": "reads what it wrote itself a line before, to compare",
     "data/sources/leaf.py": "records of other people's making: whatever JSON holds may be text",
-    "data/checkpoints.py": "what a killed `prepare` left for the next one, in a folder of its own",
     "ledger/history.py": "decodes again what the reader let through",
-    "training/models.py": "tokenizers that `tokenizers` has read before",
 }
 """The modules that call `json.loads`, and why."""
 

@@ -227,6 +227,21 @@ def test_a_disk_that_refused_a_line_makes_no_copy(store, monkeypatch):
     assert kinds(store) == set()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_store_goes_on_whose_first_line_the_disk_refused(tmp_path, monkeypatch, shared):
+    (tmp_path / "new").mkdir()
+    if shared:
+        Place.share(tmp_path / "new", tmp_path / "people.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refused)
+        with pytest.raises(FailureError):
+            charge(tmp_path / "new", "refused")
+    assert StoreLedger(tmp_path / "new").charges() == []
+    charge(tmp_path / "new", "later")
+    assert len(StoreLedger(tmp_path / "new").charges()) == 1
+    assert kinds(tmp_path / "new") == set()
+
+
 def test_a_line_that_the_disk_refused_does_not_hide_what_was_put_back(store, monkeypatch):
     backup = backed_up(store)
     charge(store, "forgotten")

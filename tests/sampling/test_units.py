@@ -24,6 +24,11 @@ def test_a_subject_with_what_was_drawn_of_it_is_one_unit():
     assert sampling.unit_offsets(USERS[:0]).tolist() == [0]
 
 
+def test_a_subject_is_in_a_step_if_any_of_its_examples_is():
+    assert subject_probability(0.5, 2) == pytest.approx(0.75, rel=1e-13)
+    assert subject_probability(0.5, 2) >= 0.75
+
+
 def test_a_subject_whose_examples_are_always_drawn_is_always_drawn():
     assert subject_probability(1.0, 3) == 1.0
 

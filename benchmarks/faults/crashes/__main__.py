@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 import tempfile
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from benchmarks.faults.crashes import children
 from benchmarks.faults.crashes.cases import COMMANDS, case_of
@@ -36,10 +34,14 @@ def main() -> int:
     cases = [case_of(number) for number in options.numbers or range(options.cases)]
     if options.only:
         cases = [case for case in cases if case.command in options.only]
-    digest = hashlib.sha256(f"{digest_of_source()} {options.twin}".encode()).hexdigest()[:16]
-    known = _rows(options.results, digest)
+    source = digest_of_source()[:16]
+    known = {row["case"]: row for row in whole_rows(options.results) if row["twin"] == options.twin}
     rows = {case.number: known[case.number] for case in cases if case.number in known}
-    todo = [case for case in cases if case.number not in rows][: options.limit]
+    current = {number for number, row in rows.items() if row["source"] == source}
+    todo = [case for case in cases if case.number not in current]
+    # What never was tried, or did not hold, tells most.
+    todo.sort(key=lambda case: case.number in rows and survived(rows[case.number]))
+    todo = todo[: options.limit]
     if todo:
         children.warm()
         from benchmarks.faults.crashes.trial import Trials
@@ -49,23 +51,18 @@ def main() -> int:
             for case in todo:
                 # A twin that draws noise would have no say under test seeds.
                 played = replace(case, seeded=False) if options.twin else case
-                row = asdict(trials.try_(played))
-                rows[case.number] = row
-                add_row(options.results, {"case": case.number, "digest": digest, **row})
+                key = {"case": case.number, "source": source, "twin": options.twin}
+                rows[case.number] = row = {**key, **asdict(trials.try_(played))}
+                add_row(options.results, row)
                 verdict = "survived" if survived(row) else "FAILED"
                 print(f"{verdict} {case.name} ({row['seconds']} s)", file=sys.stderr, flush=True)
     if options.page is not None:
         date, cores = datetime.now(UTC).date().isoformat(), os.cpu_count() or 1
-        write_section(options.page, section(rows, date=date, cores=cores, source=digest))
+        write_section(options.page, section(rows, date=date, cores=cores))
     print(table(rows))
     print(summary(rows))
     print(failures(rows))
     return int(not all(map(survived, rows.values())))
-
-
-def _rows(path: Path, digest: str) -> dict[int, dict[str, Any]]:
-    """By case; other sources' rows say nothing."""
-    return {row["case"]: row for row in whole_rows(path) if row["digest"] == digest}
 
 
 if __name__ == "__main__":

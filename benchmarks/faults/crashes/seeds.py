@@ -15,6 +15,7 @@ from benchmarks.faults.crashes.witness import Witness
 from userdp.gradients.noise import NoiseSource
 from userdp.sampling.cohort import Sampler
 from userdp.training import loop, private_run
+from userdp.training.optimizers import MovementCheck
 
 
 def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None:
@@ -25,7 +26,7 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
         left_out: steps whose update the trainer of ``userdp train`` does not apply.
     """
     draw, secret = Sampler.draw, private_run.secret_randomness
-    build = loop.build_optimizer
+    build, moved = loop.build_optimizer, MovementCheck.require_moved
 
     def words(kind: str) -> int:
         text = f"{kind}/{witness.ledger}/{witness.step}"
@@ -53,9 +54,14 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
             optimizer.step = apply
         return optimizer
 
+    def require_moved(check: MovementCheck) -> bool:
+        """A run whose first update was lost went on from where it was; nothing moves then."""
+        return witness.step not in left_out and moved(check)
+
     # Methods of the library are exchanged, which no type checker allows: it has no way by which
     # known seeds could reach a run that claims something, and must not get one.
     NoiseSource._seed = seed  # type: ignore[method-assign]
     Sampler.draw = draw_again  # type: ignore[method-assign]
     private_run.secret_randomness = masks  # type: ignore[assignment]
     loop.build_optimizer = build_optimizer
+    MovementCheck.require_moved = require_moved  # type: ignore[method-assign]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,14 @@ def failures(rows: Mapping[int, Mapping[str, Any]]) -> str:
     )
 
 
-def section(rows: Mapping[int, Mapping[str, Any]], *, date: str, cores: int, source: str) -> str:
+def _sources(rows: Mapping[int, Mapping[str, Any]]) -> str:
+    """On which source each case was played last; the one of most cases first."""
+    counted = Counter(row["source"] for row in rows.values()).most_common()
+    told = ", ".join(f"{source} ({cases})" for source, cases in counted)
+    return f"source {told}" if len(counted) == 1 else f"sources (and cases) {told}"
+
+
+def section(rows: Mapping[int, Mapping[str, Any]], *, date: str, cores: int) -> str:
     """The section of the page, between its marks."""
     minutes = sum(row["seconds"] for row in rows.values()) / 60
     return f"""{BEGIN}
@@ -77,7 +85,8 @@ sums, and no state of a sampler drew two cohorts; nothing half-written is left; 
 is told as one; and what came out is, to the last bit, what comes out of a command that nobody
 disturbs (of runs that lost the update of a charged step: of one that leaves out these updates).
 
-**{summary(rows)}.** `make crash`, {date}, source {source}, {cores} cores, {minutes:.0f} minutes.
+**{summary(rows)}.** `make crash`, {date}, {_sources(rows)},
+{cores} cores, {minutes:.0f} minutes.
 
 {table(rows)}
 

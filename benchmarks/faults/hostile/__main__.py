@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -14,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.hostile.child import CURRENT, DEATH, REPORT, keep
+from benchmarks.faults.crashes import children
+from benchmarks.faults.hostile.child import CURRENT, DEATH, REPORT, at_random, keep
 from benchmarks.faults.hostile.table import section, summary, table
 from benchmarks.faults.hostile.targets import targets
 from benchmarks.faults.planted import digest_of_source
@@ -42,6 +42,8 @@ def main() -> int:
     led = not options.plain and importlib.util.find_spec("atheris") is not None
     rows = list(whole_rows(options.results))
     names = options.only or list(targets())
+    if sum(row["seconds"] for row in rows) < options.hours * 3600:
+        children.warm()  # a fork of this process need not load all of it again
     while sum(row["seconds"] for row in rows) < options.hours * 3600:
         spent = Counter[str]()
         for row in rows:
@@ -73,19 +75,23 @@ def _tried(name: str, options: argparse.Namespace, *, seed: int, plain: bool) ->
     source = digest_of_source()[:16]
     within = _FORGETFUL if _FORGETFUL.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="userdp-hostile-", dir=within) as scratch:
-        command = [
-            sys.executable, "-m", "benchmarks.faults.hostile.child", name,
-            "--folder", str(folder), "--scratch", scratch,
-            "--seconds", str(options.slice), "--seed", str(seed), *(["--plain"] if plain else []),
-        ]  # fmt: skip
-        with (folder / "said").open("wb") as said:
-            process = subprocess.Popen(command, stdout=said, stderr=said, cwd=Path.cwd())
-            try:
-                status: int | str = process.wait(options.slice + _PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                status = "no end"
+        (folder / "said").write_bytes(b"")
+
+        def work() -> int:
+            place = Path(scratch)
+            if plain:
+                return at_random(
+                    name, folder=folder, scratch=place, seconds=options.slice, seed=seed
+                )
+            command = [
+                sys.executable, "-m", "benchmarks.faults.hostile.child", name,
+                "--folder", str(folder), "--scratch", scratch,
+                "--seconds", str(options.slice), "--seed", str(seed),
+            ]  # fmt: skip
+            os.execv(sys.executable, command)
+
+        patience = options.slice + _PATIENCE
+        status = children.run(work, log=folder / "said", patience=patience).status
     counted: dict[str, Any] = {
         "seconds": 0.0,
         "computed": 0.0,
@@ -97,7 +103,9 @@ def _tried(name: str, options: argparse.Namespace, *, seed: int, plain: bool) ->
     if (folder / REPORT).exists():
         counted = json.loads((folder / REPORT).read_bytes())
     if status != 0:
-        counted["findings"][f"died ({status}) in {_where(folder)}"] = _last(folder)
+        counted["findings"][
+            f"died ({'no end' if status is None else status}) in {_where(folder)}"
+        ] = _last(folder)
         counted["finding"] += 1
     engine = "random" if plain else "atheris"
     return {"target": name, "source": source, "engine": engine, "seed": seed, **counted}

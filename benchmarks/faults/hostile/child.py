@@ -1,4 +1,6 @@
-"""The process that tries cases of one target: ``python -m benchmarks.faults.hostile.child``.
+"""The process that tries cases of one target.
+
+``python -m benchmarks.faults.hostile.child`` is led by coverage; `at_random` is not.
 
 One of them may die of a case, whatever the library does about errors: C++ aborts where an array is
 not what it says. So the case that runs lies in a file, for whoever asks later what it was.
@@ -7,7 +9,6 @@ not what it says. So the case that runs lies in a file, for whoever asks later w
 from __future__ import annotations
 
 import argparse
-import contextlib
 import faulthandler
 import json
 import os
@@ -97,37 +98,34 @@ def keep(folder: Path, case: bytes) -> str:
     return name
 
 
-def main() -> int:
+def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.hostile.child")
     parser.add_argument("target")
     parser.add_argument("--folder", type=Path, required=True, help="for the report; kept")
     parser.add_argument("--scratch", type=Path, required=True, help="for the world; empty")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--plain", action="store_true", help="without atheris")
     options = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        if not options.plain:
-            import atheris  # before the library is loaded, which it puts its counters into
+    import atheris  # before the library is loaded, which it puts its counters into
 
-            stack.enter_context(atheris.instrument_imports(include=["userdp"]))
-        target = targets()[options.target]
-        judge = Judge(target, options.scratch, Watch(options.scratch))
-        judge.check_world()  # which loads what its readers need
-    trials = Trials(judge, options.folder, options.seconds)
-    resource.setrlimit(resource.RLIMIT_AS, (_mapped() + _SPACE,) * 2)
-    most = int(time.process_time() + options.seconds + _PATIENCE)
-    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
-    death = (options.folder / DEATH).open("w")
-    faulthandler.enable(death)
-    if options.plain:
-        _at_random(trials, judge, options.seed)
-        trials.tell()
-        return 0
+    with atheris.instrument_imports(include=["userdp"]):
+        judge = _judge(options.target, options.scratch)
+    trials = _limited(judge, options.folder, options.seconds)
     _by_coverage(trials, judge, options)
 
 
-def _at_random(trials: Trials, judge: Judge, seed: int) -> None:
+def at_random(target: str, *, folder: Path, scratch: Path, seconds: float, seed: int) -> int:
+    """Change what is sound, again and again; the exit status.
+
+    Args:
+        target: its name.
+        folder: for the report; kept.
+        scratch: for the world; empty.
+        seconds: on the clock.
+        seed: of the changes.
+    """
+    judge = _judge(target, scratch)
+    trials = _limited(judge, folder, seconds)
     seeds = judge.world.seeds()
     number = 0
     while not trials.over:
@@ -136,6 +134,23 @@ def _at_random(trials: Trials, judge: Judge, seed: int) -> None:
         content = mutate(sound.file, sound.content, draw)[:_LARGEST]
         trials.try_(Case(file=sound.file, content=content))
         number += 1
+    trials.tell()
+    return 0
+
+
+def _judge(target: str, scratch: Path) -> Judge:
+    judge = Judge(targets()[target], scratch, Watch(scratch))
+    judge.check_world()  # which loads what its readers need
+    return judge
+
+
+def _limited(judge: Judge, folder: Path, seconds: float) -> Trials:
+    """Trials within bounds of this process, which says where it was should it die."""
+    resource.setrlimit(resource.RLIMIT_AS, (_mapped() + _SPACE,) * 2)
+    most = int(time.process_time() + seconds + _PATIENCE)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    faulthandler.enable((folder / DEATH).open("w"))
+    return Trials(judge, folder, seconds)
 
 
 def _by_coverage(trials: Trials, judge: Judge, options: argparse.Namespace) -> NoReturn:
@@ -182,4 +197,4 @@ def _mapped() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

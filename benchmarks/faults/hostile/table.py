@@ -41,8 +41,11 @@ def mended(kept: Sequence[Kept]) -> str:
 def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Hours, cases and findings, in one sentence."""
     cases = sum(row[key] for row in rows for key in ("right", "refused", "finding"))
-    hours = sum(row["seconds"] for row in rows) / 3600
-    return f"{cases:,} cases in {hours:.1f} hours; {len(read_corpus())} findings mended"
+    hours, computed = (sum(row[key] for row in rows) / 3600 for key in ("seconds", "computed"))
+    return (
+        f"{cases:,} cases in {hours:.1f} hours ({computed:.1f} of processor time, on a machine "
+        f"that had other work); {len(read_corpus())} cases kept"
+    )
 
 
 def section(rows: Sequence[dict[str, Any]], *, date: str, cores: int, source: str) -> str:
@@ -68,8 +71,7 @@ started and no network asked.
 
 {table(rows)}
 
-What was found and mended, each with its case in
-[`tests/hostile/corpus`](https://github.com/userdp/userdp/tree/main/tests/hostile/corpus), which
+What was found and mended, each with its case in `tests/hostile/corpus`, which
 `tests/hostile/test_corpus.py` tries again:
 
 {mended(read_corpus())}

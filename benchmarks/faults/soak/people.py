@@ -51,7 +51,7 @@ def _rows(folder: Path, *, users: int, records: int) -> Iterator[dict[str, Any]]
         ("stats --epsilon", ("stats", store, "--epsilon", 1)),
         ("train, 10 steps", (
             "train", store, "--out", run, "--allow-large-delta",
-                *options(population=users, steps=10),
+            *options(population=users, steps=10),
         )),
         ("members --user", ("members", store, "--user", _USER)),
         ("verify STORE", ("verify", store)),

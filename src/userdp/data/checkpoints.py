@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,7 @@ from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
 from userdp.data.states import StateKind
 from userdp.files import sweep, write_json
+from userdp.strict_json import parse
 
 SCRATCH = "scratch"
 _STATE = "state.json"
@@ -148,7 +150,7 @@ class Checkpoints:
 def read_state(folder: Path, key: str | None) -> State | None:
     """The state in a store's folder, if it is a run's of this key and its files are there."""
     try:
-        raw = json.loads((folder / SCRATCH / _STATE).read_bytes())
+        raw = parse((folder / SCRATCH / _STATE).read_bytes())
         if raw.pop("key") != key:
             return None
         state = State(**raw)
@@ -156,6 +158,15 @@ def read_state(folder: Path, key: str | None) -> State | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return state if sizes == state.sizes else None
+
+
+def forget_state(folder: Path) -> None:
+    """Let there be nothing in a store's folder to go on from; call before any of it is removed.
+
+    A kill in the middle of the removal would leave a state that names what is gone.
+    """
+    with suppress(OSError):
+        (folder / SCRATCH / _STATE).unlink()
 
 
 def kept_for(place: Path) -> Path | None:
@@ -173,6 +184,7 @@ def clear(folder: Path, meta: StoreMeta, state: State | None) -> None:
     store of which nobody was erased.
     """
     if state is None:
+        forget_state(folder)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     sweep(folder)
     segments = range(meta.segments if state is None else state.segments)

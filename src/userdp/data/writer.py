@@ -13,7 +13,14 @@ from typing import Any, Self
 
 from userdp.data import format as layout
 from userdp.data.blocks import digests_of, read_blocks, seal
-from userdp.data.checkpoints import SCRATCH, Checkpoints, clear, read_state, resume_key
+from userdp.data.checkpoints import (
+    SCRATCH,
+    Checkpoints,
+    clear,
+    forget_state,
+    read_state,
+    resume_key,
+)
 from userdp.data.erasure import finish_erasure
 from userdp.data.index import EMPTY, Index
 from userdp.data.locking import lock_store
@@ -213,6 +220,7 @@ class StoreWriter(SegmentWriter):
         return read_blocks(self.folder, self.meta)
 
     def _publish(self, meta: StoreMeta) -> None:
+        forget_state(self.folder)
         shutil.rmtree(self.scratch, ignore_errors=True)
         is_new = self.folder != self._place
         if is_new:
@@ -255,6 +263,7 @@ class StoreWriter(SegmentWriter):
         elif self.folder == self._place:
             clear(self.folder, self.meta, None)
         else:
+            forget_state(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
@@ -386,6 +395,7 @@ def _abandoned(place: Path, key: str | None) -> tuple[Path, int] | None:
         if taken is None and read_state(folder, key) is not None:
             taken = folder, lock
         else:
+            forget_state(folder)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
     return taken

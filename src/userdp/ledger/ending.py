@@ -86,6 +86,12 @@ def end_early(folder: RunFolder) -> Ended:
         ledger = StoreLedger(store)
         charge = (charges_in(entries) or [str(kept["run_id"])])[-1]
         history = ledger.history()
+        if charge not in history.charges:  # before anything is written where resume.json points
+            raise UseError(
+                f"the store at {store} knows nothing of the run at {folder.path}: it is not the "
+                "one that the run was charged in",
+                hint="settle the run where its store lies",
+            )
         with Counter(ledger.place.counter(charge), begun=charge in history.nonces) as counter:
             attempts = min(counter.attempts, plan.steps)
             why = None

@@ -169,8 +169,13 @@ class Place:
             return self._differs(begun_as)
 
     def settle(self) -> None:
-        """Note the file as it is now, after it was written to; call it under the ledger's lock."""
-        self._keep(Note.of(self.ledger))
+        """Note the file as it is now, after it was written to; call it under the ledger's lock.
+
+        A file whose first line the disk refused holds nothing, and nothing is noted of it: a note
+        says that something was there.
+        """
+        note = Note.of(self.ledger)
+        self._keep(note if note.bytes else None)
 
     def as_noted(self) -> Note | None:
         """The file as it is now; None where it is not the one that was noted last."""

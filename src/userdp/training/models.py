@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -226,7 +225,7 @@ def save_model(
 
 def _special_tokens(tokenizer: Path) -> dict[str, str]:
     """The end-of-text token, if the tokenizer has the usual one."""
-    added = json.loads(tokenizer.read_text(encoding="utf-8")).get("added_tokens", [])
+    added = files.read_json(tokenizer, what="a tokenizer").get("added_tokens", [])
     names = [token["content"] for token in added if token.get("special")]
     end = next((name for name in names if "endoftext" in name or name in ("</s>", "<eos>")), None)
     return {"eos_token": end} if end else {}
@@ -265,8 +264,8 @@ def require_fit(model: nn.Module, name: str, store: UserStore) -> None:
 
 
 def _vocabulary(path: Path) -> object:
-    values = json.loads(path.read_text(encoding="utf-8"))
-    return values.get("model", {}).get("vocab")
+    model = files.read_json(path, what="a tokenizer").get("model")
+    return model.get("vocab") if isinstance(model, dict) else None
 
 
 def _quiet() -> None:

@@ -38,10 +38,15 @@ class Federate(Scene):
         )  # fmt: skip
 
     def check(self, folder: Path) -> list[str]:
+        from userdp.claims import claim
         from userdp.federated.simulation import claim_of
 
         epsilon = claim_of(folder / "federation").guarantee.epsilon
-        return [] if 3.9 <= epsilon <= 4 else [f"the claim is {epsilon}, and the plan's is 4"]
+        problems = [] if 3.9 <= epsilon <= 4 else [f"the claim is {epsilon}, and the plan's is 4"]
+        # Of each silo's own people: its part of what somebody costs who is in both.
+        spent = {one.name: claim(one / "store").guarantee for one in self._silos(folder)}
+        problems += [f"{name} claims nothing" for name, one in spent.items() if one.epsilon <= 0]
+        return problems
 
     def problems(self, folder: Path) -> list[str]:
         there = {path.name for path in folder.iterdir()}
@@ -49,13 +54,16 @@ class Federate(Scene):
 
     def lost(self, folder: Path) -> set[str]:
         found = set()
-        for silo in (folder / "federation").glob("silo-*"):
+        for silo in self._silos(folder):
             begun, released = silo / "begun.json", silo / "released.safetensors"
             if begun.exists():
                 number = json.loads(begun.read_text("utf-8"))["round"]
                 if not released.exists() or round_of(released) < number:
                     found.add(f"{silo.name}/{number}")
         return found
+
+    def _silos(self, folder: Path) -> list[Path]:
+        return sorted((folder / "federation").glob("silo-*"))
 
     def result(self, folder: Path) -> str | None:
         return digest_of_tensors(folder / "federation" / "model.safetensors")
