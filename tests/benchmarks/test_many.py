@@ -97,6 +97,11 @@ def test_a_charge_that_a_kill_cut_off_may_be_there_or_not(tmp_path):
         assert problems(tmp_path, *cut, told_to(where, 0.0, since=5.0, at=6.0)) == []
 
 
+def test_a_charge_that_is_about_to_be_the_first_needs_no_ledger_yet(tmp_path):
+    cut = list(charge(str(tmp_path / "ledger.jsonl"), "a", begun=1.0, charged=None))
+    assert problems(tmp_path, *cut) == []
+
+
 def test_an_acknowledged_charge_that_the_ledger_lost_is_noticed(tmp_path):
     where = ledger(tmp_path, "a")
     notes = [*charge(where, "a", begun=1, charged=2), *charge(where, "b", begun=3, charged=4)]
@@ -168,12 +173,12 @@ def test_four_processes_at_once_and_every_claim_is_right(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("twin", "said"),
-    [("no-lock", "ledger"), ("judged-before", "holds 4 answers, and gave")],
+    [("no-lock", "ledger"), ("judged-before", "holds 2 answers, and gave")],
 )
 def test_twin_of_a_library_without_it_is_caught(tmp_path, twin, said):
     names = ("asks-1", "asks-2") if twin == "judged-before" else ()
-    status, row = played(
-        tmp_path, "--seconds", 60, "--twin", twin, *(("--only", *names) if names else ())
-    )
+    only = ("--only", *names) if names else ()
+    # Ends at the first problem: as long as a busy machine may need to ask for one answer too many.
+    status, row = played(tmp_path, "--seconds", 200, "--twin", twin, *only)
     assert status == 1
     assert any(said in problem for problem in row["problems"])

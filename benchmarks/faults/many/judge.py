@@ -102,7 +102,8 @@ def _missing(charges: Mapping[str, Mapping[str, Charge]]) -> list[str]:
     """Charges that were acknowledged and are not in their ledger, or were refused and are there."""
     found = []
     for ledger, known in charges.items():
-        lines, _ = torn_allowed(Path(ledger))
+        # A charge that is about to be asked for may be the first: then there is no ledger yet.
+        lines = torn_allowed(Path(ledger))[0] if Path(ledger).exists() else []
         there = [line["run_id"] for line in lines if line["kind"] in ("reserve", "query")]
         if len(set(there)) < len(there):
             found.append(f"{ledger} holds a charge twice")

@@ -11,6 +11,10 @@ from typing import Any
 from userdp.ledger import journal, store_journal
 from userdp.ledger.store_journal import StoreJournal
 
+_MEANWHILE = 6.0
+"""Seconds between the judgement and the charge: more than between two moments at which a purse is
+asked, so that somebody else asks it in between on a busy machine too."""
+
 
 def no_lock() -> None:
     """Whoever appends to a ledger does not wait for others who do."""
@@ -26,7 +30,7 @@ def judged_before() -> None:
         history = ledger.history()
         store_journal.take(history, entry, history.lines)
         refuse(ledger.path, history)
-        time.sleep(0.02)
+        time.sleep(_MEANWHILE)
         charge(ledger, entry, taken=taken)
 
     store_journal.refuse_beyond = lambda path, history: None
