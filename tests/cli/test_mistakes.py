@@ -81,14 +81,24 @@ def test_a_mistake_is_named_and_changes_nothing(place, monkeypatch, capsys, mist
     message = said(capsys)
     for name in mistake["names"]:
         assert name in message
-    assert contents(place) == before
+    after = contents(place)
+    if mistake.get("looks"):
+        looked_at(before, after)
+    assert after == before
+
+
+def looked_at(before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """Who is there was told, and the line that notes it is all that is new; it is taken out."""
+    new = after.pop("store/ledger.jsonl").removeprefix(before.pop("store/ledger.jsonl"))
+    assert json.loads(new)["kind"] == "look"
+    assert after.pop("store/ledger.json") != before.pop("store/ledger.json")
 
 
 def test_there_are_many_and_no_two_alike():
     assert len(MISTAKES) >= 80
     assert len({mistake["command"] for mistake in MISTAKES}) == len(MISTAKES)
     for mistake in MISTAKES:
-        assert mistake.keys() == {"command", "status", "names"}, mistake["command"]
+        assert mistake.keys() - {"looks"} == {"command", "status", "names"}, mistake["command"]
         assert mistake["names"], "a mistake that names nothing is not tested"
 
 
