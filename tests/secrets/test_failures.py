@@ -98,7 +98,7 @@ WITHIN = {
     ),
     "stats STORE": ("userdp.data.statistics.describe",),
     "members STORE --user nobody": (
-        "userdp.data.store.UserStore.user_ids", "userdp.data.store._Segment.open",
+        "userdp.data.store.UserStore.user_ids", "userdp.data.segment.Segment.open",
     ),
     "verify STORE": ("userdp.data.verify._check_index",),
     f"train STORE --out run --plan PLAN {SMALL}": (
