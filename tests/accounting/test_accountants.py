@@ -7,6 +7,7 @@ import math
 import pytest
 
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from userdp.accounting import Accountant, binomial_steps, rdp
 from userdp.accounting import dp_accounting_backend as backend
 from userdp.accounting.accountants import calibrate_by, epsilon_by
@@ -48,7 +49,14 @@ def test_equal_mechanisms_are_priced_once(monkeypatch):
     assert len(priced) > once
 
 
-@pytest.mark.parametrize("accountant", list(Accountant), ids=str)
+@pytest.mark.parametrize(
+    "accountant",
+    fast_then_slow(
+        sorted(Accountant, key=lambda one: one is Accountant.DP_ACCOUNTING),
+        fast=len(Accountant) - 1,
+    ),
+    ids=str,
+)
 def test_every_accountant_answers_by_its_own_name_and_none_below_the_truth(accountant):
     if accountant is Accountant.DP_ACCOUNTING:
         pytest.importorskip("dp_accounting")

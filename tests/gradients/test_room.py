@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from tests.gradients.conftest import VOCABULARY, MakeModel, MakeRows
 from tests.memory import ERRORS, Memory, MemoryLoss
+from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import ENGINES, room
@@ -88,7 +89,7 @@ def same_bits(one: ClippedSum, other: ClippedSum) -> bool:
     return values and same and one.non_finite == other.non_finite
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES, fast=2))
 def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_large_passes(
     name: str, model: nn.Module, units: Units
 ) -> None:
@@ -107,7 +108,7 @@ def test_invariant_9_memory_that_runs_out_in_any_pass_leaves_the_sum_of_half_as_
             torch.testing.assert_close(value, exact.value[part], rtol=0, atol=3e-3)
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", fast_then_slow(ERRORS))
 def test_passes_are_halved_until_they_fit_and_stay_as_small(
     error: str, model: nn.Module, units: Units
 ) -> None:
@@ -122,7 +123,7 @@ def test_passes_are_halved_until_they_fit_and_stay_as_small(
     assert same_bits(first, second)
 
 
-@pytest.mark.parametrize("use", [Dense, Ghost, Sparse])
+@pytest.mark.parametrize("use", fast_then_slow([Dense, Ghost, Sparse]))
 def test_invariant_9_memory_that_runs_out_amid_an_addition_leaves_nothing_of_it(
     use: type, model: nn.Module, units: Units, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +187,7 @@ def test_invariant_14_a_unit_that_is_computed_again_under_its_masks_is_not_given
         computed.sum()
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_a_pass_of_one_row_that_does_not_fit_is_told_with_the_way_out(
     name: str, model: nn.Module, units: Units
 ) -> None:
