@@ -111,7 +111,7 @@ class Judge:
         if grown > _MEMORY:
             why = f"{grown} MiB, and then: {outcome}"
             return Outcome(verdict=Verdict.FINDING, site="much memory", why=why)
-        if took > self._seconds:
+        if took > self._seconds and outcome.verdict is not Verdict.FINDING:
             return Outcome(verdict=Verdict.FINDING, site="much time", why=f"{took:.0f} s")
         return outcome
 
