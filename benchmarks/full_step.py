@@ -172,7 +172,7 @@ def measure(args: argparse.Namespace, deadline: float) -> dict[str, Any]:
 
             # The clip beside it needs a cohort of equal shape, so the draw is replaced in this
             # run; the ignore is for replacing a method, which is what is meant.
-            run._sampler.draw = draw_known  # type: ignore[method-assign]
+            run._sampler.draw = draw_known
             with timed_part(run, PARTS, now, parts):
                 private = iter(run)
 

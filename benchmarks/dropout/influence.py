@@ -99,7 +99,7 @@ def run_case(case: Case, leave_out: int = 2) -> Found:
     model = build_model(case.model, rate=case.rate)
     if case.checkpointing and case.model in ("gpt2", "llama"):
         # A method of transformers' models, of which `nn.Module` tells the type checker nothing.
-        model.gradient_checkpointing_enable()  # type: ignore[operator]
+        model.gradient_checkpointing_enable()
     rows = build_rows(case.sizes, seed=case.seed, ragged=case.ragged)
     probe = reference(model, causal_lm_loss, Units.from_rows(rows), l2_clip_norm=1e9)
     # A clip that bites for most: else nothing is at stake.
@@ -271,7 +271,7 @@ class Toy(nn.Module):
                 out = layer(h)
             h = h + (F.rrelu(out, training=self.training) if self.kind == "rrelu" else out.tanh())
         # The loss reads ``.logits`` alone, of whatever it is handed, as of a transformers model.
-        return Logits(self.head(self.norm(h)))  # type: ignore[return-value]
+        return Logits(self.head(self.norm(h)))
 
 
 @dataclass

@@ -21,5 +21,5 @@ def set_back(seconds: float) -> None:
             return cls.fromtimestamp(time.time(), tz)
 
     # `datetime.now` reads the clock itself, and its class cannot be written to: so the ledger's
-    # module gets another class under that name, which a type checker cannot follow.
-    store_journal.datetime = Earlier  # type: ignore[misc]
+    # module gets another class under that name.
+    store_journal.datetime = Earlier

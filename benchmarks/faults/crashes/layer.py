@@ -77,9 +77,9 @@ class FileLayer:
             setattr(os, name, self._writing(name))
         for name in (*_SYNCS, "ftruncate"):
             setattr(os, name, self._by_descriptor(name))
-        # Both have overloads, by mode and by flags; what stands in hands all of it on unread.
-        os.open = self._open  # type: ignore[assignment]
-        io.open = builtins.open = self._open_file  # type: ignore[assignment]
+        # What stands in hands on whatever form a call has, unread.
+        os.open = self._open
+        io.open = builtins.open = self._open_file
 
     def is_synced(self, path: Path) -> bool:
         """Whether all that this process wrote to the file is on the disk."""

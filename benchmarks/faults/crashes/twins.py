@@ -22,7 +22,7 @@ def late_ledger() -> None:
         pending.append(step)
         return ledger.attempts + 1
 
-    RunLedger.attempt = late  # type: ignore[method-assign]
+    RunLedger.attempt = late
 
 
 def same_noise() -> None:
@@ -31,7 +31,7 @@ def same_noise() -> None:
     def seed(source: NoiseSource, call: int, block: int, draw: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(0, spawn_key=(call, block, draw), pool_size=8)
 
-    NoiseSource._seed = seed  # type: ignore[method-assign]
+    NoiseSource._seed = seed
 
 
 def left_file() -> None:

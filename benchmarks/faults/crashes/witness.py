@@ -82,10 +82,10 @@ class Witness:
             draw_on_host(generator, out)
             self._noise.update(out.tobytes())
 
-        RunLedger.attempt = charged  # type: ignore[method-assign]
-        Sampler.draw = drawn  # type: ignore[method-assign]
-        NoiseSource.add_ = added  # type: ignore[method-assign]
-        noises.draw_on_host = noised  # type: ignore[assignment]
+        RunLedger.attempt = charged
+        Sampler.draw = drawn
+        NoiseSource.add_ = added
+        noises.draw_on_host = noised
 
 
 def charged_in(ledger: Path) -> int:

@@ -15,7 +15,7 @@ from parso.python.tree import Name
 _OTHER = {"min": "max", "max": "min", "floor": "ceil", "ceil": "floor", "any": "all", "all": "any"}
 
 
-class CallLeftOut(Operator):  # type: ignore[misc]  # cosmic-ray has no types
+class CallLeftOut(Operator):  # cosmic-ray has no types
     """Leaves out a statement that is a call."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
@@ -35,7 +35,7 @@ class CallLeftOut(Operator):  # type: ignore[misc]  # cosmic-ray has no types
         return (Example("check(x)\n", "pass\n"),)
 
 
-class ExtremeExchanged(Operator):  # type: ignore[misc]  # cosmic-ray has no types
+class ExtremeExchanged(Operator):  # cosmic-ray has no types
     """Puts ``max`` for ``min``, ``floor`` for ``ceil``, ``all`` for ``any``, and the reverse."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:

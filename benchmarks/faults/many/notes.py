@@ -50,7 +50,7 @@ class Notes:
                 raise
             self.tell("charged", **what)
 
-        StoreJournal.charge = noted  # type: ignore[method-assign, assignment]
+        StoreJournal.charge = noted
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ class Trains(Role):
     )
 
     def __init__(self, *arguments: World, **options: object) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        super().__init__(*arguments, **options)
         self._number = 0
 
     @property
@@ -158,7 +158,7 @@ class Forgets(Role):
     _gone, _late = "nobody in the store at", "a run was opened at the same moment"
 
     def __init__(self, *arguments: World, **options: object) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        super().__init__(*arguments, **options)
         self._person, self._killed = 0, False
 
     def turn(self) -> Turn:

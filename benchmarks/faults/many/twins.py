@@ -19,7 +19,7 @@ asked, so that somebody else asks it in between on a busy machine too."""
 def no_lock() -> None:
     """Whoever appends to a ledger does not wait for others who do."""
     free = SimpleNamespace(**{**vars(fcntl), "flock": lambda descriptor, how: None})
-    journal.fcntl = free  # type: ignore[assignment]
+    journal.fcntl = free
 
 
 def judged_before() -> None:
@@ -34,7 +34,7 @@ def judged_before() -> None:
         charge(ledger, entry, taken=taken)
 
     store_journal.refuse_beyond = lambda path, history: None
-    StoreJournal.charge = early  # type: ignore[method-assign, assignment]
+    StoreJournal.charge = early
 
 
 TWINS: dict[str, Callable[[], None]] = {

@@ -195,9 +195,9 @@ def cut_small() -> None:
 
     # A constant, and defaults that were bound when the methods were made: neither is an option of
     # `userdp prepare`, and at their own sizes a store this small is one file.
-    layout.SEGMENT_TOKENS = _SMALL_SEGMENTS  # type: ignore[misc]
+    layout.SEGMENT_TOKENS = _SMALL_SEGMENTS
     for method in (writer.StoreWriter.create, writer.StoreWriter.append):
-        method.__func__.__kwdefaults__["segment_tokens"] = _SMALL_SEGMENTS  # type: ignore[attr-defined]
+        method.__func__.__kwdefaults__["segment_tokens"] = _SMALL_SEGMENTS
     Grouping.batches.__kwdefaults__["records"] = 16
 
 
