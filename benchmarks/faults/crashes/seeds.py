@@ -58,8 +58,8 @@ def install(witness: Witness, *, left_out: frozenset[int] = frozenset()) -> None
         """A run whose first update was lost went on from where it was; nothing moves then."""
         return witness.step not in left_out and moved(check)
 
-    # Methods of the library are exchanged: it has no way by which known seeds could reach a run that
-    # claims something, and must not get one.
+    # Methods of the library are exchanged: it has no way by which known seeds could reach a run
+    # that claims something, and must not get one.
     NoiseSource._seed = seed
     Sampler.draw = draw_again
     private_run.secret_randomness = masks
