@@ -43,7 +43,7 @@ $(STAMP): $(RUNTIME)
 demo: $(RUNTIME)  ## prepare, plan, train ULS and ELS, evaluate and report, in about two minutes
 	$(BIN)/userdp demo --out $(DEMO) --overwrite
 
-test: $(STAMP) lint  ## linters, type checker, import rules, and a fast test of every kind, in eight minutes
+test: $(STAMP) lint  ## linters, type checker, import rules, and a fast test of every kind, in about nine minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS)
 
 test-slow: $(STAMP)  ## all other tests: kills, Spark, many processes, every model family, large random cases
