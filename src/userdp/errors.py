@@ -11,11 +11,24 @@ import warnings
 from userdp.hints import in_python
 
 
+def printable(text: str) -> str:
+    r"""``text`` with whatever a terminal would obey, or no file could hold, written out.
+
+    Errors name paths and words that somebody else may have chosen.
+
+    >>> printable("no store at \x1b[31m")
+    'no store at \\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+
+
 class UserdpError(Exception):
     """Base of the errors that userdp raises on purpose.
 
     As a string it speaks of arguments, for who called a function; the command line prints
-    ``message`` and ``hint``, which speak of options.
+    ``message`` and ``hint``, which speak of options. Both are `printable`.
 
     Args:
         message: what happened, what was got, and why it matters; starts in lower case.
@@ -26,8 +39,8 @@ class UserdpError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = printable(message)
+        self.hint = None if hint is None else printable(hint)
 
     def __str__(self) -> str:
         told = in_python(self.message)
@@ -79,7 +92,7 @@ class UserdpWarning(UserWarning):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = printable(message)
 
     def __str__(self) -> str:
         return in_python(self.message)
