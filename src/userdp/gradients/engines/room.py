@@ -50,7 +50,8 @@ def sum_that_fits(
     interrupted; ``halvings`` says how many attempts were thrown away before it.
 
     Args:
-        compute: the sum of a task, which reads nothing that an attempt leaves behind.
+        compute: the sum of a task, which reads nothing that an attempt leaves behind; one that
+            could refuses to go on (`engines.choice`).
         task: what is to be computed.
         rows_of: most rows that ``compute`` puts into a pass of several units of a task.
 
