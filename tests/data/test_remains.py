@@ -127,6 +127,26 @@ def test_compressed_columns_are_read(tmp_path, traces):
     assert {p.name for p in scan([tmp_path], traces.patterns).found} == {"t.parquet", "t.arrow"}
 
 
+def arrow_file(path, column):
+    table = pa.table({"text": column})
+    with pa.ipc.new_file(path, table.schema, options=COMPRESSED) as file:
+        file.write_table(table)
+
+
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+def test_words_that_a_column_holds_once_are_read(tmp_path, traces):
+    """Categories of pandas, say: the column has numbers, and a dictionary the words."""
+    words = pa.array(["a", TEXT, "b"] * 3).dictionary_encode()
+    pyarrow.parquet.write_table(pa.table({"text": words}), tmp_path / "t", compression="zstd")
+    arrow_file(tmp_path / "plain", words)
+    arrow_file(tmp_path / "in-a-list", pa.ListArray.from_arrays([0, 2, 9], words))
+    arrow_file(tmp_path / "in-a-struct", pa.StructArray.from_arrays([words], ["text"]))
+    found = {path.name for path in scan([tmp_path], traces.patterns).found}
+    assert found == {"t", "plain", "in-a-list", "in-a-struct"}
+
+
 def test_what_somebody_else_wrote_too_is_theirs(tmp_path, store, traces):
     assert traces.shared == 1
     (tmp_path / "theirs").write_text("alpha beta gamma delta " * 9)

@@ -179,13 +179,32 @@ def _raw(file: IO[bytes] | _Unpacked, patterns: Patterns, begin: bytes = b"") ->
 
 
 def _in_batch(batch: pa.RecordBatch, patterns: Patterns) -> bool:
+    """Whether a column holds a pattern, wherever its values are kept.
+
+    Of a column with a dictionary the words are no buffer of its own: so each buffer is looked at
+    that Arrow would write, which are all.
+    """
     batch.validate(full=True)  # Arrow believes the lengths in a file, and reads beyond its end
-    return any(
-        _holds(buffer, patterns)
-        for column in batch.columns
-        for buffer in column.buffers()
-        if buffer is not None
-    )
+    looked = _Looked(patterns)
+    with pa.ipc.new_stream(pa.PythonFile(looked, mode="w"), batch.schema) as stream:
+        stream.write_batch(batch)
+    return looked.found
+
+
+class _Looked(io.RawIOBase):
+    """A file that keeps nothing: what is written to it is looked at, buffer by buffer."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self._patterns, self.found = patterns, False
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """As of a file."""
+        self.found = self.found or _holds(data, self._patterns)
+        return len(data)
 
 
 def _holds(data: Any, patterns: Patterns) -> bool:
