@@ -4,6 +4,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -237,3 +238,24 @@ def test_a_ledger_that_is_replaced_by_another_is_read_anew(tmp_path):
     assert read_entries(path) == [{"m": 0}, {"m": 1}]
     path.write_bytes(b"")
     assert read_entries(path) == []
+
+
+UNREADABLE = {"a name in other bytes than UTF-8": {"n": "\udcff"}, "no number": {"n": float("nan")}}
+
+
+@pytest.mark.parametrize("how", ["append_entries", "JournalWriter"])
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_line_that_no_reader_would_take_is_not_appended(tmp_path, how, what):
+    """All that was charged before would be lost with it."""
+    path = tmp_path / "ledger.jsonl"
+    append_entries(path, lambda _: [{"n": 1}])
+    before = path.read_bytes()
+    if how == "append_entries":
+        append = partial(append_entries, path, lambda _: [{"n": 2}, UNREADABLE[what]])
+    else:
+        append = partial(JournalWriter(path).append, UNREADABLE[what])
+    with pytest.raises(UseError, match="nobody could read"):
+        append()
+    assert path.read_bytes() == before
+    append_entries(path, lambda _: [{"n": 2}])
+    assert read_entries(path) == [{"n": 1}, {"n": 2}]

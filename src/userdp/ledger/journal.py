@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -75,7 +74,7 @@ def append_entries(
         previous = _last_hash(data, end)
         text = b""
         for entry in compose(entries):
-            line, previous = _chained(entry, previous)
+            line, previous = _chained(path, entry, previous)
             text += line
         if text:
             try:
@@ -125,7 +124,7 @@ class JournalWriter:
                 "nowhere",
                 hint="resume the run: resume=True, or --resume",
             )
-        line, previous = _chained(entry, self._previous)
+        line, previous = _chained(self._path, entry, self._previous)
         _write(self._descriptor, self._path, line, self._end)
         self._end += len(line)
         self._previous = previous
@@ -203,9 +202,12 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
     return [dict(entry) for entry in entries], end
 
 
-def _chained(entry: dict[str, Any], previous: str) -> tuple[bytes, str]:
-    """The line of an entry after the line of hash ``previous``, and the hash of its own."""
-    line = json.dumps({**entry, "prev": previous}, separators=(",", ":")).encode()
+def _chained(path: Path, entry: dict[str, Any], previous: str) -> tuple[bytes, str]:
+    """The line of an entry after the line of hash ``previous``, and the hash of its own.
+
+    `UseError` for one that no reader would take: all lines before it would be lost with it.
+    """
+    line = files.json_text({**entry, "prev": previous}, path, finite=True).encode()
     return line + b"\n", _hash(line)
 
 
