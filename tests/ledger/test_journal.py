@@ -10,7 +10,7 @@ import pytest
 
 from userdp.errors import FailureError, UseError
 from userdp.ledger import journal
-from userdp.ledger.journal import JournalWriter, append_entries, exclusive, read_entries
+from userdp.ledger.journal import JournalWriter, append_entries, exclusive, read_entries, read_first
 from userdp.ledger.store import StoreLedger
 
 
@@ -19,6 +19,21 @@ def test_what_was_appended_is_read_back_in_order(tmp_path):
     append_entries(path, lambda _: [{"a": 1}, {"a": 2}])
     append_entries(path, lambda _: [{"a": 3}])
     assert [entry["a"] for entry in read_entries(path)] == [1, 2, 3]
+
+
+def test_the_first_entry_is_read_alone_and_nothing_of_the_others_is_kept(tmp_path):
+    """A run asks for its id at each checkpoint; its ledger has a line a step."""
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"")
+    assert read_first(path) == {}
+    append_entries(path, lambda _: [{"a": 1}, {"a": 2}])
+    journal._read.clear()
+    path.write_bytes(path.read_bytes() + b"no line of a journal\n")
+    assert read_first(path) == {"a": 1}
+    assert path not in journal._read
+    path.write_bytes(path.read_bytes().replace(b"0000", b"1111", 1))
+    with pytest.raises(UseError, match=r"line 1 of .* does not follow"):
+        read_first(path)
 
 
 @pytest.mark.parametrize("how", ["append_entries", "JournalWriter"])
@@ -146,7 +161,7 @@ else:
     path = folder / "ledger.jsonl"
     head = [] if path.exists() else [{"kind": "store", "schema": SCHEMA}]
     time.sleep(0.01)
-    line = {"kind": "query", "run_id": name, "name": "users", "pure_epsilon": 0.1}
+    line = {"kind": "query", "run_id": name, "name": "users", "pure_epsilon": 0.1, "base": None}
     append_entries(path, lambda _: [*head, line])
 """
 

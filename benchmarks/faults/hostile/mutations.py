@@ -36,6 +36,7 @@ _BYTES = (
     b"From x\n", b"\xff" * 8, b"\x7f" * 8, b"\0" * 64, b"%s%n", b",", b"\t", b"\x1a",
     b"\xe2\x80\xa8",
 )  # fmt: skip
+_LARGE = 2**200
 _SPANS = (1, 2, 4, 8, 16, 64, 512)
 
 
@@ -212,6 +213,7 @@ def _changed(value: Any, draw: random.Random, raws: list[str]) -> Any:
     elif what == 4 and isinstance(old, list | str) and len(old) < 1000:
         inside[key] = old * draw.choice((2, 5, 100))
     elif what == 5 and isinstance(old, int | float) and not isinstance(old, bool):
+        old = old if abs(old) < _LARGE else 1  # what grew before must not grow without end
         inside[key] = draw.choice((-old, old + 1, old * 2**40, float(old), str(old), [old]))
     elif what == 6 and isinstance(old, str):
         inside[key] = draw.choice((old[:-1], old.upper(), old + "\0", [old], f"{old} ", old * 2))

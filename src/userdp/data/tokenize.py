@@ -29,6 +29,8 @@ BUNDLED_TOKENIZER = Path(__file__).parent.parent / "assets" / "base-model" / "to
 
 LONG_TEXT = 2**20
 _LOOK = 2**12
+_MOST_TOKENS = 2**24
+"""Sixty times the largest vocabularies there are."""
 _SPACE = re.compile(r"\s")
 
 _END_OF_TEXT = (
@@ -99,13 +101,20 @@ class StoreTokenizer:
                 f"{file} is not a tokenizer.json: {in_short(error)}",
                 hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
             ) from error
+        vocabulary = encoder.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise UseError(f"the tokenizer at {file} has no tokens", hint="give a trained one")
+        # The library makes room for all ids below the largest, and aborts where there is none.
+        if max(vocabulary.values()) >= _MOST_TOKENS:
+            raise UseError(
+                f"the tokenizer at {file} has a token of number {max(vocabulary.values())}; models "
+                f"have a row for each number below it, and userdp reads fewer than {_MOST_TOKENS}",
+                hint="give a trained one, whose tokens are numbered from 0",
+            )
         encoder.no_padding()
         encoder.no_truncation()
         markup_encoder = Tokenizer.from_str(encoder.to_str())
         encoder.encode_special_tokens = True
-        vocabulary = encoder.get_vocab(with_added_tokens=True)
-        if not vocabulary:
-            raise UseError(f"the tokenizer at {file} has no tokens", hint="give a trained one")
         return cls(
             encoder=encoder,
             markup_encoder=markup_encoder,

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from userdp import files
 from userdp.codec import decode
 from userdp.errors import UseError
-from userdp.ledger.journal import read_entries
+from userdp.ledger.journal import read_entries, read_first
 from userdp.strict_json import parse
 from userdp.withheld import in_kind
 
@@ -72,14 +72,17 @@ class RunFolder:
     @property
     def run_id(self) -> str:
         """The random id in the ledger's first line."""
-        return str(read_entries(self.ledger)[0]["run_id"])
+        return str(self._first()["run_id"])
 
     def read_facts(self) -> dict[str, Any]:
         """The public facts in the ledger's first line; `UseError` if there is no run here."""
-        entries = read_entries(self.ledger)
-        if not entries or entries[0].get("kind") != "run":
+        return dict(self._first().get("facts", {}))
+
+    def _first(self) -> dict[str, Any]:
+        first = read_first(self.ledger)
+        if first.get("kind") != "run" or "run_id" not in first:
             raise UseError(f"there is no run at {self.path}: {self.ledger.name} is of none")
-        return dict(entries[0].get("facts", {}))
+        return first
 
     def read_train(self) -> dict[str, Any]:
         """The options of ``userdp train`` that the run began with; none of `make_private`.

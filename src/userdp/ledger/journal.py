@@ -38,6 +38,27 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
+def read_first(path: Path) -> dict[str, Any]:
+    """The first entry alone; empty in a journal that has none yet.
+
+    What follows it is neither read nor judged, so that a long journal costs no more than a short
+    one, in time and in what stays in memory.
+
+    Raises:
+        UseError: there is no such file, or its first line is no journal's.
+    """
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except OSError as error:
+        raise UseError(f"cannot read the ledger {path}: {error.strerror}") from error
+    if not line.endswith(b"\n"):
+        return {}
+    entry = _entry(path, 1, line.removesuffix(b"\n"), _START)
+    require_shapes(path, [entry])
+    return entry
+
+
 def append_entries(
     path: Path,
     compose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
@@ -181,25 +202,30 @@ def _parse(path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
     for number, line in enumerate(
         data[len(known.lines) : end].splitlines(), start=len(entries) + 1
     ):
-        try:
-            entry = parse(line)
-            chained = entry.pop("prev")
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UseError(f"line {number} of {path} is not a ledger entry") from error
-        if chained != previous:
-            raise UseError(
-                f"line {number} of {path} does not follow from the line before it: the ledger was "
-                "edited, so no epsilon can be claimed from it",
-                hint="no older copy mends it: that would forget what was charged since. The models "
-                "that it paid for have no claim; for another, prepare text of other people",
-            )
+        entries.append(_entry(path, number, line, previous))
         previous = _hash(line)
-        entries.append(entry)
     require_shapes(path, entries, known=len(known.entries))
     _read[path] = _Read(data[:end], tuple(entries), previous)
     for other in list(_read)[:-_FEW]:
         _read.pop(other, None)
     return [dict(entry) for entry in entries], end
+
+
+def _entry(path: Path, number: int, line: bytes, previous: str) -> dict[str, Any]:
+    """What a line says; `UseError` unless it follows the line of hash ``previous``."""
+    try:
+        entry: dict[str, Any] = parse(line)
+        chained = entry.pop("prev")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UseError(f"line {number} of {path} is not a ledger entry") from error
+    if chained != previous:
+        raise UseError(
+            f"line {number} of {path} does not follow from the line before it: the ledger was "
+            "edited, so no epsilon can be claimed from it",
+            hint="no older copy mends it: that would forget what was charged since. The models "
+            "that it paid for have no claim; for another, prepare text of other people",
+        )
+    return entry
 
 
 def _chained(path: Path, entry: dict[str, Any], previous: str) -> tuple[bytes, str]:

@@ -12,6 +12,7 @@ a key: whoever holds it can take noise off what was released. When the run ends 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from userdp.gradients.shards import like, local, part_of, whole
 from userdp.ledger.folder import NOISE
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.averaging import WeightAverage
-from userdp.withheld import in_kind
+from userdp.withheld import in_kind, in_short
 
 _KEPT = 2
 _STEP = "step"
@@ -123,7 +124,7 @@ def read_checkpoint(folder: Path, *, run_id: str, most_steps: int | None) -> Con
         tensors = {} if changed else load_file(paths[-1] / "state.safetensors")
     except (OSError, UseError, SafetensorError) as error:
         raise FailureError(
-            f"the checkpoint {paths[-1]} cannot be read: {error}",
+            f"the checkpoint {paths[-1]} cannot be read: {in_short(error)}",
             hint="remove it to resume from the one before",
         ) from error
     if changed:
@@ -157,8 +158,8 @@ def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_of(facts: Mapping[str, Any], run_id: str, most_steps: int | None) -> bool:
-    later = most_steps is not None and facts["step"] > most_steps
-    return facts.get("run_id") == run_id and not later
+    most = math.inf if most_steps is None else most_steps
+    return bool(facts["run_id"] == run_id and 0 <= facts["step"] <= most)
 
 
 def restore(
@@ -228,17 +229,20 @@ def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
         FailureError: it is missing, damaged or older: noise of released steps would come again.
     """
     path, state, step = folder / NOISE, dict[str, Tensor](), 0
+    hint = "put the latest file back; without it this run cannot go on"
     try:
         if path.exists():
             state = load(path.read_bytes())
             step = int(state.pop(_STEP))
     except (OSError, KeyError, SafetensorError) as error:
-        raise FailureError(f"the state of the noise at {path} cannot be read: {error}") from error
+        raise FailureError(
+            f"the state of the noise at {path} cannot be read: {in_short(error)}", hint=hint
+        ) from error
     if step < least_step:
         raise FailureError(
             f"the state of the noise at {path} is of step {step}, and steps up to {least_step} may "
             "have been released: going on from there would use their noise again",
-            hint="put the latest file back; without it this run cannot go on",
+            hint=hint,
         )
     return state
 
