@@ -58,6 +58,26 @@ def test_invariant_7_a_line_is_on_the_disk_when_it_is_acknowledged(tmp_path, mon
     assert (path.stat().st_ino, path.stat().st_size) in synced
 
 
+@pytest.mark.parametrize("left", [None, b"", b'{"n": 1'])
+def test_invariant_7_the_files_name_is_on_the_disk_before_its_first_line_is_written(
+    tmp_path, monkeypatch, left
+):
+    """Also where somebody made the file, and was killed before its name was on the disk."""
+    path = tmp_path / "ledger.jsonl"
+    if left is not None:
+        path.write_bytes(left)
+    synced, sync = [], journal.sync
+
+    def watched(folder):
+        sync(folder)
+        synced.append((folder, path.read_bytes()))
+
+    monkeypatch.setattr(journal, "sync", watched)
+    append_entries(path, lambda _: [{"n": 0}])
+    append_entries(path, lambda _: [{"n": 1}])
+    assert synced == [(tmp_path, left or b"")]
+
+
 @pytest.mark.parametrize("cut", [1, 5, 20])
 def test_a_torn_last_line_is_ignored_and_trimmed(tmp_path, cut):
     path = tmp_path / "ledger.jsonl"

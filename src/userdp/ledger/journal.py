@@ -82,7 +82,6 @@ def append_entries(
     Raises:
         FailureError: the disk refused (the journal then still ends in its old last line).
     """
-    created = not path.exists()
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     except OSError as error:
@@ -98,6 +97,8 @@ def append_entries(
             line, previous = _chained(path, entry, previous)
             text += line
         if text:
+            if not end:  # by whoever writes the first line: a kill may have come to who made it
+                sync(path.parent)
             try:
                 _write(descriptor, path, text, end)
             except FailureError:
@@ -112,8 +113,6 @@ def append_entries(
             noted(True)
     finally:
         os.close(descriptor)
-    if created:
-        sync(path.parent)
 
 
 class JournalWriter:

@@ -61,7 +61,9 @@ def sum_that_fits(
     room, halvings = _room.of(task.model, task.loss), 0
     begun = GeneratorStates.read()
     while True:
-        fitting = replace(task, micro_batch=min(task.micro_batch, room.get("rows", 1 << 62)))
+        fitting = replace(
+            task, micro_batch=min(task.micro_batch, room.get("rows", task.micro_batch))
+        )
         try:
             total = compute(fitting)
         except (MemoryError, RuntimeError) as error:
