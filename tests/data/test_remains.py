@@ -8,9 +8,11 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -159,6 +161,25 @@ def test_a_store_that_still_holds_the_person_is_not_clean(store, traces):
     """The twin: an erasure that erased nothing."""
     names = {path.name for path in scan([store.path], traces.patterns).found}
     assert names == {"tokens.arrow", "user-ids.arrow", "users.arrow"}
+
+
+def test_a_folder_that_may_not_be_looked_into_is_not_passed_over(tmp_path, traces, monkeypatch):
+    """That of somebody else's audit, say: nothing is known of what lies in it."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "notes.txt").write_text(TEXT)
+    (tmp_path / "open.txt").write_text("nothing")
+    scandir = os.scandir
+
+    def refused(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    for place in (tmp_path, tmp_path / "closed"):
+        result = scan([place, tmp_path / "never was"], traces.patterns)
+        assert result.unread == (tmp_path / "closed",)
+        assert not result.clean
 
 
 def test_a_damaged_archive_is_not_passed_over(tmp_path, traces):
