@@ -15,6 +15,7 @@ from tests.plans import plan_of_size
 from tests.training.toy import CONFIG, cycles, toy_store
 from userdp.claims import claim
 from userdp.cli.app import run as command
+from userdp.data import format as layout
 from userdp.data.places import Place, places_of, remember
 from userdp.data.prepare import append_records
 from userdp.data.scores import read_scores, write_scores
@@ -226,6 +227,20 @@ def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
     assert "forget" in history.looked
     assert history.erasures == before.erasures
     assert UserStore.open(store).user_ids() == people
+
+
+def test_what_is_damaged_is_told_without_who_is_there(life):
+    """Else the two answers would differ, and the ledger would hold no look."""
+    store, told = life / "store", set()
+    with (store / layout.PLACES).open("ab") as file:
+        file.write(b"[]}\n")
+    before = StoreLedger(store).history().lines
+    for user in ("nobody", USER):
+        with pytest.raises(UseError, match="damaged") as error:
+            userdp.forget(store, user)
+        told.add(str(error.value))
+    assert len(told) == 1
+    assert StoreLedger(store).history().lines == before
 
 
 @pytest.mark.parametrize("user", ["nobody", USER])
