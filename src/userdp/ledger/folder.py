@@ -36,7 +36,7 @@ from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.journal import read_entries, read_first
 from userdp.strict_json import parse
-from userdp.withheld import in_kind
+from userdp.withheld import in_kind, in_short
 
 Line = TypeVar("Line")
 _RESUME: Mapping[str, Any] = {
@@ -94,10 +94,12 @@ class RunFolder:
         """
         try:
             options = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
+            if not isinstance(options.get("model", ""), str):
+                raise ValueError("its model has no name")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError) as error:
-            raise UseError(f"{self.train} is damaged: {error}") from error
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise UseError(f"{self.train} is damaged: {in_short(error)}") from error
         return dict(options)
 
     def read_resume(self) -> dict[str, Any]:
