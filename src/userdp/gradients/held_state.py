@@ -3,13 +3,14 @@
 What a pass writes down, the next unit reads: its gradient is then a function of others' data, and
 the clip norm bounds nothing. And what was written leaves the step beside the sum, without clipping
 and without noise: a parameter that a forward pass renormalises, a running mean, the largest
-activation so far. So everything that modules and the loss hold is read before and after: tensors by
-their identity and count of writes, small arrays and plain numbers by value, whatever else by what
-it holds in turn.
+activation so far. So everything that modules, the hooks that somebody registered with them
+(`userdp.gradients.hooks`) and the loss hold is read before and after: tensors by their identity and
+count of writes, small arrays and plain numbers by value, whatever else by what it holds in turn.
 
 *What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
 (`Tensor.data`, its NumPy view); state in files, behind weak references and C code, and in objects
-that are global to the functions that a forward pass calls. The batched engines do not prove a pass
+that are global to the functions that a forward pass calls; what a hook or a loss keeps in a module
+that is no part of the model; hooks of torch.distributed. The batched engines do not prove a pass
 in which a tensor's memory is handed out (`userdp.gradients.engines.rows`).
 """
 
@@ -21,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.errors import UseError
+from userdp.gradients.hooks import hooks_of
 from userdp.gradients.shards import sharded_parts
 
 _Held: TypeAlias = dict[str, object]
@@ -52,12 +55,12 @@ _INTERNAL = (frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffer
     "_flat_weights",
     "_flat_weight_refs",
 }
-"""What torch keeps in modules: hooks, which engines add and remove, submodules; and a recurrent
-layer's list of its parameters, which are followed themselves."""
+"""What torch keeps in modules: hooks and submodules, which are followed by their own names; and a
+recurrent layer's list of its parameters, likewise."""
 
 
 class HeldState:
-    """What ``model`` and ``loss`` hold now, to be compared with what they hold later."""
+    """What ``model``, its hooks and ``loss`` hold now, to be compared with what they hold later."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., object]) -> None:
         self._model, self._loss = model, loss
@@ -66,8 +69,8 @@ class HeldState:
     def require_unchanged(self) -> None:
         """Refuse what was computed since if anything that is held changed.
 
-        Guarantee: without an error, what the next pass reads from parameters, buffers, attributes
-        and the loss's own variables is what every pass since then read.
+        Guarantee: without an error, what the next pass reads from parameters, buffers, attributes,
+        and variables of hooks and the loss is what every pass since then read.
 
         Raises:
             UseError: names the first thing that changed.
@@ -80,8 +83,8 @@ class HeldState:
         raise UseError(
             f"{name} changed during the forward pass: it would carry data from one user to the "
             "next, and out of the step without noise",
-            hint="keep no state in the model or the loss while it trains: put that module in "
-            "evaluation mode, or replace it by one without state",
+            hint="keep no state in the model, its hooks or the loss while it trains: put that "
+            "module in evaluation mode, or replace it by one without state",
         )
 
 
@@ -100,6 +103,8 @@ def _held(model: nn.Module, loss: Callable[..., object]) -> _Held:
                         held[f"{kind} {prefix}{own}"] = (id(tensor), tensor._version)
             elif key not in _INTERNAL:
                 _follow(f"attribute {prefix}{key}", value, held, seen, 1)
+    for hook in hooks_of(model):
+        _follow(f"what a hook of {hook.where} holds ({hook.number})", hook.function, held, seen, 0)
     _follow("what the loss holds", loss, held, seen, 0)
     return held
 
@@ -137,6 +142,11 @@ def _parts(value: Any) -> Iterator[tuple[object, Any]]:
     elif isinstance(value, types.MethodType):
         yield "self", value.__self__
         yield "function", value.__func__
+    elif isinstance(value, partial):
+        yield "function", value.func
+        yield "arguments", value.args
+        yield "keywords", value.keywords
+        yield from vars(value).items()
     elif isinstance(value, types.FunctionType):
         yield from vars(value).items()
         yield "defaults", value.__defaults__

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from userdp.errors import UseError
+from userdp.gradients.hooks import hooks_of
 from userdp.gradients.losses import Loss
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
@@ -81,16 +82,48 @@ def if_it_runs(otherwise: Callable[[Exception], None] | None = None) -> Iterator
             otherwise(error)
 
 
+_hooks: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
+"""With which hooks the answers of a model were found."""
+
+
 class Answers(Generic[T]):
-    """What was learned of models and losses on made-up rows, for as long as both live."""
+    """What was learned of models and losses on made-up rows, for as long as both live.
+
+    And as long as nobody registers or removes hooks: whoever computes asks `hooks_changed` first.
+    """
+
+    _all: ClassVar[list[Answers[Any]]] = []
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[Any, dict[Any, T]]]
         self._known = WeakKeyDictionary()
+        self._all.append(self)
+
+    @classmethod
+    def forget(cls, model: nn.Module) -> None:
+        """Ask everything about ``model`` anew."""
+        _hooks.pop(model, None)
+        for answers in cls._all:
+            answers._known.pop(model, None)
 
     def of(self, model: nn.Module, loss: Loss) -> dict[Any, T]:
         """By whatever else the answer hangs on."""
+        if model not in _hooks:
+            _hooks[model] = _numbers_of_hooks(model)
         return self._known.setdefault(model, WeakKeyDictionary()).setdefault(loss, {})
+
+
+def hooks_changed(model: nn.Module) -> bool:
+    """Whether the answers about ``model`` were found with other hooks than it has now.
+
+    A hook takes part in each pass, so that an answer found without it says nothing. Asked once a
+    step, where no engine's own hooks are in the model.
+    """
+    return model in _hooks and _hooks[model] != _numbers_of_hooks(model)
+
+
+def _numbers_of_hooks(model: nn.Module) -> tuple[int, ...]:
+    return tuple(hook.number for hook in hooks_of(model))
 
 
 _LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")

@@ -33,8 +33,9 @@ random number belongs to one row (`userdp.gradients.draws`); otherwise each unit
 own. A generator of the model's own is refused where it can be seen
 (`require_reachable_randomness`).
 
-**What gives 2.** A unit's masks are drawn once in a step; where memory ran out, once more with
-those of all others, and nothing of the first is kept (`userdp.gradients.engines.room`). Whatever is
+**What gives 2.** A unit's masks are drawn once in a step; where memory ran out, or rows made
+the model or the loss raise an error, once more with those of all others, and nothing of the first
+is kept (`userdp.gradients.engines.room`, `userdp.gradients.engines.failing`). Whatever is
 computed twice begins from the generators' states of the first time and must end in the same
 (`userdp.gradients.engines.replay` and the second pass of `userdp.gradients.engines.two_pass`);
 recomputation under activation checkpointing must keep its states. What cannot be replayed is
@@ -185,7 +186,32 @@ def full_state(kind: str, size: int, draw: Bytes) -> bytes:
 
 
 _lock = threading.RLock()
-_inside: list[bool] = []
+
+
+@dataclass(slots=True)
+class _Inside:
+    """What the generators within run on from, and what they call their seeds since."""
+
+    draw: Bytes
+    loaded: dict[str, int]
+
+    @classmethod
+    def begin(cls, draw: Bytes) -> _Inside:
+        _load_states(draw)
+        return cls(draw, seeds())
+
+    def require_unseeded(self) -> None:
+        if seeds() != self.loaded:
+            raise FailureError(
+                "a random number generator was seeded, or a device began to be used, while "
+                "private gradients were computed: masks may have been public, so training "
+                "stopped before this update",
+                hint="do not seed inside the model or the loss; move the model to its device "
+                "before training begins",
+            )
+
+
+_inside: list[_Inside] = []
 
 
 @contextmanager
@@ -211,22 +237,29 @@ def secret_randomness(unsafe_key: str | None = None) -> Iterator[None]:
             yield
             return
         before = GeneratorStates.read()
-        _inside.append(True)
         try:
-            _load_states(_source(unsafe_key))
-            loaded = seeds()
+            _inside.append(_Inside.begin(_source(unsafe_key)))
             yield
-            if seeds() != loaded:
-                raise FailureError(
-                    "a random number generator was seeded, or a device began to be used, while "
-                    "private gradients were computed: masks may have been public, so training "
-                    "stopped before this update",
-                    hint="do not seed inside the model or the loss; move the model to its device "
-                    "before training begins",
-                )
+            _inside[0].require_unseeded()
         finally:
             _inside.clear()
             before.load()
+
+
+def draw_anew() -> None:
+    """Let all default generators run on from new full states of the operating system's randomness.
+
+    Guarantee: what is drawn from here on depends on nothing that was drawn before. To be called
+    within `secret_randomness`; under its ``unsafe_key`` the states go on to follow from that text.
+
+    Raises:
+        FailureError: somebody seeded a generator since that began.
+    """
+    if not _inside:
+        _load_states(os.urandom)
+        return
+    _inside[0].require_unseeded()
+    _inside[0] = _Inside.begin(_inside[0].draw)
 
 
 @contextmanager

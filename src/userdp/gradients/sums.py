@@ -27,6 +27,8 @@ class ClippedSum:
         losses: float64, (units,); each unit's mean loss. Operator-only.
         non_finite: units that counted as zero for a NaN or infinite gradient. Operator-only.
         sensitivity: the ``l2_clip_norm`` that was asked for.
+        failed: units that counted as zero since their rows made the model or the loss raise an
+            error (`userdp.gradients.engines.failing`); their norm and loss are NaN. Operator-only.
         halvings: how often memory ran out, and passes were halved, before this was computed anew
             (`userdp.gradients.engines.room`). Operator-only.
     """
@@ -36,6 +38,7 @@ class ClippedSum:
     losses: Tensor
     non_finite: int
     sensitivity: float
+    failed: int = 0
     halvings: int = 0
 
     @classmethod
@@ -59,6 +62,7 @@ class ClippedSum:
         """Add the sum of one unit, which was computed alone; its number here is ``unit``."""
         self.norms[unit], self.losses[unit] = alone.norms[0], alone.losses[0]
         self.non_finite += alone.non_finite
+        self.failed += alone.failed
         for name, value in alone.value.items():
             self.value[name] += value
 
@@ -69,5 +73,6 @@ class ClippedSum:
         self.norms = torch.cat([self.norms, more.norms])
         self.losses = torch.cat([self.losses, more.losses])
         self.non_finite += more.non_finite
+        self.failed += more.failed
         self.sensitivity = max(self.sensitivity, more.sensitivity)
         self.halvings += more.halvings

@@ -28,7 +28,8 @@ class StepFacts:
         units: users (ULS) or examples (ELS) drawn; None where nothing is drawn (no privacy).
         rows: examples read.
         clipped_fraction: of the units drawn; None where none was.
-        non_finite: units that counted as zero.
+        non_finite: units that counted as zero for a gradient that was not finite.
+        failed: units that counted as zero for an error that their examples caused.
         halvings: how often memory ran out in it, and passes were halved.
         seconds: that it took.
     """
@@ -39,6 +40,7 @@ class StepFacts:
     rows: int = 0
     clipped_fraction: float | None = None
     non_finite: int = 0
+    failed: int = 0
     halvings: int = 0
     seconds: float | None = None
 

@@ -222,6 +222,9 @@ _COHORTS = _RUN | {
     "Not finite, counted as zero": lambda pair: (
         f"{sum(step.non_finite for step in pair.facts.steps):,}"
     ),
+    "Raised an error, counted as zero": lambda pair: (
+        f"{failed:,}" if (failed := sum(step.failed for step in pair.facts.steps)) else None
+    ),
 }
 _COST = _RUN | {
     "Gradients computed": lambda pair: f"{pair.facts.gradients:,}" if pair.facts.steps else None,

@@ -149,6 +149,7 @@ class Dealing:
             losses=torch.cat([part.losses for part in parts]),
             non_finite=sum(part.non_finite for part in parts),
             sensitivity=max(part.sensitivity for part in parts),
+            failed=sum(part.failed for part in parts),
             halvings=sum(part.halvings for part in parts),
         )
         return whole, sum(all_rows)

@@ -47,6 +47,7 @@ def operator_facts(
         "norm_quantiles": dict(zip(map(str, _QUANTILES), quantiles, strict=False)),
         "clipped_fraction": float((finite > l2_clip_norm).double().mean()) if len(finite) else None,
         "non_finite": summed.non_finite,
+        "failed": summed.failed,
         "halvings": summed.halvings,
         "seconds": round(seconds, 4),
     }

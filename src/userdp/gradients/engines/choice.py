@@ -13,6 +13,7 @@ from userdp.gradients.draws import Draws, draws_of, require_replayable
 from userdp.gradients.engines import one_pass, reference, vmap
 from userdp.gradients.engines.agreement import agrees_with_reference
 from userdp.gradients.engines.engine import Engine, Task
+from userdp.gradients.engines.failing import sum_despite_errors
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.one_pass import LEAST_CLIP
 from userdp.gradients.engines.passes import rows_per_pass
@@ -21,7 +22,9 @@ from userdp.gradients.engines.room import sum_that_fits
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import Loss
+from userdp.gradients.made_up import Answers, hooks_changed
 from userdp.gradients.model_randomness import secretly
+from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
@@ -138,8 +141,23 @@ def _most_rows(task: Task, *, traced: bool) -> int:
 
 
 def _clipped_sum(name: str, task: Task) -> ClippedSum:
-    """The sum by engine ``name``, in passes that memory has room for."""
-    return sum_that_fits(partial(_attempt, name), task, rows_of=partial(_rows_together, name))
+    """The sum by engine ``name``, whatever somebody's rows make the model or the loss raise."""
+    if hooks_changed(task.model):
+        Answers.forget(task.model)
+    return sum_despite_errors(
+        task,
+        together=partial(_sum_in_room, name, forgiving=False),
+        alone=partial(_sum_in_room, name, forgiving=True),
+    )
+
+
+def _sum_in_room(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
+    """The sum in passes that memory has room for; ``forgiving``: one at a time."""
+    return sum_that_fits(
+        partial(_attempt, name, forgiving=forgiving),
+        task,
+        rows_of=partial(_rows_together, "reference" if forgiving else name),
+    )
 
 
 def _rows_together(name: str, task: Task) -> int:
@@ -149,15 +167,15 @@ def _rows_together(name: str, task: Task) -> int:
     return task.micro_batch if name == "vmap" else rows_per_pass(task.units, task.micro_batch)
 
 
-def _attempt(name: str, task: Task) -> ClippedSum:
+def _attempt(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
     """The sum by engine ``name``, by which nothing changes that model or loss hold."""
-    compute = _means(name, task)
+    compute = _alone(name) if forgiving else _means(name, task)
     held = HeldState(task.model, task.loss)
     try:
         total = _computed(compute, task)
-    except (MemoryError, RuntimeError) as error:
-        if ran_out_of_memory(error):  # what this attempt has left, the next one would read
-            held.require_unchanged()
+    except Exception as error:  # whatever the model's and the loss's code raise
+        if ran_out_of_memory(error) or may_be_of_rows(error):
+            held.require_unchanged()  # what this attempt has left, the next one would read
         raise
     held.require_unchanged()
     return total
@@ -183,14 +201,20 @@ def _means(name: str, task: Task) -> Callable[[Task], ClippedSum]:
     return _BATCHED.get(name, one_at_a_time)
 
 
-def one_at_a_time(task: Task) -> ClippedSum:
+def _alone(name: str) -> Callable[[Task], ClippedSum]:
+    """What computes unit by unit at the aim of engine ``name``, and forgives errors."""
+    alone = reference.sum_of_units if name == "reference" else one_at_a_time
+    return partial(alone, forgiving=True)
+
+
+def one_at_a_time(task: Task, *, forgiving: bool = False) -> ClippedSum:
     """The reference engine's sum, clipped where the batched engines aim.
 
     Which of the two computes a cohort may depend on who is in it; with one aim for both, that
     changes nobody's contribution by more than rounding.
     """
     _require_separable(task)
-    total = reference.sum_of_units(replace(task, l2_clip_norm=aim(task)))
+    total = reference.sum_of_units(replace(task, l2_clip_norm=aim(task)), forgiving=forgiving)
     total.sensitivity = float(task.l2_clip_norm)
     return total
 

@@ -13,16 +13,30 @@ from torch import Tensor
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import checked_losses
+from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
 
 
-def sum_of_units(task: Task) -> ClippedSum:
-    """The clipped sum, unit by unit. What the model and the loss may be was asked before."""
+def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
+    """The clipped sum, unit by unit. What the model and the loss may be was asked before.
+
+    Args:
+        task: what is to be computed.
+        forgiving: a unit whose rows make the model or the loss raise an error counts as zero, and
+            is counted, instead (`engines.failing`).
+    """
     total, sizes = task.zero(), task.sizes
     for unit, rows in enumerate(task.units):
         if len(rows[1]) == 0:
             continue
-        gradient, total.losses[unit] = _mean_gradient(task, *rows)
+        try:
+            gradient, total.losses[unit] = _mean_gradient(task, *rows)
+        except Exception as error:  # whatever the model's and the loss's code raise
+            if not (forgiving and may_be_of_rows(error)):
+                raise
+            total.failed += 1
+            total.norms[unit] = total.losses[unit] = torch.nan
+            continue
         squares = dict(zip(sizes, squared_norms(gradient), strict=True))
         norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
         if not bool(norm.isfinite()):

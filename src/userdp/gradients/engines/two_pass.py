@@ -52,7 +52,7 @@ from userdp.gradients.engines.replay import made_up_but, require_same_states
 from userdp.gradients.engines.tape import NotCoveredError, Workspace
 from userdp.gradients.held_state import HeldState
 from userdp.gradients.losses import checked_losses
-from userdp.gradients.made_up import RAGGED, Answers, Shape, made_up
+from userdp.gradients.made_up import RAGGED, Answers, Shape, hooks_changed, made_up
 from userdp.gradients.model_randomness import GeneratorStates, known_randomness, secretly
 from userdp.gradients.models import trainable_parameters
 from userdp.gradients.shards import is_sharded, let_go, local, reshard, zeros_like_parts
@@ -90,6 +90,8 @@ def _sum_in_step(task: Task) -> ClippedSum:
 
 def _sum_of_parts(task: Task) -> ClippedSum:
     """The clipped sum of a sharded model; a collective, each process with its own units."""
+    if _most(int(hooks_changed(task.model)), task.units.lengths.device):
+        Answers.forget(task.model)
     require_supported(task)
     with let_go(task.model):
         held = HeldState(task.model, task.loss)
