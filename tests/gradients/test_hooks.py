@@ -130,7 +130,7 @@ def test_invariant_3_a_hook_of_the_backward_pass_is_followed() -> None:
 
 def test_invariant_3_a_hook_of_a_parameter_is_followed() -> None:
     model, seen = toy(), []
-    model.head.weight.register_hook(lambda arrived: seen.append(1))
+    model.head.weight.register_hook(lambda arrived: seen.append(1))  # type: ignore[no-untyped-call]  # torch's
     with pytest.raises(UseError, match=r"what a hook of parameter head.weight holds"):
         get_engine("reference")(model, losses.own_rows, UNITS, l2_clip_norm=CLIP)
 
@@ -188,7 +188,12 @@ def test_questions_are_asked_anew_only_where_hooks_changed(
 ) -> None:
     forgotten: list[nn.Module] = []
     right = Answers.forget
-    monkeypatch.setattr(Answers, "forget", lambda model: [forgotten.append(model), right(model)])
+
+    def forget(model: nn.Module) -> None:
+        forgotten.append(model)
+        right(model)
+
+    monkeypatch.setattr(Answers, "forget", forget)
     model = toy()
     compute = partial(get_engine("auto"), model, losses.own_rows, UNITS, l2_clip_norm=CLIP)
     compute()
