@@ -67,6 +67,7 @@ def same(one: ClippedSum, other: ClippedSum) -> bool:
     return all(torch.equal(value, other.value[name]) for name, value in one.value.items())
 
 
+@pytest.mark.pitfall(number=47)
 @pytest.mark.parametrize("at", fast_then_slow([2, 0, 5]))
 @pytest.mark.parametrize("name", ENGINES)
 def test_invariant_9_a_user_whose_rows_raise_counts_as_zero_and_takes_nothing_from_others(

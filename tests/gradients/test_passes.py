@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, coupling, get_engine
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import choice
@@ -45,7 +46,7 @@ def test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, name
     shape = GPT2Config(vocab_size=11, n_positions=64, n_embd=16, n_layer=1, n_head=2)
     model, asked = GPT2LMHeadModel(shape).eval(), largest_passes(64, 64, unit_rows=4, cut=True)
     require_rows_apart(model, causal_lm_loss, masked=False, largest=asked)
-    monkeypatch.setattr(coupling, "_coupling", Mock(side_effect=AssertionError("asked again")))
+    monkeypatch.setattr(coupling, "_coupling", Mock(side_effect=UseError("asked again")))
     lengths = torch.full((sum(sizes),), width)
     drawn = Units(
         input_ids=torch.ones(sum(sizes), width, dtype=torch.int64),
@@ -57,5 +58,5 @@ def test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, name
 
 def test_twin_where_nobody_counts_as_a_whole_micro_batch_is_caught(monkeypatch):
     monkeypatch.setattr(choice, "_most_rows", lambda task, traced: task.micro_batch)
-    with pytest.raises(AssertionError, match="asked again"):
+    with pytest.raises(UseError, match="asked again"):
         test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, "auto", [], 64)

@@ -10,18 +10,19 @@ from torch import Tensor, nn
 
 from benchmarks.words import WORDS
 from tests.plans import uls_plan
+from tests.speed import fast_then_slow
 from tests.training.toy import attempts, cycles, sgd, toy_model, toy_store
 from userdp.data.store import UserStore
 from userdp.gradients import causal_lm_loss
 from userdp.gradients.engines import choice
 from userdp.training.private import make_private
 
-STEPS = 5
+STEPS = 4
 ANN = {b"ann": [" ".join([WORDS[5]] * 6)]}
 
 
 def store_of(folder: Path, *, ann: bool) -> UserStore:
-    return toy_store(folder, cycles(40) | (ANN if ann else {}), held_out=0)
+    return toy_store(folder, cycles(10) | (ANN if ann else {}), held_out=0)
 
 
 class Parses:
@@ -48,7 +49,7 @@ def updates(folder: Path, *, ann: bool, dropout: bool = False) -> tuple[int, int
             if isinstance(module, nn.Dropout):
                 module.p = 0.1
     optimizer = sgd(model)
-    plan = uls_plan(population=40, cohort_size=30, steps=STEPS)
+    plan = uls_plan(population=10, cohort_size=8, steps=STEPS)
     with make_private(
         model,
         optimizer,
@@ -74,7 +75,8 @@ def updates(folder: Path, *, ann: bool, dropout: bool = False) -> tuple[int, int
     return count, failed
 
 
-@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.pitfall(number=47)
+@pytest.mark.parametrize("dropout", fast_then_slow([False, True]))
 def test_invariant_9_every_step_has_its_update_whoever_is_drawn(
     tmp_path: Path, dropout: bool
 ) -> None:
