@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
 from userdp.strict_json import parse
 from userdp.training.base_facts import base_facts
+from userdp.training.checks.before_charge import require_right_here
+from userdp.training.checks.subject import Subject
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
@@ -71,7 +74,7 @@ from userdp.training.origin import (
 )
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
-from userdp.training.questions import device_of, require_fit_for_steps
+from userdp.training.questions import device_of, engine_of, require_fit_for_steps
 from userdp.training.runs import open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
@@ -158,7 +161,8 @@ def make_private(
             or the loss couples users, or the model draws random numbers out of reach
             (`userdp.gradients.models.require_uncoupled`), the folder is not new (or, to resume,
             something changed), or a value is out of range. Nothing has been charged then.
-        FailureError: another process holds the folder, or the disk refused.
+        FailureError: another process holds the folder, the disk refused, or the mechanism is not
+            right on this machine (`userdp.training.checks`); nothing has been charged then.
     """
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
@@ -223,6 +227,25 @@ def make_private(
         masked=opened.meta.loss_mask,
     )
 
+    checked = require_right_here(
+        Subject(
+            model=model,
+            loss=loss,
+            masked=opened.meta.loss_mask,
+            engine=engine_of(model, engine),
+            clip=plan.clip,
+            sampling=plan.sampling,
+            law=plan.noise,
+            noise_std=plan.noise_std,
+            noise=partial(_noise, world, model, plan.noise, unsafe_noise_seed),
+            known_noise=unsafe_noise_seed is not None,
+            micro_batch=micro_batch,
+            longest=opened.meta.seq_len,
+            world=world,
+        ),
+        engine=engine,
+    )
+
     # A process holds a part of a sharded model alone.
     sharded = any(is_sharded(tensor) for tensor in model.parameters())
     trained = frozenset(trainable_parameters(model))
@@ -260,6 +283,7 @@ def make_private(
                 "selection": str(strategy),
                 "store_facts": store_facts(opened),
                 "base_model": base_facts(model, weights=opened_with),
+                "self_check": checked.public,
                 **(facts or {}),
             },
             train=train,
@@ -274,6 +298,8 @@ def make_private(
         )
 
     run = SharedRun(world, RunFolder(Path(out)), begin)
+    if world.rank == 0:
+        run.folder.log({"kind": "self-check", **checked.operators})
     return PrivateRun(
         run,
         model=model,

@@ -1,0 +1,51 @@
+"""The one list of checks, and what comes of asking them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from userdp.gradients.model_randomness import GeneratorStates
+from userdp.training.checks import (
+    cohorts,
+    exactness,
+    masks,
+    noise_grid,
+    noise_law,
+    noise_tail,
+    noise_twice,
+    non_finite,
+    processes,
+    sensitivity,
+)
+from userdp.training.checks.check import Check, Verdict
+from userdp.training.checks.subject import Subject
+
+CHECKS: tuple[Check, ...] = (
+    processes.CHECK,
+    exactness.CHECK,
+    sensitivity.CHECK,
+    non_finite.CHECK,
+    noise_law.CHECK,
+    noise_twice.CHECK,
+    noise_tail.CHECK,
+    noise_grid.CHECK,
+    cohorts.CHECK,
+    masks.CHECK,
+)
+
+
+def verdicts(subject: Subject) -> Iterator[Verdict]:
+    """What came of each check; a collective, with the same answer on every process.
+
+    The states of all default generators are afterwards what they were.
+    """
+    before = GeneratorStates.read()
+    try:
+        for check in CHECKS:
+            measured = list(check.measure(subject))
+            here = max(measured, key=lambda one: one.strain, default=None)
+            told = [one for one in subject.world.all_gather_object(here) if one is not None]
+            worst = max(told, key=lambda one: one.strain, default=None)
+            yield Verdict(check=check, worst=worst)
+    finally:
+        before.load()
