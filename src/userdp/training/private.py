@@ -238,6 +238,7 @@ def make_private(
             law=plan.noise,
             noise_std=plan.noise_std,
             noise=partial(_noise, world, model, plan.noise, unsafe_noise_seed),
+            coins=lambda: secret_generator(shared_secret(world)),
             known_noise=unsafe_noise_seed is not None,
             micro_batch=micro_batch,
             longest=opened.meta.seq_len,

@@ -16,7 +16,7 @@ from userdp.gradients.model_randomness import secretly
 from userdp.gradients.shards import let_go
 from userdp.training.checks import combination as known
 from userdp.training.checks.check import Verdict
-from userdp.training.checks.combination import Combination, shape_of_model
+from userdp.training.checks.combination import Combination, code, shape_of_model
 from userdp.training.checks.every import CHECKS, verdicts
 from userdp.training.checks.subject import Subject
 from userdp.training.devices import machine_facts
@@ -115,7 +115,7 @@ def _combination(subject: Subject, *, engine: str) -> Combination:
         threads=torch.get_num_threads(),
         precisions=tuple(sorted(map(str, precisions))),
         torch=torch.__version__,
-        userdp=__version__,
+        userdp=f"{__version__} {code()}",
         model=shape_of_model(subject.model),
         loss=f"{loss.__module__}.{loss.__qualname__}, masked: {subject.masked}",
         engine=f"{engine}, {subject.micro_batch} rows, {subject.longest} tokens",

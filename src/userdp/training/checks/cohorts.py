@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from userdp.errors import UseError
 from userdp.sampling import Sampling
-from userdp.sampling.coins import Indices, secret_generator
+from userdp.sampling.cohort import Cohort
 from userdp.sampling.fixed_size import FixedSize
 from userdp.sampling.truncated import Truncated
 from userdp.training.checks import surprise
@@ -41,7 +42,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     chance = sampling.chance(total)
     size = max(1.0, chance * total)
     draws = int(min(_MOST_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN / size)))
-    sampler = sampling.draws(total, secret_generator())
+    sampler = sampling.draws(total, subject.coins())
     times, together = np.zeros(total, dtype=np.int64), 0
     for _ in range(draws):
         drawn = np.zeros(total + total % 2, dtype=bool)
@@ -66,7 +67,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
             value=max(0.0, nats),
             bound=surprise.MOST,
         )
-    yield from _secret(sampling, counts)
+    yield from _secret(subject, counts)
 
 
 def _population(sampling: Sampling) -> int:
@@ -88,17 +89,23 @@ def _both(sampling: Sampling, chance: float, total: int) -> float:
     return chance**2
 
 
-def _secret(sampling: Sampling, counts: Indices) -> Iterator[Measured]:
+def _secret(subject: Subject, counts: NDArray[np.int64]) -> Iterator[Measured]:
     """Whether two samplers that are made after equal public seeds draw different cohorts."""
-    cohorts = []
+    sampling, cohorts = subject.sampling, list[list[Cohort]]()
     for _ in range(2):
         with seeded():
-            sampler = sampling.sampler(counts, secret_generator())
+            sampler = sampling.sampler(counts, subject.coins())
             cohorts.append([sampler.draw() for _ in range(_COMPARED)])
     one, other = (np.concatenate([c.users for c in half]) for half in cohorts)
     chance = sampling.chance(sampling.total_units(counts))
     if not _COMPARED * len(counts) * min(chance, 1 - chance) > 100:
         return  # so few coins, or so sure ones, that two honest samplers may agree
+    everybodys = subject.world.all_gather_object(one)
+    yield Measured(
+        what="processes that drew other cohorts than process 0",
+        value=float(sum(not np.array_equal(drawn, everybodys[0]) for drawn in everybodys)),
+        bound=0,
+    )
     yield Measured(
         what="whether a sampler repeats the cohorts of another, after equal public seeds",
         value=float(np.array_equal(one, other)),

@@ -7,6 +7,7 @@ else could write to, or that cannot be written, only means that the check is mad
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import stat
@@ -17,6 +18,7 @@ from typing import ClassVar
 
 from torch import nn
 
+import userdp
 from userdp import files
 from userdp.codec import decode, digest, encode
 from userdp.errors import FailureError, UseError
@@ -35,7 +37,7 @@ class Combination:
         threads: of a CPU.
         precisions: that the model computes in.
         torch: its version.
-        userdp: its version.
+        userdp: its version, and a digest of when its code was written.
         model: digest of `shape_of_model`.
         loss: where its code lies, and whether it is given targets.
         engine: by name, with the most rows of a pass.
@@ -81,6 +83,20 @@ def shape_of_model(model: nn.Module) -> str:
         f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}"
         for name, p in model.named_parameters(remove_duplicate=False)
     ]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+
+
+@functools.cache
+def code() -> str:
+    """SHA-256 of the places, sizes and times of this package's files: code that was edited is new.
+
+    >>> code() == code()
+    True
+    """
+    told = []
+    for path in sorted(Path(userdp.__file__).parent.rglob("*.py")):
+        found = path.stat()
+        told.append(f"{path} {found.st_size} {found.st_mtime_ns}")
     return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
 

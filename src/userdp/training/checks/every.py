@@ -20,17 +20,18 @@ from userdp.training.checks import (
 from userdp.training.checks.check import Check, Verdict
 from userdp.training.checks.subject import Subject
 
+# Whether the processes agree comes first, since the others ask them together.
 CHECKS: tuple[Check, ...] = (
     processes.CHECK,
-    exactness.CHECK,
-    sensitivity.CHECK,
-    non_finite.CHECK,
+    noise_tail.CHECK,
     noise_law.CHECK,
     noise_twice.CHECK,
-    noise_tail.CHECK,
     noise_grid.CHECK,
     cohorts.CHECK,
+    exactness.CHECK,
+    sensitivity.CHECK,
     masks.CHECK,
+    non_finite.CHECK,
 )
 
 

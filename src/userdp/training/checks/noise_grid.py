@@ -10,6 +10,10 @@ over released numbers k, with :math:`n_k` the float32 numbers of the cell in uni
 and :math:`\bar n_k` its width over their spacing. It is the log-likelihood ratio of float32 noise
 against noise without a lattice; under the latter its exponential has mean 1 up to the curvature of
 the density over a cell, so that it passes t nats with probability at most e^{-t} (Ville).
+
+Noise that is rounded to float32 once it is scaled lies on a lattice that halves the grid's cells:
+half of what lies between two cells then goes to the even one (ties). So even multiples are counted
+too, of which there should be half.
 """
 
 from __future__ import annotations
@@ -47,6 +51,14 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     yield Measured(
         what="what an attack gains that counts float32 numbers in the grid's cells, in nats",
         value=lattice_gain(released),
+        bound=surprise.MOST,
+    )
+    far = off[np.abs(released) >= _STD]
+    even = int((np.rint(far) % 2 == 0).sum())
+    yield Measured(
+        what=f"how surprising it is that {even:,} of {len(far):,} released numbers are even "
+        "multiples of the grid, in nats",
+        value=surprise.of_count(even, len(far), 0.5),
         bound=surprise.MOST,
     )
 

@@ -1,10 +1,10 @@
 r"""Invariant 5: no noise comes twice: not in two steps, two parameters, two blocks or processes.
 
 Looked for in rows of four numbers, signs left out, at the same places from each parameter's
-beginning. All lie on a grid of :math:`2^{-20}` deviations and more, so that two independent numbers
-agree with probability at most :math:`2^{-20}`, two rows with :math:`2^{-80}`, and any two of
-:math:`2^{23}` rows with less than :math:`2^{-34}`. Two steps are also held against each other by
-their correlation, where the law has no memory.
+beginning, by multiples of :math:`2^{-22}` deviations. All lie on a coarser grid, so that two
+independent numbers agree with probability at most :math:`2^{-20}`, two rows with :math:`2^{-80}`,
+and any two of :math:`2^{23}` rows with less than :math:`2^{-34}`. Two steps are also held against
+each other by their correlation, where the law has no memory.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from userdp.training.checks.noise_drawn import Floats, drawn
 from userdp.training.checks.subject import Subject
 
 _ROW = 4
+_FINER = 2.0**22
+"""Finer than any grid of noise, in deviations, and coarser than the rounding of a division."""
 _MOST_ROWS = 1 << 14
 """Of one parameter and step, evenly spread; the same places of each block of noise."""
 
@@ -48,7 +50,8 @@ def _measure(subject: Subject) -> Iterator[Measured]:
 
 
 def _rows(numbers: Floats) -> NDArray[np.float64]:
-    rows = np.abs(numbers[: numbers.size - numbers.size % _ROW]).reshape(-1, _ROW)
+    whole = numbers[: numbers.size - numbers.size % _ROW]
+    rows = np.rint(np.abs(whole) * _FINER).reshape(-1, _ROW)
     rows = rows[(rows > 0).any(axis=1)]  # a sum without any noise is seen by its deviation
     stride = 1 << max(0, (len(rows) - 1).bit_length() - _MOST_ROWS.bit_length() + 1)
     return rows[::stride]

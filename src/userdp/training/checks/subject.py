@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -43,7 +44,9 @@ class Subject:
         sampling: of the plan.
         law: of the plan's noise.
         noise_std: the absolute standard deviation of the noise of a step.
-        noise: makes a new source of noise, as the run's own was made.
+        noise: makes a new source of noise, as the run's own is made.
+        coins: makes a new secret generator for the sampling, as the run's own is made: the same on
+            all processes.
         known_noise: whether the source has a known seed, so that each new one begins as the first.
         micro_batch: most rows in one pass.
         longest: most tokens of a row.
@@ -59,6 +62,7 @@ class Subject:
     law: NoiseLaw
     noise_std: float
     noise: Callable[[], Noise]
+    coins: Callable[[], np.random.Generator]
     known_noise: bool = False
     micro_batch: int = 32
     longest: int = _LONG
