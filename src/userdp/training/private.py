@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -216,6 +217,7 @@ def make_private(
             "number of threads": str(machine["threads"]),
         }
     )
+    _require_own_devices(world, device_of(model))
     world.broadcast_model(model)
     require_fit_for_steps(
         model,
@@ -324,6 +326,19 @@ def make_private(
         ),
         unsafe_noise_seed=unsafe_noise_seed,
     )
+
+
+def _require_own_devices(world: World, device: torch.device) -> None:
+    """`UseError` if two processes compute on one accelerator: NCCL would wait for ever."""
+    if device.type == "cpu":
+        return
+    places = world.all_gather_object(f"{device} of {platform.node()}")
+    shared = next((place for place in places if places.count(place) > 1), None)
+    if shared is not None:
+        raise UseError(
+            f"{places.count(shared)} processes compute on {shared}: each needs a device of its own",
+            hint="move the model to the device of LOCAL_RANK in each process",
+        )
 
 
 def shape_digest(model: nn.Module) -> str:

@@ -17,7 +17,7 @@ from userdp.gradients.shards import let_go
 from userdp.training.checks import combination as known
 from userdp.training.checks.check import Verdict
 from userdp.training.checks.combination import Combination, code, shape_of_model
-from userdp.training.checks.every import CHECKS, verdicts
+from userdp.training.checks.every import verdicts
 from userdp.training.checks.subject import Subject
 from userdp.training.devices import machine_facts
 from userdp.version import __version__
@@ -38,12 +38,10 @@ class SelfCheck:
     @property
     def public(self) -> str:
         """What everybody may know: a function of machine and model, and of nobody's data."""
-        asked = [one.check for one in self.verdicts if one.worst is not None]
-        numbers = sorted({check.invariant for check in (asked or CHECKS)})
-        told = ", ".join(map(str, numbers))
         if self.earlier:
-            return f"passed earlier on this machine, for the same model: invariants {told}"
-        return f"passed before the first charge: invariants {told}"
+            return "passed earlier on this machine, for the same model and plan"
+        asked = {one.check.invariant for one in self.verdicts if one.worst is not None}
+        return f"passed before the first charge: invariants {', '.join(map(str, sorted(asked)))}"
 
     @property
     def operators(self) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def require_right_here(subject: Subject, *, engine: str) -> SelfCheck:
         FailureError: a check failed, on any process: on all of them. Nothing has been charged.
     """
     world = subject.world
-    combined = _combination(subject, engine=engine)
+    combined = combination_of(subject, engine=engine)
     # Of all machines, each has its own file: all that have not seen it check together.
     if not world.any(not known.passed_earlier(combined)):
         return SelfCheck(earlier=True)
@@ -103,7 +101,8 @@ def _refused(verdict: Verdict, *, device: str) -> FailureError:
 
 
 @secretly
-def _combination(subject: Subject, *, engine: str) -> Combination:
+def combination_of(subject: Subject, *, engine: str) -> Combination:
+    """What the answers of `require_right_here` hang on."""
     clip = subject.clip
     with let_go(subject.model):
         precisions = dtypes_of(subject.model, subject.loss, subject.units)
