@@ -44,10 +44,8 @@ from userdp.gradients import (
     require_uncoupled,
     trainable_parameters,
 )
-from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.noise import NoiseLaw
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
@@ -58,12 +56,7 @@ from userdp.training.checks.subject import Subject
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import (
-    RankZeroNoise,
-    ScatteredNoise,
-    SharedRun,
-    shared_secret,
-)
+from userdp.training.distributed_run import SharedRun, shared_secret, source_for
 from userdp.training.known_weights import KnownWeights
 from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters
@@ -239,7 +232,9 @@ def make_private(
             sampling=plan.sampling,
             law=plan.noise,
             noise_std=plan.noise_std,
-            noise=partial(_noise, world, model, plan.noise, unsafe_noise_seed),
+            noise=partial(
+                source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
+            ),
             coins=lambda: secret_generator(shared_secret(world)),
             known_noise=unsafe_noise_seed is not None,
             micro_batch=micro_batch,
@@ -310,7 +305,7 @@ def make_private(
         plan=plan,
         sampler=sampler,
         collator=collator,
-        noise=_noise(world, model, plan.noise, unsafe_noise_seed),
+        noise=source_for(world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed),
         loss=loss,
         micro_batch=micro_batch,
         engine=engine,
@@ -378,12 +373,3 @@ def _lineage_of_scores(path: Path) -> Lineage:
     except ValueError as error:
         raise UseError(f"the lineage in {path} is damaged: {in_kind(error)}") from error
     return lineage_from(values, what=f"the lineage in {path}")
-
-
-def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int | None) -> Noise:
-    """The one source of noise of each coordinate."""
-    if any(is_sharded(p) for p in trainable_parameters(model).values()):
-        return ScatteredNoise(world, law, model, unsafe_noise_seed=unsafe_noise_seed)
-    if world.size > 1:
-        return RankZeroNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
-    return source_of(law, unsafe_noise_seed=unsafe_noise_seed)

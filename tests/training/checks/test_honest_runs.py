@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.influence import losses
 from benchmarks.influence.models import HeadOnSelected
 from tests.gradients.far_device import FAR, Accelerator, on_far
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.speed import fast_then_slow
 from tests.training.test_noise_with_memory import plan as plan_with_memory
+from tests.training.test_price import experts
 from tests.training.toy import CONFIG, lines, run_all, sgd, toy_model, weights
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.data.store import UserStore
@@ -59,6 +61,18 @@ def in_bfloat16(store: UserStore) -> nn.Module:
     return toy_model(store).to(torch.bfloat16)
 
 
+def routed(store: UserStore) -> nn.Module:
+    """Experts, which no batched engine takes."""
+    return experts(store.meta.vocab_size)
+
+
+def on_selected(store: UserStore) -> nn.Module:
+    model = HeadOnSelected()
+    model.embedding = nn.Embedding(store.meta.vocab_size, 8)
+    model.head = nn.Linear(8, store.meta.vocab_size)
+    return model
+
+
 def sampled(kind: type, **constants: Any) -> Plan:
     return replace(uls_plan(), sampling=kind(group_size=4, **constants))
 
@@ -69,7 +83,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "adapters": {"model": with_adapters},
     "bfloat16": {"model": in_bfloat16},
     "autocast": {"loss": build_loss},
-    "only the reference": {"model": HeadOnSelected},
+    "only the reference": {"model": routed},
+    "of selected tokens": {"model": on_selected, "loss": losses.on_selected},
     "adaptive": {
         "plan": changed_plan(
             uls_plan(), adaptive=AdaptiveClipping(count_noise_std=2.0, learning_rate=1.0)

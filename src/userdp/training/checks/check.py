@@ -45,6 +45,7 @@ class Check:
         name: in two or three words.
         invariant: its number in docs/invariants.md.
         claim: what holds where it passes; follows "that".
+        by_engine: its answer is the engine's, and not the machine's alone.
         measure: measures a subject. A collective: every process calls it, and all pass or none.
             Nothing measured means that this subject cannot be asked (a model without dropout has no
             masks).
@@ -54,6 +55,7 @@ class Check:
     invariant: int
     claim: str
     measure: Callable[[Subject], Iterator[Measured]]
+    by_engine: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

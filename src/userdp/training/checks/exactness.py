@@ -62,4 +62,5 @@ CHECK = Check(
     invariant=3,
     claim="the engine's norms and clipped sum are those of plain autograd",
     measure=_measure,
+    by_engine=True,
 )

@@ -77,4 +77,5 @@ CHECK = Check(
     invariant=14,
     claim="masks inside the model are secret, and those of a unit are drawn once",
     measure=_measure,
+    by_engine=True,
 )

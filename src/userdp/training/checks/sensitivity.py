@@ -45,4 +45,5 @@ CHECK = Check(
     invariant=3,
     claim="nobody moves the clipped sum by more than the clip norm",
     measure=_measure,
+    by_engine=True,
 )

@@ -51,6 +51,7 @@ class Subject:
         micro_batch: most rows in one pass.
         longest: most tokens of a row.
         world: the processes.
+        more: further made-up units to try it on.
     """
 
     model: nn.Module
@@ -67,6 +68,7 @@ class Subject:
     micro_batch: int = 32
     longest: int = _LONG
     world: World
+    more: Units | None = None
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -108,7 +110,8 @@ class Subject:
         empty = replace(empty, lengths=torch.ones_like(empty.lengths))
         allowed = self._losses(empty) is not None
         long = self._rows((1,), (max(2, min(self.longest, _LONG)),))
-        return _joined([ragged, *([empty] if allowed else []), long, self._hardest()])
+        given = [] if self.more is None else [self.more]
+        return _joined([ragged, *given, *([empty] if allowed else []), long, self._hardest()])
 
     @cached_property
     def squares(self) -> list[Squares] | None:
