@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.strict_json import MOST_DEPTH, parse
+from userdp.strict_json import MOST_DEPTH, parse, text_of
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -62,3 +62,17 @@ def test_exact_losses_may_be_no_number():
     assert parse("[1e999]", finite=False) == [math.inf]
     with pytest.raises(ValueError, match="twice"):
         parse('{"a": NaN, "a": NaN}', finite=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(VALUES, st.sampled_from([None, 2]))
+def test_what_is_written_is_read_as_it_was(value, indent):
+    assert parse(text_of(value, indent=indent)) == value
+
+
+@pytest.mark.parametrize("value", [math.nan, [math.inf], "half \udcff", {"\udcff": 1}])
+def test_nothing_is_written_that_would_be_refused_when_it_is_read(value):
+    with pytest.raises(ValueError, match=r".+"):
+        text_of(value)
+    with pytest.raises(ValueError, match=r".+"):
+        parse(json.dumps(value))

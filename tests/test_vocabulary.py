@@ -12,6 +12,7 @@ from userdp.vocabulary import (
     require_count,
     require_delta,
     require_epsilon,
+    require_noise_multiplier,
     require_positive,
     require_probability,
     round_up,
@@ -34,6 +35,7 @@ CLAIM = {
         (lambda x: require_probability("x", x), [0.0, -0.1, 1.0000001, math.inf, math.nan]),
         (require_delta, [0.0, 1.0, -1e-9, math.nan]),
         (require_epsilon, [-1e-9, math.inf, math.nan]),
+        (require_noise_multiplier, [0.0, -1.0, 9e-31, 1.1e30, math.inf, math.nan]),
         (lambda x: require_count("x", x), [0, -1, 1.5, math.inf, math.nan, True]),
     ],
 )

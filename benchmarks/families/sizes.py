@@ -59,18 +59,29 @@ class Sizes:
         return 3 * self.width // 2
 
     @property
+    def bare(self) -> dict[str, Any]:
+        """What every configuration has."""
+        return {"vocab_size": self.vocabulary, **ENDS}
+
+    @property
+    def falcon(self) -> dict[str, Any]:
+        """Attention, with all other sizes as they follow from these."""
+        return {
+            **self.bare,
+            "hidden_size": self.width,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+        }
+
+    @property
     def llama(self) -> dict[str, Any]:
         """Attention in the manner of Llama."""
         return {
-            "vocab_size": self.vocabulary,
-            "hidden_size": self.width,
+            **self.falcon,
             "intermediate_size": self.hidden,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
             "num_key_value_heads": 1,
             "head_dim": self.half,
             "max_position_embeddings": self.positions,
-            **ENDS,
         }
 
     @property
@@ -82,12 +93,11 @@ class Sizes:
     def gpt2(self) -> dict[str, Any]:
         """Attention in the manner of GPT-2."""
         return {
-            "vocab_size": self.vocabulary,
+            **self.bare,
             "n_embd": self.width,
             "n_layer": 2,
             "n_head": 2,
             "n_positions": self.positions,
-            **ENDS,
         }
 
     @property
@@ -122,13 +132,12 @@ class Sizes:
     def mamba(self) -> dict[str, Any]:
         """States in place of attention."""
         return {
-            "vocab_size": self.vocabulary,
+            **self.bare,
             "hidden_size": self.width,
             "state_size": 4,
             "num_hidden_layers": 2,
             "conv_kernel": 4,
             "expand": 2,
-            **ENDS,
         }
 
     @property

@@ -47,7 +47,7 @@ def encode(value: Any, *, public_only: bool = False) -> Any:
         UseError: a number is not finite, or the value is of a type that no field may hold.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _tags(type(value)) | {
+        return dict(_tags(type(value))) | {
             name: encode(_widened(getattr(value, name), hint), public_only=public_only)
             for name, (hint, shown) in _fields(type(value)).items()
             if shown or not public_only
@@ -96,15 +96,18 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     return {one.name: (hints[one.name], "public" in one.metadata) for one in fields}
 
 
-def _tags(kind: Any) -> dict[str, str]:
+@cache
+def _tags(kind: Any) -> Mapping[str, str]:
     """What tells a class apart; a field of such a name is none."""
     names = [name for name in _TAGS if name not in _fields(kind) and hasattr(kind, name)]
-    return {name: getattr(kind, name) for name in names}
+    return types.MappingProxyType({name: getattr(kind, name) for name in names})
 
 
+@cache
 def _declares_kind(hint: Any) -> bool:
-    """Whether a class or one above it has the class variable, with or without a value."""
-    declared = any("kind" in vars(one).get("__annotations__", ()) for one in hint.__mro__)
+    """Whether it is a class that has, or inherits, the class variable, with or without a value."""
+    above = getattr(hint, "__mro__", ())
+    declared = any("kind" in vars(one).get("__annotations__", ()) for one in above)
     has_fields = dataclasses.is_dataclass(hint)
     return declared and has_fields and "kind" not in _fields(hint)
 
@@ -114,7 +117,7 @@ def _members(hint: Any) -> Iterator[Any]:
     if typing.get_origin(hint) in (Union, types.UnionType):
         for one in typing.get_args(hint):
             yield from _members(one)
-    elif inspect.isclass(hint) and _declares_kind(hint):
+    elif _declares_kind(hint):
         if "kind" in _tags(hint):
             yield hint
         # A dataclass with slots is made twice, and the first one lives on until it is collected:

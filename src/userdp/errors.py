@@ -10,12 +10,35 @@ import warnings
 
 from userdp.hints import in_python
 
+MOST_LETTERS = 1900
+
+
+def printable(text: str) -> str:
+    r"""``text`` with whatever a terminal would obey, or no file could hold, written out.
+
+    Errors name paths and words that somebody else may have chosen.
+
+    >>> printable("no store at \x1b[31m")
+    'no store at \\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+
+
+def _in_short(text: str) -> str:
+    """Its beginning and its end, which mostly says what to do."""
+    if len(text) <= MOST_LETTERS:
+        return text
+    return f"{text[: MOST_LETTERS * 3 // 4]} … {text[3 - MOST_LETTERS // 4 :]}"
+
 
 class UserdpError(Exception):
     """Base of the errors that userdp raises on purpose.
 
     As a string it speaks of arguments, for who called a function; the command line prints
-    ``message`` and ``hint``, which speak of options.
+    ``message`` and ``hint``, which speak of options. Both are `printable`, and of at most
+    `MOST_LETTERS`: whatever they quote may be of any length.
 
     Args:
         message: what happened, what was got, and why it matters; starts in lower case.
@@ -26,8 +49,8 @@ class UserdpError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _in_short(printable(message))
+        self.hint = None if hint is None else _in_short(printable(hint))
 
     def __str__(self) -> str:
         told = in_python(self.message)
@@ -79,7 +102,7 @@ class UserdpWarning(UserWarning):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = printable(message)
 
     def __str__(self) -> str:
         return in_python(self.message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from userdp.errors import FailureError, UseError
-from userdp.strict_json import parse
+from userdp.strict_json import parse, text_of
 
 TEMPORARY = ".partial-"
 SHAREABLE_FILE = 0o644
@@ -129,7 +128,25 @@ def write_json(path: Path, values: Mapping[str, Any], *, mode: int = SHAREABLE_F
 
     What must be finite was refused by `userdp.codec.encode` before; a checkpoint may hold a NaN.
     """
-    write_file(path, (json.dumps(values, indent=2) + "\n").encode(), mode=mode)
+    text = json_text(values, path, finite=False, indent=2)
+    write_file(path, f"{text}\n".encode(), mode=mode)
+
+
+def json_text(
+    values: Mapping[str, Any], path: Path, *, finite: bool, indent: int | None = None
+) -> str:
+    """`userdp.strict_json.text_of` what is about to be written to ``path``.
+
+    Raises:
+        UseError: whoever reads it there would refuse it.
+    """
+    try:
+        return text_of(values, finite=finite, indent=indent)
+    except ValueError as error:
+        raise UseError(
+            f"cannot write {path}: nobody could read what it would hold: {error}",
+            hint="give files and folders names in UTF-8",
+        ) from error
 
 
 def read_json(path: Path, *, what: str, finite: bool = True) -> dict[str, Any]:
@@ -259,7 +276,7 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
 
     What a crash left of a line before it goes: this one would be lost with it.
     """
-    line = json.dumps(values, separators=(",", ":")).encode() + b"\n"
+    line = json_text(values, path, finite=False).encode() + b"\n"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OPERATOR_FILE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

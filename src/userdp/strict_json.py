@@ -1,5 +1,7 @@
 """The one reader of JSON that somebody else may have written: what it lets through is harmless.
 
+And what writes for it (`text_of`), so that nothing is written that it then refuses.
+
 Python's own reader takes more than JSON, and readers differ in it: of two equal keys the last one
 counts, ``NaN`` and ``1e999`` become numbers, half a surrogate becomes a string that no file and no
 terminal takes, and brackets that are nested too deep end in a `RecursionError`, there or wherever
@@ -48,12 +50,39 @@ def parse(data: bytes | str, *, finite: bool = True) -> Any:
         raise ValueError("it is nested too deep") from None
     if text.count("[") + text.count("{") > MOST_DEPTH and _depth(value) > MOST_DEPTH:
         raise ValueError("it is nested too deep")
-    if _HALF.search(text):
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("it holds half of a surrogate pair, which is no character") from None
+    _require_characters(text, value)
     return value
+
+
+def text_of(value: Any, *, finite: bool = True, indent: int | None = None) -> str:
+    """A value as JSON, which `parse` reads again.
+
+    Args:
+        value: of dictionaries with words as keys, lists, strings, numbers, truth values, None.
+        finite: refuse NaN and infinity, as `parse` does.
+        indent: spaces for each level; all in one line by default.
+
+    Raises:
+        ValueError: a number is not finite; or a string is no text, such as the name of a file in
+            bytes that are no UTF-8, which Python keeps as halves of surrogate pairs.
+
+    >>> text_of({"a": [1, 2.5]})
+    '{"a":[1,2.5]}'
+    """
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, indent=indent, separators=separators, allow_nan=not finite)
+    _require_characters(text, value)
+    return text
+
+
+def _require_characters(text: str, value: Any) -> None:
+    """`ValueError` if a string of a value, whose JSON is ``text``, cannot be written as UTF-8."""
+    if not _HALF.search(text):
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a surrogate pair, which is no character") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -125,6 +125,8 @@ def delta_up(delta: float, digits: int = 6) -> str:
     return text if float(text) >= delta else repr(float(delta))  # below 1e-307 doubles are coarse
 
 
+_NOISE_MULTIPLIERS = (1e-30, 1e30)
+
 # Validators write the accepted range, so that NaN fails (it compares false with everything).
 
 
@@ -133,6 +135,20 @@ def require_positive(name: str, value: float, *, at_most: float = math.inf) -> f
     if not (0 < value < math.inf and value <= at_most):
         upper = "" if math.isinf(at_most) else f" and at most {at_most:g}"
         raise UseError(f"{name} must be finite and greater than 0{upper}, got {value!r}")
+    return float(value)
+
+
+def require_noise_multiplier(value: float) -> float:
+    """σ as a float if it is in [1e-30, 1e30], else `UseError`.
+
+    Far beyond both ends there is no privacy, or no model; and squares of σ stay numbers, so that no
+    accountant overflows.
+    """
+    least, most = _NOISE_MULTIPLIERS
+    if not least <= value <= most:
+        raise UseError(
+            f"noise_multiplier must be finite and in [{least:g}, {most:g}], got {value!r}"
+        )
     return float(value)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, ParamSpec, TypeVar
 
-from userdp.errors import FailureError, UserdpError, UserdpWarning
+from userdp.errors import FailureError, UserdpError, UserdpWarning, printable
 from userdp.out_of_memory import ran_out_of_memory
 
 P = ParamSpec("P")
@@ -146,7 +146,7 @@ def in_short(error: BaseException) -> str:
     "no such layer: '\\\\x1b[31m'"
     """
     lines = str(error).splitlines() or [type(error).__name__]
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in lines[0][:_LONGEST])
+    return printable(lines[0][:_LONGEST])
 
 
 def _cut(error: BaseException) -> None:

@@ -12,7 +12,7 @@ from userdp.accounting import Accountant, binomial_steps, rdp
 from userdp.accounting import dp_accounting_backend as backend
 from userdp.accounting.accountants import calibrate_by, epsilon_by
 from userdp.accounting.mechanisms import Mixture
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
 
 STEPS = binomial_steps(sampling_probability=0.1, noise_multiplier=1.0, steps=3)
 
@@ -47,6 +47,21 @@ def test_equal_mechanisms_are_priced_once(monkeypatch):
     assert once <= 7  # one for each share of delta that is tried
     uls_plan(steps=37, noise_multiplier=1.5).guarantee()
     assert len(priced) > once
+
+
+@pytest.mark.parametrize("noise", [1e-30, 1e30])
+@pytest.mark.parametrize("accountant", list(Accountant), ids=str)
+def test_the_least_and_the_most_noise_that_is_accepted_have_a_price(accountant, noise):
+    """Squares of them stay numbers; dp-accounting, whose grids do not, says so."""
+    if accountant is Accountant.DP_ACCOUNTING:
+        pytest.importorskip("dp_accounting")
+    steps = binomial_steps(sampling_probability=0.1, noise_multiplier=noise, steps=3)
+    if accountant is Accountant.DP_ACCOUNTING:
+        with pytest.raises(FailureError, match="cannot price this mechanism"):
+            epsilon_by(accountant, steps, 1e-6)
+        return
+    upper = epsilon_by(accountant, steps, 1e-6).upper
+    assert (upper > 1e50) if noise < 1 else (upper < 0.1)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from userdp.data import blocks
 from userdp.data.blocks import require_intact
 from userdp.data.files import write_arrow
 from userdp.data.meta import StoreMeta
+from userdp.data.records import Tally
 from userdp.data.store import UserStore
 from userdp.data.verify import require_every_byte, verify_store
 from userdp.data.writer import StoreWriter
@@ -91,8 +92,6 @@ def test_a_store_of_before_has_its_sizes_checked(tmp_path):
 
 def test_an_append_keeps_the_digests_and_knows_none_of_files_of_before(store, monkeypatch):
     with StoreWriter.append(store.path) as writer:
-        from userdp.data.records import Tally
-
         writer.user(b"zz")
         writer.write(
             "train", np.zeros(4, dtype=np.uint16), np.array([4], dtype=np.int64), records=0
@@ -107,6 +106,16 @@ def test_an_append_keeps_the_digests_and_knows_none_of_files_of_before(store, mo
     flip(store.path / TOKENS)
     with pytest.raises(UseError, match="other content"):
         require_intact(again)
+
+
+def test_damage_is_found_through_a_generation_that_was_opened_before_an_append(store):
+    """Whatever of it is gone by right, the text of its people is not."""
+    with StoreWriter.append(store.path) as writer:
+        writer.finish(source={}, tally=Tally())
+    require_intact(store)
+    flip(store.path / TOKENS)
+    with pytest.raises(UseError, match="other content"):
+        require_intact(store)
 
 
 def test_blocks_of_unknown_digest_are_left_out(tmp_path):

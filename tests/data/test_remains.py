@@ -8,9 +8,11 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +129,26 @@ def test_compressed_columns_are_read(tmp_path, traces):
     assert {p.name for p in scan([tmp_path], traces.patterns).found} == {"t.parquet", "t.arrow"}
 
 
+def arrow_file(path, column):
+    table = pa.table({"text": column})
+    with pa.ipc.new_file(path, table.schema, options=COMPRESSED) as file:
+        file.write_table(table)
+
+
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+def test_words_that_a_column_holds_once_are_read(tmp_path, traces):
+    """Categories of pandas, say: the column has numbers, and a dictionary the words."""
+    words = pa.array(["a", TEXT, "b"] * 3).dictionary_encode()
+    pyarrow.parquet.write_table(pa.table({"text": words}), tmp_path / "t", compression="zstd")
+    arrow_file(tmp_path / "plain", words)
+    arrow_file(tmp_path / "in-a-list", pa.ListArray.from_arrays([0, 2, 9], words))
+    arrow_file(tmp_path / "in-a-struct", pa.StructArray.from_arrays([words], ["text"]))
+    found = {path.name for path in scan([tmp_path], traces.patterns).found}
+    assert found == {"t", "plain", "in-a-list", "in-a-struct"}
+
+
 def test_what_somebody_else_wrote_too_is_theirs(tmp_path, store, traces):
     assert traces.shared == 1
     (tmp_path / "theirs").write_text("alpha beta gamma delta " * 9)
@@ -139,6 +161,25 @@ def test_a_store_that_still_holds_the_person_is_not_clean(store, traces):
     """The twin: an erasure that erased nothing."""
     names = {path.name for path in scan([store.path], traces.patterns).found}
     assert names == {"tokens.arrow", "user-ids.arrow", "users.arrow"}
+
+
+def test_a_folder_that_may_not_be_looked_into_is_not_passed_over(tmp_path, traces, monkeypatch):
+    """That of somebody else's audit, say: nothing is known of what lies in it."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "notes.txt").write_text(TEXT)
+    (tmp_path / "open.txt").write_text("nothing")
+    scandir = os.scandir
+
+    def refused(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    for place in (tmp_path, tmp_path / "closed"):
+        result = scan([place, tmp_path / "never was"], traces.patterns)
+        assert result.unread == (tmp_path / "closed",)
+        assert not result.clean
 
 
 def test_a_damaged_archive_is_not_passed_over(tmp_path, traces):

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from tests.gradients.conftest import VOCABULARY, MakeModel, MakeRows
 from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
-from userdp.errors import FailureError
+from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import ENGINES, room
 from userdp.gradients.engines.engine import Task
@@ -142,6 +142,35 @@ def test_invariant_9_memory_that_runs_out_amid_an_addition_leaves_nothing_of_it(
     assert half is not None
     computed.enough()
     assert same_bits(found, computed.sum(half))
+
+
+class Interrupted:
+    """A loss that holds a number of a pass until that has ended, and then what it held before."""
+
+    def __init__(self) -> None:
+        self.fails, self.held = False, 1.0
+
+    def __call__(self, model: nn.Module, *batch: Tensor) -> Tensor:
+        before, losses = self.held, causal_lm_loss(model, *batch)
+        self.held = float(losses.detach().mean())
+        if self.fails:
+            self.fails = False
+            raise MemoryError
+        self.held = before
+        return losses * before
+
+
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
+def test_invariant_3_what_an_attempt_that_failed_left_is_refused(
+    name: str, model: nn.Module, units: Units
+) -> None:
+    """A number of somebody's rows would scale the gradients of everybody in the next."""
+    loss = Interrupted()
+    engine = get_engine(name)
+    engine(model, loss, units, l2_clip_norm=0.7, micro_batch=MICRO_BATCH)
+    loss.fails = True
+    with pytest.raises(UseError, match="changed during the forward pass"):
+        engine(model, loss, units, l2_clip_norm=0.7, micro_batch=MICRO_BATCH)
 
 
 def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(

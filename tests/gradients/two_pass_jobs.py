@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from benchmarks.dropout.recorded import Masks
+from benchmarks.families.sizes import Sizes
 from tests.training.toy import CONFIG
 from userdp.clip import LayerSplit
 from userdp.errors import FailureError, UseError
@@ -40,17 +41,8 @@ def small_model(dropout: float = 0.0) -> nn.Module:
 def small_llama(layers: int = 2) -> nn.Module:
     """Untied, with norms that multiply by vectors in Python, and shared keys and values."""
     torch.manual_seed(0)
-    shape = transformers.LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=8,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes = Sizes(width=16, vocabulary=32, positions=8)
+    shape = transformers.LlamaConfig(**sizes.llama | {"num_hidden_layers": layers})
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(shape)
     return model.train()
 

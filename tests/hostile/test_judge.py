@@ -48,9 +48,16 @@ def outcome(watch: Watch, folder: Path, read: Callable[[Path], object]) -> Outco
     return judge.judge(Case(file="a.txt", content=b"other"))
 
 
+class RawError(UseError):
+    """An error that does not write out what a terminal would obey, as userdp's own do."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def refuse(words: str) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
-        raise UseError(words)
+        raise RawError(words)
 
     return read
 

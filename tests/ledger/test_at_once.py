@@ -73,6 +73,26 @@ def hold(path, *, seconds):
     return thread
 
 
+def test_of_two_who_ask_which_runs_are_open_neither_takes_the_other_for_a_run(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "runs" / "one"
+    Counter(path, begun=False).close()
+    flock, met = fcntl.flock, []
+
+    def meanwhile(descriptor, how):
+        flock(descriptor, how)
+        if not met:  # the first one holds what it asked with
+            met.append(None)
+            met[0] = open_charges(path.parent)
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    assert open_charges(path.parent) == []
+    assert met == [[]]
+    with Counter(path, begun=True):
+        assert open_charges(path.parent) == ["one"]
+
+
 def test_whoever_asks_which_runs_are_open_keeps_no_run_from_being_opened(tmp_path):
     path = tmp_path / "runs" / "one"
     Counter(path, begun=False).close()

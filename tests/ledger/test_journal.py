@@ -4,6 +4,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -55,6 +56,26 @@ def test_invariant_7_a_line_is_on_the_disk_when_it_is_acknowledged(tmp_path, mon
         writer.append({"n": 1})
         writer.close()
     assert (path.stat().st_ino, path.stat().st_size) in synced
+
+
+@pytest.mark.parametrize("left", [None, b"", b'{"n": 1'])
+def test_invariant_7_the_files_name_is_on_the_disk_before_its_first_line_is_written(
+    tmp_path, monkeypatch, left
+):
+    """Also where somebody made the file, and was killed before its name was on the disk."""
+    path = tmp_path / "ledger.jsonl"
+    if left is not None:
+        path.write_bytes(left)
+    synced, sync = [], journal.sync
+
+    def watched(folder):
+        sync(folder)
+        synced.append((folder, path.read_bytes()))
+
+    monkeypatch.setattr(journal, "sync", watched)
+    append_entries(path, lambda _: [{"n": 0}])
+    append_entries(path, lambda _: [{"n": 1}])
+    assert synced == [(tmp_path, left or b"")]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
@@ -252,3 +273,24 @@ def test_a_ledger_that_is_replaced_by_another_is_read_anew(tmp_path):
     assert read_entries(path) == [{"m": 0}, {"m": 1}]
     path.write_bytes(b"")
     assert read_entries(path) == []
+
+
+UNREADABLE = {"a name in other bytes than UTF-8": {"n": "\udcff"}, "no number": {"n": float("nan")}}
+
+
+@pytest.mark.parametrize("how", ["append_entries", "JournalWriter"])
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_line_that_no_reader_would_take_is_not_appended(tmp_path, how, what):
+    """All that was charged before would be lost with it."""
+    path = tmp_path / "ledger.jsonl"
+    append_entries(path, lambda _: [{"n": 1}])
+    before = path.read_bytes()
+    if how == "append_entries":
+        append = partial(append_entries, path, lambda _: [{"n": 2}, UNREADABLE[what]])
+    else:
+        append = partial(JournalWriter(path).append, UNREADABLE[what])
+    with pytest.raises(UseError, match="nobody could read"):
+        append()
+    assert path.read_bytes() == before
+    append_entries(path, lambda _: [{"n": 2}])
+    assert read_entries(path) == [{"n": 1}, {"n": 2}]

@@ -18,9 +18,12 @@ from tests.training.toy import sgd, toy_model
 from userdp.clip import AdaptiveClipping, Clip
 from userdp.codec import decode, encode
 from userdp.errors import FailureError, UseError
+from userdp.ledger import RunFolder
+from userdp.ledger.ending import end_early
 from userdp.noise import Gaussian
 from userdp.plans import Plan
 from userdp.sampling import ShuffleUsers
+from userdp.training import opened as opened_module
 from userdp.training import private_run as private_module
 from userdp.training.private import make_private
 
@@ -94,6 +97,36 @@ def test_the_state_is_the_operators_alone_and_goes_with_the_end_of_the_run(store
     assert stat.S_IMODE(state.stat().st_mode) == 0o600
     assert stat.S_IMODE(state.parent.stat().st_mode) == 0o700
     noise_of_steps(store, tmp_path / "run", resume=True)
+    assert not state.exists()
+
+
+@pytest.mark.parametrize("told", fast_then_slow([True, False]))
+def test_what_a_kill_left_of_the_state_goes_when_the_run_is_looked_at_again(
+    store, tmp_path, monkeypatch, told
+):
+    """Killed when the run's ledger had its last line, and before or after its store had."""
+    state = tmp_path / "run" / "checkpoints" / "noise.safetensors"
+
+    def killed(*arguments, **options):
+        raise Stopped
+
+    with monkeypatch.context() as broken, pytest.raises(Stopped):
+        if told:
+            broken.setattr(RunFolder, "forget_noise", killed)
+        else:
+            broken.setattr(opened_module, "_settle", killed)
+        noise_of_steps(store, tmp_path / "run")
+    assert state.exists()
+    with pytest.raises(UseError, match="finished"):
+        noise_of_steps(store, tmp_path / "run", resume=True)
+    assert not state.exists()
+
+
+def test_the_state_goes_with_a_run_that_is_settled_before_its_end(store, tmp_path):
+    noise_of_steps(store, tmp_path / "run", until=2, seed=None)
+    state = tmp_path / "run" / "checkpoints" / "noise.safetensors"
+    assert state.exists()
+    end_early(RunFolder(tmp_path / "run"))
     assert not state.exists()
 
 

@@ -17,9 +17,9 @@ from userdp.claims import claim
 from userdp.claims.lineage import Lineage
 from userdp.claims.verify import require_released_files, verify_run
 from userdp.claims.weights import digest_of
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
-from userdp.ledger import RunFolder, StoreLedger
+from userdp.ledger import RunFolder, RunLedger, StoreLedger
 from userdp.training.models import require_released
 from userdp.training.origin import digest_of_weights
 from userdp.training.private import make_private
@@ -165,6 +165,19 @@ def test_a_run_that_was_closed_unsettled_saves_nothing_until_it_is_resumed(store
     with make_private(model, sgd(model), store, uls_plan(steps=2), **options) as resumed:
         assert resumed.remaining == 0
         resumed.save()
+    assert verify_run(run).problems == ()
+
+
+def test_a_run_whose_end_the_disk_refuses_lets_go_of_its_folder(store, tmp_path, monkeypatch):
+    def refused(*arguments, **options):
+        raise FailureError("cannot write the ledger")
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as full:
+        full.setattr(RunLedger, "finish", refused)
+        with pytest.raises(FailureError, match="cannot write"):
+            trained(toy_model(store), store, run, save=False)
+    trained(toy_model(store), store, run, resume=True)
     assert verify_run(run).problems == ()
 
 

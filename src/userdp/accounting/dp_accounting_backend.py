@@ -14,6 +14,7 @@ from userdp.accounting.bracket import Bracket
 from userdp.accounting.contour import Phase
 from userdp.errors import FailureError
 from userdp.extras import library
+from userdp.withheld import in_kind
 
 NAME = "dp-accounting"
 
@@ -50,13 +51,21 @@ def epsilon(event: Any, delta: float) -> Bracket:
     """Upper bound of ε at δ; the lower bound is 0 (the library gives none).
 
     Raises:
-        FailureError: the library answered NaN, or is not installed.
+        FailureError: the library answered NaN, failed, or is not installed.
     """
     accountant = _library().pld.PLDAccountant()
-    accountant.compose(event)
-    upper = accountant.get_epsilon(delta)
+    hint = "price it with --accountant contour, which answers for every mechanism"
+    try:
+        accountant.compose(event)
+        upper = accountant.get_epsilon(delta)
+    except (
+        Exception
+    ) as error:  # its grids have no room for little noise, which it says in many ways
+        raise FailureError(
+            f"dp-accounting cannot price this mechanism ({in_kind(error)})", hint=hint
+        ) from error
     if math.isnan(upper):
-        raise FailureError("dp-accounting answered NaN: no bound can be claimed")
+        raise FailureError("dp-accounting answered NaN: no bound can be claimed", hint=hint)
     return Bracket(lower=0.0, upper=max(0.0, float(upper)), accountant=NAME)
 
 

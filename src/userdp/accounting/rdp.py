@@ -43,7 +43,7 @@ from userdp.vocabulary import (
     require_count,
     require_delta,
     require_epsilon,
-    require_positive,
+    require_noise_multiplier,
     require_probability,
 )
 
@@ -74,7 +74,7 @@ def renyi_divergence(
     Args:
         order: α, greater than 1, at most 2^20.
         sampling_probability: p, in (0, 1].
-        noise_multiplier: σ, finite, > 0.
+        noise_multiplier: σ, in [1e-30, 1e30].
         group_size: G >= 1.
 
     Raises:
@@ -85,7 +85,7 @@ def renyi_divergence(
     if not 1 < order <= 1 << 20:
         raise ValueError(f"order must be greater than 1 and at most {1 << 20}, got {order!r}")
     p = require_probability("sampling_probability", sampling_probability)
-    sigma = require_positive("noise_multiplier", noise_multiplier)
+    sigma = require_noise_multiplier(noise_multiplier)
     group_size = require_count("group_size", group_size, at_most=1 << 20)
     if p == 1:
         exact = order * (group_size / sigma) ** 2 / 2 * (1 + 1e-15)
@@ -110,7 +110,7 @@ def step_curve(
 
     Args:
         sampling_probability: p, in (0, 1].
-        noise_multiplier: σ, finite, > 0.
+        noise_multiplier: σ, in [1e-30, 1e30].
         group_size: G >= 1.
         steps: T >= 1.
         orders: the orders tried, each above 1.

@@ -113,9 +113,12 @@ def _own_part(path: Path, entries: list[dict[str, Any]], plan: Plan | None) -> P
     if unknown_noise or header["facts"].get("unsafe_seeds"):
         why = "noise of an unknown sampler" if unknown_noise else "training with a known seed"
         return Unclaimed(id=run_id, why=why)
+    judged = set[str]()  # most attempts of a run say the same, and there are thousands
     for entry in entries:
-        if entry["kind"] == "attempt":
+        said = repr({name: value for name, value in entry.items() if name != "attempt"})
+        if entry["kind"] == "attempt" and said not in judged:
             _refuse_other_step(path, entry, plan)
+            judged.add(said)
     finish = run_ledger.finish_of(entries)
     if finish is not None and finish["digests"].get("plan") != digest(plan):
         raise UseError(

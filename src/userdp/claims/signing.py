@@ -13,6 +13,7 @@ from typing import Any
 from userdp.claims.attestation import PAYLOAD_TYPE, strict_json
 from userdp.errors import UseError
 from userdp.extras import library
+from userdp.withheld import in_short
 
 _KINDS = "an Ed25519 key, or an ECDSA key on the curve P-256 or P-384"
 _MAKE = "openssl genpkey -algorithm ed25519 -out key.pem && chmod 600 key.pem"
@@ -31,17 +32,22 @@ class Signer:
         serialization = _library("cryptography.hazmat.primitives.serialization")
         try:
             private = serialization.load_pem_private_key(_read(path), password=None)
+            public = private.public_key()
+        except UseError:
+            raise
         except TypeError as error:
             raise UseError(
                 f"the key in {path} is encrypted with a passphrase, which a command that may run "
                 "alone cannot ask for",
                 hint=f"decrypt it into a file of your own: openssl pkey -in {path} -out key.pem",
             ) from error
-        except (ValueError, _unsupported()) as error:
+        except (
+            Exception
+        ) as error:  # of a broken key OpenSSL's own errors come through, of any class
             raise UseError(
-                f"{path} holds no private key in PEM: {error}", hint=f"make one: {_MAKE}"
+                f"{path} holds no private key in PEM: {in_short(error)}", hint=f"make one: {_MAKE}"
             ) from error
-        _require_kind(private.public_key(), path)
+        _require_kind(public, path)
         signers = _library("securesystemslib.signer")
         self._signer: Any = signers.CryptoSigner(private)
 
@@ -76,9 +82,10 @@ class PublicKey:
             )
         try:
             public = serialization.load_pem_public_key(data)
-        except (ValueError, _unsupported()) as error:
+        except Exception as error:  # as for a private one
             raise UseError(
-                f"{path} holds no public key in PEM: {error}", hint=f"make one: {_MAKE_PUBLIC}"
+                f"{path} holds no public key in PEM: {in_short(error)}",
+                hint=f"make one: {_MAKE_PUBLIC}",
             ) from error
         _require_kind(public, path)
         self._key: Any = _library("securesystemslib.signer").SSlibKey.from_crypto(public)
@@ -113,7 +120,7 @@ def unchecked_payload(envelope: bytes, *, where: Path) -> bytes:
     try:
         return base64.b64decode(values["payload"], validate=True)
     except (TypeError, ValueError) as error:
-        raise UseError(f"{where} is a damaged DSSE envelope: {error}") from error
+        raise UseError(f"{where} is a damaged DSSE envelope: {in_short(error)}") from error
 
 
 def _opened(envelope: bytes, *, where: Path) -> Any:
@@ -125,13 +132,13 @@ def _opened(envelope: bytes, *, where: Path) -> Any:
     # Of a malformed envelope the library raises what its parts do (TypeError, KeyError, its own):
     # no list of them is documented, and none may reach a reviewer as a trace.
     except Exception as error:
-        raise UseError(f"{where} is a damaged DSSE envelope: {error}") from error
+        raise UseError(f"{where} is a damaged DSSE envelope: {in_short(error)}") from error
 
 
 def _envelope(envelope: bytes, *, where: Path) -> dict[str, Any]:
     values = strict_json(envelope, where=where)
     if set(values) != {"payload", "payloadType", "signatures"}:
-        raise UseError(f"{where} is no DSSE envelope: it holds {sorted(values)[:5]}")
+        raise UseError(f"{where} is no DSSE envelope: it holds {sorted(values)!r:.80}")
     if values["payloadType"] != PAYLOAD_TYPE:
         raise UseError(f"{where} is an envelope of something else: {values['payloadType']!r:.80}")
     return values
@@ -139,12 +146,6 @@ def _envelope(envelope: bytes, *, where: Path) -> dict[str, Any]:
 
 def _library(module: str) -> Any:
     return library(module, extra="sign", what="a signature")
-
-
-def _unsupported() -> type[Exception]:
-    """What `cryptography` raises of a key of a kind that it does not know."""
-    unsupported: type[Exception] = _library("cryptography.exceptions").UnsupportedAlgorithm
-    return unsupported
 
 
 def _read(path: Path) -> bytes:

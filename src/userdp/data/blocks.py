@@ -122,23 +122,31 @@ def require_intact(store: UserStore) -> None:
         UseError: a file is missing, is shorter or longer than it was, or a block that was drawn is
             not what was written; or another store lies there now.
     """
-    now = read_meta(store.path)
-    if now.generation == store.meta.generation and now.store_id != store.meta.store_id:
+    meta, now = store.meta, read_meta(store.path)
+    if now.generation == meta.generation and now.store_id != meta.store_id:
         raise UseError(
             f"another store lies at {store.path} than the one that was opened: its people would be "
             "charged for what others wrote",
             hint="open it again",
         )
-    try:
-        wrong = next(_differences(store.path, store.meta), None)
-    except UseError as error:
-        wrong = error.message
-    except OSError as error:
-        wrong = in_kind(error)
     # Where somebody was erased, or people were appended twice, since the store was opened, files
-    # that it was opened with are gone by right, perhaps while they were looked at.
-    if wrong is not None and read_meta(store.path).generation == store.meta.generation:
-        raise refusal(store.path, wrong)
+    # that it was opened with are gone by right, perhaps while they were looked at: then those are
+    # asked for that lie there now. The bytes of people's text are among them as they were.
+    while (wrong := _first_difference(store.path, meta)) is not None:
+        now = read_meta(store.path)
+        if now.generation == meta.generation:
+            raise refusal(store.path, wrong)
+        meta = now
+
+
+def _first_difference(path: Path, meta: StoreMeta) -> str | None:
+    """What is not as ``meta`` says; None where everything is that was looked at."""
+    try:
+        return next(_differences(path, meta), None)
+    except UseError as error:
+        return error.message
+    except OSError as error:
+        return in_kind(error)
 
 
 def refusal(path: Path, wrong: str) -> UseError:

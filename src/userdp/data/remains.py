@@ -6,6 +6,8 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+import stat
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -53,7 +55,7 @@ class Scan:
         files: how many were read.
         bytes: of them, as they lie on the disk.
         found: files that hold a trace, or whose name does.
-        unread: files that could not be read, so that nothing is said of them.
+        unread: files, and folders, that could not be read, so that nothing is said of them.
     """
 
     files: int
@@ -74,31 +76,49 @@ def scan(places: Iterable[Path], patterns: Patterns, progress: Progress | None =
     read, however they are encoded. A damaged archive counts as unread.
     """
     shown = progress or NoProgress()
-    paths = sorted({file for place in places for file in _files(place)})
+    found, unread, read = list[Path](), list[Path](), 0
+    paths = sorted({file for place in places for file in _files(place, unread)})
     shown.stage("scanning", len(paths))
-    found, unread, read = [], [], 0
     for number, path in enumerate(paths, start=1):
         try:
             read += path.stat().st_size
-            hit = _holds(str(path).encode(), patterns)
+            hit = _holds(os.fsencode(path), patterns)
             with path.open("rb") as file:
                 hit = hit or _in_stream(file, patterns, deep=0)
             if hit:
                 found.append(path)
+        except FileNotFoundError:  # it went meanwhile, and what is not there holds nothing
+            pass
         # A damaged archive makes its reader raise anything (zlib, struct, Arrow); a file that was
         # not read to its end is told as such, and a scan with one is not clean.
         except Exception:
-            if path.exists():
-                unread.append(path)
+            unread.append(path)
         shown.at(number)
     return Scan(files=len(paths), bytes=read, found=tuple(found), unread=tuple(unread))
 
 
-def _files(place: Path) -> Iterator[Path]:
-    if place.is_dir():
-        yield from (file for file in place.rglob("*") if file.is_file() and not file.is_symlink())
-    elif place.is_file():
+def _files(place: Path, unread: list[Path]) -> Iterator[Path]:
+    """The files at a place; folders that may not be looked into are added to ``unread``."""
+    if os.path.isfile(place):  # noqa: PTH113  (`Path.is_file` raises if the folder above is closed)
         yield place
+        return
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            unread.append(Path(error.filename))
+
+    for folder, _, names in os.walk(place, onerror=refused):
+        yield from (path for path in (Path(folder, name) for name in names) if _is_file(path))
+
+
+def _is_file(path: Path) -> bool:
+    """Whether something is a file, and no link; what cannot be told is one that cannot be read."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def _in_stream(file: IO[bytes], patterns: Patterns, *, deep: int) -> bool:
@@ -179,13 +199,32 @@ def _raw(file: IO[bytes] | _Unpacked, patterns: Patterns, begin: bytes = b"") ->
 
 
 def _in_batch(batch: pa.RecordBatch, patterns: Patterns) -> bool:
+    """Whether a column holds a pattern, wherever its values are kept.
+
+    Of a column with a dictionary the words are no buffer of its own: so each buffer is looked at
+    that Arrow would write, which are all.
+    """
     batch.validate(full=True)  # Arrow believes the lengths in a file, and reads beyond its end
-    return any(
-        _holds(buffer, patterns)
-        for column in batch.columns
-        for buffer in column.buffers()
-        if buffer is not None
-    )
+    looked = _Looked(patterns)
+    with pa.ipc.new_stream(pa.PythonFile(looked, mode="w"), batch.schema) as stream:
+        stream.write_batch(batch)
+    return looked.found
+
+
+class _Looked(io.RawIOBase):
+    """A file that keeps nothing: what is written to it is looked at, buffer by buffer."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self._patterns, self.found = patterns, False
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """As of a file."""
+        self.found = self.found or _holds(data, self._patterns)
+        return len(data)
 
 
 def _holds(data: Any, patterns: Patterns) -> bool:

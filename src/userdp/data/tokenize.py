@@ -55,6 +55,37 @@ def require_seq_len(value: int) -> int:
     return int(value)
 
 
+def read_encoder(content: bytes, *, where: Path) -> Tokenizer:
+    """The tokenizer in the bytes of a ``tokenizer.json``, which may be anybody's.
+
+    Args:
+        content: of the file.
+        where: it lies, for errors.
+
+    Raises:
+        UseError: it is none, has no tokens, or numbers them beyond any table.
+    """
+    try:
+        parse(content)
+        encoder = Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises bare `Exception`s
+        raise UseError(
+            f"{where} is not a tokenizer.json: {in_short(error)}",
+            hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
+        ) from error
+    numbers = encoder.get_vocab(with_added_tokens=True).values()
+    if not numbers:
+        raise UseError(f"the tokenizer at {where} has no tokens", hint="give a trained one")
+    # The library makes room for all numbers below the largest, and aborts where there is none.
+    if max(numbers) >= _MOST_TOKENS:
+        raise UseError(
+            f"the tokenizer at {where} has a token of number {max(numbers)}; models have a row for "
+            f"each number below it, and userdp reads fewer than {_MOST_TOKENS}",
+            hint="give a trained one, whose tokens are numbered from 0",
+        )
+    return encoder
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreTokenizer:
     """A tokenizer and the facts of it that a store keeps.
@@ -93,24 +124,8 @@ class StoreTokenizer:
                 hint="give a tokenizer.json of the `tokenizers` library, or a folder with one",
             )
         content = file.read_bytes()
-        try:
-            parse(content)
-            encoder = Tokenizer.from_str(content.decode())
-        except Exception as error:  # the library raises bare `Exception`s
-            raise UseError(
-                f"{file} is not a tokenizer.json: {in_short(error)}",
-                hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
-            ) from error
+        encoder = read_encoder(content, where=file)
         vocabulary = encoder.get_vocab(with_added_tokens=True)
-        if not vocabulary:
-            raise UseError(f"the tokenizer at {file} has no tokens", hint="give a trained one")
-        # The library makes room for all ids below the largest, and aborts where there is none.
-        if max(vocabulary.values()) >= _MOST_TOKENS:
-            raise UseError(
-                f"the tokenizer at {file} has a token of number {max(vocabulary.values())}; models "
-                f"have a row for each number below it, and userdp reads fewer than {_MOST_TOKENS}",
-                hint="give a trained one, whose tokens are numbered from 0",
-            )
         encoder.no_padding()
         encoder.no_truncation()
         markup_encoder = Tokenizer.from_str(encoder.to_str())

@@ -23,7 +23,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,7 +36,7 @@ from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.journal import read_entries, read_first
 from userdp.strict_json import parse
-from userdp.withheld import in_kind
+from userdp.withheld import in_kind, in_short
 
 Line = TypeVar("Line")
 _RESUME: Mapping[str, Any] = {
@@ -47,6 +49,8 @@ _RESUME: Mapping[str, Any] = {
 """What stands in resume.json whenever it was written."""
 LEDGER = "ledger.jsonl"
 """The name of the ledger in a run's folder, and in a store's."""
+NOISE = "noise.safetensors"
+"""The name, in the folder of checkpoints, of the state of noise with memory."""
 
 
 class RunFolder:
@@ -90,10 +94,12 @@ class RunFolder:
         """
         try:
             options = tomllib.loads(self.train.read_text(encoding="utf-8"))["train"]
+            if not isinstance(options.get("model", ""), str):
+                raise ValueError("its model has no name")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError) as error:
-            raise UseError(f"{self.train} is damaged: {error}") from error
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise UseError(f"{self.train} is damaged: {in_short(error)}") from error
         return dict(options)
 
     def read_resume(self) -> dict[str, Any]:
@@ -105,13 +111,20 @@ class RunFolder:
         kept = files.read_json(self.resume, what="an interrupted run")
         for name, hint in _RESUME.items():
             decode(hint, kept.get(name), what=f"{name} in {self.resume}")
-        if "\0" in kept["store_path"]:
+        if not _may_hold_files(kept["store_path"]):
             raise UseError(f"{self.resume} is damaged: no store can be where it says")
         return kept
 
     def log(self, values: dict[str, Any]) -> None:
         """Append a line to operator.jsonl."""
         files.append_line(self.operator, values)
+
+    def forget_noise(self) -> None:
+        """Delete the state of the run's noise; call it once no step can follow.
+
+        Whoever holds it can take noise off what was released.
+        """
+        (self.checkpoints / NOISE).unlink(missing_ok=True)
 
     @property
     def begun(self) -> bool:
@@ -123,6 +136,17 @@ class RunFolder:
         """Whether the ledger notes the run's end."""
         entries = read_entries(self.ledger) if self.ledger.exists() else []
         return any(entry.get("kind") == "finish" for entry in entries)
+
+
+def _may_hold_files(path: str) -> bool:
+    """Whether a folder of this path could have files: it has no NUL, and leaves room for names."""
+    try:
+        os.lstat(Path(path) / ("x" * 200))
+    except ValueError:
+        return False
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+    return True
 
 
 def train_toml(values: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -83,7 +82,6 @@ def append_entries(
     Raises:
         FailureError: the disk refused (the journal then still ends in its old last line).
     """
-    created = not path.exists()
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     except OSError as error:
@@ -96,9 +94,11 @@ def append_entries(
         previous = _last_hash(data, end)
         text = b""
         for entry in compose(entries):
-            line, previous = _chained(entry, previous)
+            line, previous = _chained(path, entry, previous)
             text += line
         if text:
+            if not end:  # by whoever writes the first line: a kill may have come to who made it
+                sync(path.parent)
             try:
                 _write(descriptor, path, text, end)
             except FailureError:
@@ -113,8 +113,6 @@ def append_entries(
             noted(True)
     finally:
         os.close(descriptor)
-    if created:
-        sync(path.parent)
 
 
 class JournalWriter:
@@ -146,7 +144,7 @@ class JournalWriter:
                 "nowhere",
                 hint="resume the run: resume=True, or --resume",
             )
-        line, previous = _chained(entry, self._previous)
+        line, previous = _chained(self._path, entry, self._previous)
         _write(self._descriptor, self._path, line, self._end)
         self._end += len(line)
         self._previous = previous
@@ -229,9 +227,12 @@ def _entry(path: Path, number: int, line: bytes, previous: str) -> dict[str, Any
     return entry
 
 
-def _chained(entry: dict[str, Any], previous: str) -> tuple[bytes, str]:
-    """The line of an entry after the line of hash ``previous``, and the hash of its own."""
-    line = json.dumps({**entry, "prev": previous}, separators=(",", ":")).encode()
+def _chained(path: Path, entry: dict[str, Any], previous: str) -> tuple[bytes, str]:
+    """The line of an entry after the line of hash ``previous``, and the hash of its own.
+
+    `UseError` for one that no reader would take: all lines before it would be lost with it.
+    """
+    line = files.json_text({**entry, "prev": previous}, path, finite=True).encode()
     return line + b"\n", _hash(line)
 
 

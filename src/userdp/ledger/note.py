@@ -65,7 +65,7 @@ class Note:
             return None
         values = {one.name: kept.get(one.name) for one in fields(cls)}
         note = decode(cls, values, what="what was noted of the ledger")
-        if note.bytes < 0:
+        if not 0 <= note.bytes < 2**63:  # as long as a file may be
             raise UseError(f"what was noted of the ledger says that it has {note.bytes} bytes")
         return note
 

@@ -148,7 +148,8 @@ def open_charges(folder: Path) -> list[str]:
         except FileNotFoundError:  # its charge was refused just now
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared, so that of two who ask at once neither takes the other for a run.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             held.append(path.name)
         finally:

@@ -110,7 +110,7 @@ class StoreJournal:
         return {"kind": "store", "schema": SCHEMA, "id": self.place.id}
 
     def amend(self, compose: Callable[[History], list[dict[str, Any]]]) -> None:
-        """As `_append`, but never begins a ledger."""
+        """As `append`, but never begins a ledger."""
         if not self.history().lines:
             compose(History())
             raise FailureError(f"nothing was ever charged in {self.path}")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from userdp.vocabulary import require_positive
+from userdp.vocabulary import require_noise_multiplier
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the codec finds laws as subclasses
@@ -34,7 +34,7 @@ class NoiseLaw(ABC):
     multiplier: float
 
     def __post_init__(self) -> None:
-        require_positive("noise_multiplier", self.multiplier)
+        require_noise_multiplier(self.multiplier)
 
     @property
     @abstractmethod

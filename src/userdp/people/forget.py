@@ -90,17 +90,18 @@ def forget_user(
         finish_erasure(store)
         opened = UserStore.open(store, fixed_graph=True)  # as it is under the lock
         ledger = StoreLedger(store)
-        # Before the id is looked up: a refusal by this says nothing of who is there.
+        # Before the id is looked up: a refusal by these says nothing of who is there.
         _refuse_open(open_charges(ledger.place.runs))
+        history = ledger.history()
+        runs = find_runs(store, history, also)
+        scores = [Path(path) for path in places_of(store, Place.SCORES)]
         try:
             row = _row_of(opened, user)
         except UseError:
             ledger.look("forget")  # that nobody has this id is an answer
             raise
-        history = ledger.history()
         member = member_of(opened, row)
         charges = charged_to(opened, history, member)
-        runs = find_runs(store, history, also)
         learned = {charge.run_id for charge in charges}
         weights = [place for run in runs if run.without_privacy & learned for place in run.weights]
         if weights and not yes:
@@ -115,7 +116,6 @@ def forget_user(
         shown.stage("reading", None)
         traces = traces_of(opened, row)
         statement = statement_of(history, member, charges, _notes(opened, member, history))
-        scores = [Path(path) for path in places_of(store, Place.SCORES)]
         remove_leftovers(store)
         state = secrets.token_hex(16)
         # Before it is done: a run may go on over an erasure only if the ledger holds it.

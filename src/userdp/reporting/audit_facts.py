@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from userdp.codec import decode
 from userdp.errors import UseError
 from userdp.ledger.folder import RunFolder
 from userdp.strict_json import parse
@@ -103,9 +104,9 @@ def _bounds(extra: Mapping[str, Any]) -> tuple[AuditFacts, ...]:
     return tuple(
         AuditFacts(
             method=method,
-            epsilon_lower=float(part["epsilon_lower"]),
-            confidence=float(part["confidence"]),
-            power_epsilon=finite_or_none(part.get("most_detectable")),
+            epsilon_lower=_number(part, "epsilon_lower"),
+            confidence=_number(part, "confidence"),
+            power_epsilon=_power(part),
         )
         for method, part in ((CANARIES, extra["bound"]), (STEPS, extra["steps"]))
     )
@@ -115,14 +116,25 @@ def _attacks(values: Mapping[str, Any]) -> tuple[Attack, ...]:
     others = values.get("references")
     against = {
         "the base model": values.get("inference"),
-        f"{int(others['runs'])} reference runs" if others else "": others,
+        f"{_number(others, 'runs'):.0f} reference runs" if others else "": others,
     }
     names = ("auc", "auc_low", "auc_high", "tpr_at_low_fpr", "low_fpr")
     return tuple(
-        Attack(against=what, **{name: float(roc[name]) for name in names})
+        Attack(against=what, **{name: _number(roc, name) for name in names})
         for what, roc in against.items()
         if roc
     )
+
+
+def _number(values: Mapping[str, Any], name: str) -> float:
+    found: float = decode(float, values[name], what=name)
+    return found
+
+
+def _power(part: Mapping[str, Any]) -> float | None:
+    """The largest ε that could have been shown; None where that is any, or is not said."""
+    most = finite_or_none(part.get("most_detectable"))
+    return None if most is None else _number(part, "most_detectable")
 
 
 def finite_or_none(value: Any) -> Any:

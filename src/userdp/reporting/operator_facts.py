@@ -52,8 +52,8 @@ class EvaluationFacts:
         final: measured after the run; such a pair is on the same users, those measured during
             training may be on fewer.
         split: the store's name for the people it was measured on.
-        loss: per token, in nats.
-        user_loss: mean over users of each one's mean.
+        loss: per token, in nats; None where it was not finite.
+        user_loss: mean over users of each one's mean; likewise.
         user_quantiles: of the users' own means, by name as "p50"; empty in older files.
         users: read.
         examples: read.
@@ -62,16 +62,16 @@ class EvaluationFacts:
     step: int | None
     final: bool
     split: str
-    loss: float
+    loss: float | None
     user_loss: float | None = None
     users: int | None = None
     examples: int | None = None
     user_quantiles: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def perplexity(self) -> float:
+    def perplexity(self) -> float | None:
         """``exp(loss)``."""
-        return math.exp(min(self.loss, 700.0))
+        return None if self.loss is None else math.exp(min(self.loss, 700.0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

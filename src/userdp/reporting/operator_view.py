@@ -143,7 +143,7 @@ def _figure(plot: Plot, caption: str) -> dict[str, str]:
 
 def _change(pair: _Pair) -> str | None:
     before, after = pair.facts.before, pair.facts.after
-    if before is None or after is None:
+    if before is None or after is None or before.loss is None or after.loss is None:
         return None
     return f"{after.loss - before.loss:+.4f}".replace("-", "−")
 

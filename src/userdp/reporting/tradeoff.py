@@ -66,7 +66,7 @@ def trade_offs(
         people: dict[tuple[object, ...], list[Point]] = {}
         for run in group:
             before, after = facts[run.path].before, facts[run.path].after
-            if after is not None and run.plan is not None:
+            if after is not None and after.loss is not None and run.plan is not None:
                 point = Point(run=run, loss=after.loss, base=before.loss if before else None)
                 people.setdefault(_people(run, after), []).append(point)
         for points in people.values():

@@ -6,7 +6,8 @@ Operator-only: optimizer state is noisy, but nobody needs it.
 
 Noise with memory is another matter: its state is written at every step, before the step's noise is
 handed out (`keep_noise`), and there is one file, which holds the latest state. It is a secret like
-a key: whoever holds it can take noise off what was released. When the run ends it is deleted.
+a key: whoever holds it can take noise off what was released. When the run ends it is deleted
+(`userdp.ledger.folder.RunFolder.forget_noise`).
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from userdp.codec import decode
 from userdp.errors import FailureError, UseError
 from userdp.gradients import trainable_parameters
 from userdp.gradients.shards import like, local, part_of, whole
+from userdp.ledger.folder import NOISE
+from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.averaging import WeightAverage
 from userdp.withheld import in_kind, in_short
 
 _KEPT = 2
-_NOISE, _STEP = "noise.safetensors", "step"
+_STEP = "step"
 
 Content: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors by name, and numbers."""
@@ -156,7 +159,7 @@ def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_of(facts: Mapping[str, Any], run_id: str, most_steps: int | None) -> bool:
     most = math.inf if most_steps is None else most_steps
-    return facts["run_id"] == run_id and 0 <= facts["step"] <= most
+    return bool(facts["run_id"] == run_id and 0 <= facts["step"] <= most)
 
 
 def restore(
@@ -169,10 +172,10 @@ def restore(
     """Put what was read into a model, sharded or not, its optimizer and its average."""
     try:
         return _restored(checkpoint, model, optimizer, average)
-    except torch.OutOfMemoryError:  # a `RuntimeError`, and no fault of the checkpoint
-        raise
     # What torch's optimizers raise of a state that is none of theirs is documented nowhere.
     except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        if ran_out_of_memory(error):  # no fault of the checkpoint, which somebody would remove
+            raise
         raise FailureError(
             f"the checkpoint does not fit the run: {in_kind(error)}",
             hint="remove the last checkpoint to resume from the one before",
@@ -212,7 +215,7 @@ def keep_noise(folder: Path, *, step: int, state: Mapping[str, Tensor]) -> None:
     files.operator_folder(folder)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
     content = save({**tensors, _STEP: torch.tensor(step)})
-    files.write_file(folder / _NOISE, content, mode=files.OPERATOR_FILE)
+    files.write_file(folder / NOISE, content, mode=files.OPERATOR_FILE)
 
 
 def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
@@ -225,7 +228,7 @@ def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
     Raises:
         FailureError: it is missing, damaged or older: noise of released steps would come again.
     """
-    path, state, step = folder / _NOISE, dict[str, Tensor](), 0
+    path, state, step = folder / NOISE, dict[str, Tensor](), 0
     hint = "put the latest file back; without it this run cannot go on"
     try:
         if path.exists():
@@ -242,11 +245,6 @@ def read_noise(folder: Path, *, least_step: int) -> dict[str, Tensor]:
             hint=hint,
         )
     return state
-
-
-def forget_noise(folder: Path) -> None:
-    """Delete the state of the run's noise."""
-    (folder / _NOISE).unlink(missing_ok=True)
 
 
 def _all(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from userdp.claims.lineage import Lineage
 from userdp.claims.weights import describe
 from userdp.errors import UseError
 from userdp.extras import library
+from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import TrainConfig
 from userdp.training.published import tidy
 from userdp.withheld import in_short
@@ -91,10 +92,10 @@ def attach_like(model: nn.Module, folder: Path, *, name: str) -> nn.Module:
         settings = peft.PeftConfig.from_pretrained(str(folder))
         settings.inference_mode = False
         attached: nn.Module = peft.get_peft_model(model, settings, adapter_name=name)
-    except (torch.OutOfMemoryError, MemoryError):  # nothing is wrong with the folder
-        raise
     # Of a damaged folder the library raises what its parts do; no list of it is documented.
     except Exception as error:
+        if ran_out_of_memory(error):  # nothing is wrong with the folder
+            raise
         raise UseError(
             f"cannot attach adapters like those in {folder}: {in_short(error)}"
         ) from error

@@ -19,6 +19,7 @@ from userdp.claims.weights import describe
 from userdp.data.store import UserStore
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder
+from userdp.out_of_memory import ran_out_of_memory
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.published import tidy
 from userdp.withheld import in_short
@@ -122,10 +123,10 @@ def read_model(
             revision=revision,
             trust_remote_code=False,
         )
-    except (torch.OutOfMemoryError, MemoryError):  # nothing is wrong with the model
-        raise
     # Of a damaged folder the libraries raise what their parts do; no list of it is documented.
     except Exception as error:
+        if ran_out_of_memory(error):  # nothing is wrong with the model
+            raise
         raise UseError(
             f"cannot load a causal language model from {name!r}: {in_short(error)}",
             hint="give a folder with config.json and model.safetensors, 'bundled', or 'new'",

@@ -121,7 +121,7 @@ class OpenRun:
 
 
 def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
-    """Settle a run that is finished, where a kill came before its store was told.
+    """Do what a kill left to do of a run that is finished: forget its noise, and tell its store.
 
     Until then the store counts the run as open, and does not know its weights by their digest.
 
@@ -135,6 +135,7 @@ def settle_finished(folder: RunFolder, store: StoreLedger) -> bool:
     """
     if not folder.finished:
         return False
+    folder.forget_noise()
     charge, history = _charge_of(folder), store.history()
     known = charge in history.charges or charge in history.taken.values()
     if not known or charge in history.settled:

@@ -29,7 +29,7 @@ from userdp.gradients.shards import is_sharded, sharded_parts
 from userdp.ledger import RunFolder
 from userdp.plans import Plan, StepRecord
 from userdp.sampling.cohort import Sampler
-from userdp.training.checkpoints import forget_noise, keep_noise, read_noise
+from userdp.training.checkpoints import keep_noise, read_noise
 from userdp.training.collate import Collator
 from userdp.training.distributed import World
 from userdp.training.distributed_run import (
@@ -346,7 +346,7 @@ class PrivateRun:
         self._run.finish(weights)
         self._finished, self._settled = True, weights
         if self._world.rank == 0:
-            forget_noise(self.folder.checkpoints)
+            self.folder.forget_noise()
         self.close()
 
     def _require_complete(self) -> None:
@@ -377,6 +377,8 @@ class PrivateRun:
         trace: TracebackType | None,
     ) -> None:
         with self._holding:  # a signal that nobody answered comes when all of this is done
-            if kind is None and not self.remaining and not self._run.closed:
-                self.finish()
-            self.close()
+            try:
+                if kind is None and not self.remaining and not self._run.closed:
+                    self.finish()
+            finally:  # whoever gets an error of the end resumes the run, which needs its folder
+                self.close()

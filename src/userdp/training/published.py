@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from userdp import files
 from userdp.claims.bound import read_bound
 from userdp.claims.copies import require_no_links
+from userdp.data.tokenize import read_encoder
 from userdp.errors import UseError
 from userdp.extras import library
 
@@ -163,10 +164,7 @@ def _json(values: Mapping[str, Any]) -> bytes:
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # what `tokenizers` raises has no class of its own
-        raise UseError(f"{path} is no tokenizer: {error}") from error
+    return read_encoder(path.read_bytes(), where=path)
 
 
 def _least(kind: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from userdp.vocabulary import (
     require_count,
     require_delta,
     require_epsilon,
+    require_noise_multiplier,
     require_positive,
 )
 
@@ -31,7 +32,8 @@ class Mixture(NoisySteps):
     Args:
         law: how many of the user's items a step draws.
         scale: how far each drawn item moves the sum, in clip norms; > 0.
-        noise_multiplier: σ, the noise's standard deviation divided by the clip norm; > 0.
+        noise_multiplier: σ, the noise's standard deviation divided by the clip norm; in [1e-30,
+            1e30].
         steps: T, noisy updates released; at least 1.
         adjacency: which neighbouring data sets the pair is for.
 
@@ -48,7 +50,7 @@ class Mixture(NoisySteps):
     def __post_init__(self) -> None:
         require_count("group_size", self.law.items, at_most=MOST_ITEMS)
         require_positive("scale", self.scale)
-        require_positive("noise_multiplier", self.noise_multiplier)
+        require_noise_multiplier(self.noise_multiplier)
         require_count("steps", self.steps)
 
     @property

@@ -24,6 +24,7 @@ from userdp.gradients.losses import Loss
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
+from userdp.out_of_memory import ran_out_of_memory
 
 _LOW_RANK = 256
 """Adapters have matrices of at most this rank."""
@@ -149,15 +150,25 @@ def _rows_together(name: str, task: Task) -> int:
 
 
 def _attempt(name: str, task: Task) -> ClippedSum:
-    """The sum by engine ``name``, or unit by unit where that engine cannot serve."""
+    """The sum by engine ``name``, by which nothing changes that model or loss hold."""
     compute = _means(name, task)
     held = HeldState(task.model, task.loss)
     try:
-        total = compute(task)
-    except NotCoveredError:
-        total = one_at_a_time(task)
+        total = _computed(compute, task)
+    except (MemoryError, RuntimeError) as error:
+        if ran_out_of_memory(error):  # what this attempt has left, the next one would read
+            held.require_unchanged()
+        raise
     held.require_unchanged()
     return total
+
+
+def _computed(compute: Callable[[Task], ClippedSum], task: Task) -> ClippedSum:
+    """The sum by ``compute``, or unit by unit where that cannot serve."""
+    try:
+        return compute(task)
+    except NotCoveredError:
+        return one_at_a_time(task)
 
 
 def _means(name: str, task: Task) -> Callable[[Task], ClippedSum]:

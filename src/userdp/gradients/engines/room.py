@@ -50,7 +50,8 @@ def sum_that_fits(
     interrupted; ``halvings`` says how many attempts were thrown away before it.
 
     Args:
-        compute: the sum of a task, which reads nothing that an attempt leaves behind.
+        compute: the sum of a task, which reads nothing that an attempt leaves behind; one that
+            could refuses to go on (`engines.choice`).
         task: what is to be computed.
         rows_of: most rows that ``compute`` puts into a pass of several units of a task.
 
@@ -60,7 +61,9 @@ def sum_that_fits(
     room, halvings = _room.of(task.model, task.loss), 0
     begun = GeneratorStates.read()
     while True:
-        fitting = replace(task, micro_batch=min(task.micro_batch, room.get("rows", 1 << 62)))
+        fitting = replace(
+            task, micro_batch=min(task.micro_batch, room.get("rows", task.micro_batch))
+        )
         try:
             total = compute(fitting)
         except (MemoryError, RuntimeError) as error:

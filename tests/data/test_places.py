@@ -1,0 +1,18 @@
+"""Where else a store's text left something is told, or nothing is made there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from userdp.data.places import Place, places_of, remember
+from userdp.errors import UseError
+
+
+def test_a_place_that_no_reader_would_take_is_refused_before_anything_is_noted(tmp_path):
+    """Its line would be damage to every later reader: nobody could train or be erased any more."""
+    remember(tmp_path, Place.RUN, tmp_path / "run")
+    other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff"))
+    with pytest.raises(UseError, match="UTF-8"):
+        remember(tmp_path, Place.RUN, other)
+    assert places_of(tmp_path, Place.RUN) == [str(tmp_path / "run")]
