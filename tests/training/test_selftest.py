@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, GPT2Config
 
 from tests.speed import fast_then_slow
 from userdp.cli.selftest import selftest as command
@@ -20,11 +21,30 @@ from userdp.training.selftest import SelftestConfig, run_selftest
 CONFIG = SelftestConfig(group_size=2, units=2, length=6, rounds=1, device="cpu")
 
 
-@pytest.mark.parametrize("rank", fast_then_slow([None, 2]))
-def test_every_engine_passes_on_the_bundled_model(rank: int | None) -> None:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model of one narrow layer, in a folder."""
+    folder = tmp_path_factory.mktemp("small")
+    shape = GPT2Config(
+        vocab_size=32,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=16,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    AutoModelForCausalLM.from_config(shape).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("bundled", "rank"), fast_then_slow([(False, None), (True, None), (True, 2)])
+)
+def test_every_engine_passes(small: str, bundled: bool, rank: int | None) -> None:
     if rank is not None:
         pytest.importorskip("peft")
-    result = run_selftest(replace(CONFIG, lora_rank=rank))
+    result = run_selftest(replace(CONFIG, model="bundled" if bundled else small, lora_rank=rank))
     assert result["passed"], [row for row in result["checks"] if row["passed"] is False]
     assert result["invariants"] == dict.fromkeys(["2", "3", "5", "6", "14"], True)
     assert list(result["step_ratio"]) == list(ENGINES)
@@ -36,7 +56,7 @@ def test_every_engine_passes_on_the_bundled_model(rank: int | None) -> None:
 
 
 def test_twin_an_engine_that_adds_two_percent_too_much_fails_by_its_invariant(
-    monkeypatch: pytest.MonkeyPatch,
+    small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = ENGINES["reference"]
 
@@ -46,7 +66,7 @@ def test_twin_an_engine_that_adds_two_percent_too_much_fails_by_its_invariant(
 
     monkeypatch.setattr(selftest, "ENGINES", {"auto": ENGINES["auto"]})
     monkeypatch.setitem(ENGINES, "auto", Engine(too_much))
-    status, answer = answered(replace(CONFIG, model="bundled"))
+    status, answer = answered(replace(CONFIG, model=small))
     assert status == 1
     assert answer["invariants"]["3"] is False
     assert answer["invariants"]["5"] is True

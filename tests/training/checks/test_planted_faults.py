@@ -65,7 +65,7 @@ def noisy(change: Callable[[dict[str, torch.Tensor], float], None]) -> Any:
     return add_
 
 
-def test_noise_that_is_a_tenth_too_small(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_that_is_a_tenth_too_small(store, tmp_path, monkeypatch):
     honest = NoiseSource.add_
     monkeypatch.setattr(
         NoiseSource, "add_", lambda self, value, std: honest(self, value, 0.9 * std)
@@ -75,14 +75,14 @@ def test_noise_that_is_a_tenth_too_small(store, tmp_path, monkeypatch):
     assert re.search(r"all parameters together.* deviation 0\.(89|90)", error.message)
 
 
-def test_noise_without_a_layer(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_without_a_layer(store, tmp_path, monkeypatch):
     monkeypatch.setattr(
         NoiseSource, "add_", noisy(lambda value, std: list(value.values())[-1].zero_())
     )
     assert "the noise of transformer.ln_f.bias" in refused(store, tmp_path).message
 
 
-def test_noise_that_comes_twice_in_one_step(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_that_comes_twice_in_one_step(store, tmp_path, monkeypatch):
     def same(value: dict[str, torch.Tensor], std: float) -> None:
         names = [name for name in value if name.endswith("ln_1.weight")] + [
             name for name in value if name.endswith("ln_2.weight")
@@ -93,7 +93,7 @@ def test_noise_that_comes_twice_in_one_step(store, tmp_path, monkeypatch):
     assert "share noise" in refused(store, tmp_path).message
 
 
-def test_noise_that_comes_again_in_the_next_step(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_that_comes_again_in_the_next_step(store, tmp_path, monkeypatch):
     kept: dict[str, torch.Tensor] = {}
 
     def again(value: dict[str, torch.Tensor], std: float) -> None:
@@ -106,14 +106,14 @@ def test_noise_that_comes_again_in_the_next_step(store, tmp_path, monkeypatch):
     assert "no two steps" in refused(store, tmp_path).message
 
 
-def test_a_generator_that_is_seeded_with_a_constant(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_a_generator_that_is_seeded_with_a_constant(store, tmp_path, monkeypatch):
     monkeypatch.setattr(
         NoiseSource, "_seed", lambda self, call, block, draw: np.random.SeedSequence((block, draw))
     )
     assert "no two steps" in refused(store, tmp_path).message
 
 
-def test_a_tail_that_is_cut_at_six_deviations(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_a_tail_that_is_cut_at_six_deviations(store, tmp_path, monkeypatch):
     honest = gaussian.draw_on_host
 
     def cut(generator: Any, out: Any) -> None:
@@ -124,7 +124,7 @@ def test_a_tail_that_is_cut_at_six_deviations(store, tmp_path, monkeypatch):
     assert "ends where delta is charged" in refused(store, tmp_path).message
 
 
-def test_draws_in_float32(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_draws_in_float32(store, tmp_path, monkeypatch):
     honest = gaussian.draw_on_host
 
     def narrow(generator: Any, out: Any) -> None:
@@ -137,7 +137,7 @@ def test_draws_in_float32(store, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("scaled", ["before", "after"])
-def test_noise_in_float32(store, tmp_path, monkeypatch, scaled):
+def test_invariant_5_twin_noise_in_float32(store, tmp_path, monkeypatch, scaled):
     def add_(self: NoiseSource, value: dict[str, torch.Tensor], std: float) -> None:
         grid = 2.0 ** (math.frexp(std)[1] - 1 - 20)
         for part in value.values():
@@ -149,7 +149,7 @@ def test_noise_in_float32(store, tmp_path, monkeypatch, scaled):
     assert "no lattice of float32" in refused(store, tmp_path).message
 
 
-def test_noise_off_the_grid(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_off_the_grid(store, tmp_path, monkeypatch):
     monkeypatch.setattr(
         NoiseSource,
         "add_",
@@ -164,7 +164,9 @@ def engine(change: Callable[[Any], Any], name: str = "auto") -> Engine:
 
 
 @pytest.mark.parametrize("name", ["auto", "reference"])
-def test_a_layer_whose_gradient_is_dropped_from_the_sum(store, tmp_path, monkeypatch, name):
+def test_invariant_3_twin_a_layer_whose_gradient_is_dropped_from_the_sum(
+    store, tmp_path, monkeypatch, name
+):
     def dropped(total: Any) -> Any:
         total.value["transformer.ln_f.weight"].zero_()
         return total
@@ -175,7 +177,7 @@ def test_a_layer_whose_gradient_is_dropped_from_the_sum(store, tmp_path, monkeyp
     assert "transformer.ln_f.weight" in error.message
 
 
-def test_a_norm_of_one_parameter_only(store, tmp_path, monkeypatch):
+def test_invariant_3_twin_a_norm_of_one_parameter_only(store, tmp_path, monkeypatch):
     honest = clip_rules.ClipRule.factors
 
     def first(self, squared_norms, sizes, *, l2_clip_norm):
@@ -187,7 +189,7 @@ def test_a_norm_of_one_parameter_only(store, tmp_path, monkeypatch):
     assert "moves the clipped sum by more" in refused(store, tmp_path).message
 
 
-def test_norms_that_are_told_too_small(store, tmp_path, monkeypatch):
+def test_invariant_3_twin_norms_that_are_told_too_small(store, tmp_path, monkeypatch):
     honest = reference.squared_norms
 
     def fewer(tensors: Any) -> torch.Tensor:
@@ -200,7 +202,7 @@ def test_norms_that_are_told_too_small(store, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["auto", "reference"])
-def test_a_margin_of_more_than_the_clip_norm(store, tmp_path, monkeypatch, name):
+def test_invariant_3_twin_a_margin_of_more_than_the_clip_norm(store, tmp_path, monkeypatch, name):
     honest = clip_rules.clip_factors
 
     def more(squares: Any, *, l2_clip_norm: float, stability: Any = None) -> Any:
@@ -210,7 +212,9 @@ def test_a_margin_of_more_than_the_clip_norm(store, tmp_path, monkeypatch, name)
     assert "by more than the clip norm" in refused(store, tmp_path, engine=name).message
 
 
-def test_an_infinite_gradient_that_counts_as_its_direction(store, tmp_path, monkeypatch):
+def test_invariant_6_twin_an_infinite_gradient_that_counts_as_its_direction(
+    store, tmp_path, monkeypatch
+):
     honest = ENGINES["reference"].compute
 
     def lenient(task: Any) -> Any:
@@ -232,13 +236,13 @@ def dropping(store) -> torch.nn.Module:
     return model.train()
 
 
-def test_masks_from_a_public_seed(store, tmp_path, monkeypatch):
+def test_invariant_14_twin_masks_from_a_public_seed(store, tmp_path, monkeypatch):
     monkeypatch.setattr(model_randomness, "_load_states", lambda draw: None)
     error = refused(store, tmp_path, dropping(store))
     assert "invariant 14" in error.message
 
 
-def test_masks_that_differ_between_a_units_passes(store, tmp_path, monkeypatch):
+def test_invariant_14_twin_masks_that_differ_between_a_units_passes(store, tmp_path, monkeypatch):
     def other_masks(task: Any) -> Any:
         total = ENGINES["reference"].compute(task)
         total.norms = ENGINES["reference"].compute(task).norms
@@ -249,13 +253,13 @@ def test_masks_that_differ_between_a_units_passes(store, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("plan", [uls_plan(), els_plan()], ids=["users", "examples"])
-def test_a_sampler_of_twice_the_probability(store, tmp_path, monkeypatch, plan):
+def test_invariant_2_twin_a_sampler_of_twice_the_probability(store, tmp_path, monkeypatch, plan):
     honest = coins.poisson_indices
     monkeypatch.setattr(coins, "poisson_indices", lambda g, n, q: honest(g, n, min(1.0, 2 * q)))
     assert "invariant 2" in refused(store, tmp_path, plan=plan).message
 
 
-def test_a_sampler_that_draws_neighbours_together(store, tmp_path, monkeypatch):
+def test_invariant_2_twin_a_sampler_that_draws_neighbours_together(store, tmp_path, monkeypatch):
     def pairs(self, total, generator):
         while True:
             half = coins.poisson_indices(generator, total // 2, self.sampling_probability)
@@ -265,12 +269,12 @@ def test_a_sampler_that_draws_neighbours_together(store, tmp_path, monkeypatch):
     assert "neighbours" in refused(store, tmp_path).message
 
 
-def test_a_sampler_from_a_public_seed(store, tmp_path, monkeypatch):
+def test_invariant_2_twin_a_sampler_from_a_public_seed(store, tmp_path, monkeypatch):
     monkeypatch.setattr(coins, "secrets", SimpleNamespace(randbits=random.getrandbits))
     assert "repeats the cohorts" in refused(store, tmp_path).message
 
 
-def test_the_same_sampler_for_every_step(store, tmp_path, monkeypatch):
+def test_invariant_2_twin_the_same_sampler_for_every_step(store, tmp_path, monkeypatch):
     def same(self, total, generator):
         one = coins.poisson_indices(generator, total, self.sampling_probability)
         while True:
