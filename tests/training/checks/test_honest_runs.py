@@ -199,6 +199,7 @@ def subject_of(model: nn.Module, plan: Plan, **changes: Any) -> Subject:
     return Subject(**{**values, **changes})
 
 
+@pytest.mark.slow
 def test_an_accelerator_passes_and_no_check_mixes_devices(store):
     model = dropping(store)
     model.set_attn_implementation("eager")
@@ -251,6 +252,8 @@ class TestWhatIsRemembered:
     def test_a_file_that_cannot_be_trusted_means_to_check_again(
         self, store, tmp_path, damage, monkeypatch
     ):
+        asked: list[Subject] = []
+        monkeypatch.setattr(before_charge, "verdicts", lambda s: asked.append(s) or iter(()))
         self.open(store, tmp_path / "one")
         place = combination.place()
         if damage == "cut":
@@ -267,13 +270,14 @@ class TestWhatIsRemembered:
         else:
             monkeypatch.setenv("XDG_CACHE_HOME", "/proc/1/nowhere")
         assert self.open(store, tmp_path / "two").startswith("passed before the first charge")
+        assert len(asked) == 2
 
     @pytest.mark.parametrize(
         "change",
         [
             {"engine": "reference"},
             {"micro_batch": 3},
-            {"unsafe_noise_seed": 3},
+            {"known_noise": True},
             {"dtype": "float64"},
         ],
         ids=str,

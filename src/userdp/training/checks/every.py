@@ -24,8 +24,8 @@ from userdp.training.checks.subject import Subject
 CHECKS: tuple[Check, ...] = (
     processes.CHECK,
     noise_tail.CHECK,
-    noise_law.CHECK,
     noise_twice.CHECK,
+    noise_law.CHECK,
     noise_grid.CHECK,
     cohorts.CHECK,
     exactness.CHECK,
