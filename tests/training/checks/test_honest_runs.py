@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from tests.training.test_price import experts
 from tests.training.toy import CONFIG, lines, run_all, sgd, toy_model, weights
 from userdp.clip import AdaptiveClipping, ClipForm, LayerSplit
 from userdp.data.store import UserStore
-from userdp.gradients import NoiseSource, causal_lm_loss, get_engine
+from userdp.gradients import NoiseSource, causal_lm_loss, gaussian, get_engine
+from userdp.gradients import noise as drawing
 from userdp.plans import Plan
 from userdp.reporting.run_facts import read_run
 from userdp.sampling import FixedSizeExamples, FixedSizeUsers, TruncatedUsers
 from userdp.sampling.coins import secret_generator
-from userdp.training.checks import before_charge, combination
+from userdp.training.checks import before_charge, combination, noise_tail
+from userdp.training.checks.check import Measured
 from userdp.training.checks.every import CHECKS, verdicts
 from userdp.training.checks.subject import Subject
 from userdp.training.config import Precision
@@ -213,6 +216,27 @@ def test_an_accelerator_passes_and_no_check_mixes_devices(store):
             pytest.skip("this transformers makes tensors where no mode sees them")
     assert all(verdict.passed for verdict in found)
     assert sum(verdict.worst is not None for verdict in found) >= len(CHECKS) - 2
+
+
+def tails(store: UserStore) -> list[Measured]:
+    """What is measured of the sampler of accelerators, here on a CPU."""
+    source = partial(NoiseSource, on_device=True, unsafe_noise_seed=1)
+    return list(noise_tail.CHECK.measure(subject_of(toy_model(store), uls_plan(), noise=source)))
+
+
+def test_the_sampler_of_accelerators_passes_twins_that_are_cut_or_narrow_are_caught(
+    store, monkeypatch
+):
+    assert len(tails(store)) == 5
+    assert all(one.passed for one in tails(store))
+    honest = gaussian.draw_on_device
+    for broken in (
+        lambda generator, count: honest(generator, count).clamp(-8.6, 8.6),
+        lambda generator, count: honest(generator, count).float().double(),
+        lambda generator, count: 1 / honest(generator, count),
+    ):
+        monkeypatch.setattr(drawing, "draw_on_device", broken)
+        assert not all(one.passed for one in tails(store))
 
 
 def test_masked_losses_are_asked_with_their_masks(store):

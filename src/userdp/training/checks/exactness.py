@@ -38,7 +38,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
                 bound=close,
             )
         sizes = {name: p.numel() for name, p in subject.parameters.items()}
-        apart_by_name = {name: value.clone() for name, value in total.value.items()}
+        apart_by_name = total.value  # in place: large models have no room for another
         scale = dict.fromkeys(sizes, 0.0)
         for unit, by_name in enumerate(squares):
             wide = {n: torch.tensor(v, dtype=torch.float64) for n, v in by_name.items()}
@@ -46,7 +46,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
             gradient = gradient_of(subject, subject.units.select(unit, unit + 1))
             for name, part in gradient.items():
                 factor = float(factors[name])
-                apart_by_name[name] -= factor * part
+                apart_by_name[name].add_(part, alpha=-factor)
                 scale[name] += factor * by_name[name] ** 0.5
         for name, square in subject.squared(apart_by_name).items():
             yield Measured(

@@ -36,20 +36,20 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     if subject.squares is None or not _draws(subject):
         return
     unit = subject.units.select(2, 3)  # of several rows
-    sums = []
+    norms = []
     for _ in range(2):
         with seeded():
-            sums.append(subject.sum_of(unit, _UNCLIPPED))
-        norm = sum(subject.squared(sums[-1].value).values()) ** 0.5
+            total = subject.sum_of(unit, _UNCLIPPED)
+        norms.append(float(total.norms[0]))
+        norm = sum(subject.squared(total.value).values()) ** 0.5
         yield Measured(
             what="how far a unit's norm is from that of what it adds, relative",
-            value=abs(float(sums[-1].norms[0]) - norm) / max(norm, 1e-30),
+            value=abs(norms[-1] - norm) / max(norm, 1e-30),
             bound=_CLOSE_NARROW if subject.narrow else _CLOSE,
         )
-    same = sums[0].norms[0] == sums[1].norms[0]
     yield Measured(
         what="whether a unit's gradient came again in another step, after equal public seeds",
-        value=float(same),
+        value=float(norms[0] == norms[1]),
         bound=0,
     )
 
@@ -67,7 +67,8 @@ def _drawn(subject: Subject) -> tuple[object, ...]:
 
 def _draws(subject: Subject) -> bool:
     """Whether the model draws, on all of two made-up rows at least one number that tells."""
-    with known_randomness("made-up rows"), let_go(subject.model):  # every process finds the same
+    # Every process finds the same.
+    with secret_randomness(), known_randomness("made-up rows"), let_go(subject.model):
         drawn = draws_of(subject.model, subject.loss, nobody(subject.model, masked=subject.masked))
     return drawn is not Draws.NONE
 

@@ -18,24 +18,20 @@ too, of which there should be half.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
-from userdp.gradients.shards import local
 from userdp.training.checks import surprise
 from userdp.training.checks.check import Check, Measured
-from userdp.training.checks.noise_drawn import Floats
+from userdp.training.checks.noise_drawn import Floats, calls, zeros
 from userdp.training.checks.subject import Subject
 
 _STD = 1.37
 """Not near a power of two, so that cells of the grid hold 2.9 times a power of two of them."""
 _GRID = 2.0**-20
 """The grid of noise of that deviation, as docs/concepts/noise.md states it."""
-_ENOUGH = 1 << 15
-_MOST_CALLS = 64
+_ENOUGH, _MOST = 1 << 15, 1 << 18
 _IMPOSSIBLE = -20.0
 """Nats for a cell that holds no float32 number at all."""
 
@@ -64,21 +60,13 @@ def _measure(subject: Subject) -> Iterator[Measured]:
 
 
 def _released(subject: Subject) -> Floats:
-    """What a source makes of zeros; of a law with memory the first step of several sources."""
+    """What a source makes of zeros; of a law with memory its first step."""
     source, parts = subject.noise(), list[Floats]()
-    sizes = [local(p).numel() for p in subject.parameters.values()]
-    if subject.scattered:
-        sizes = min(subject.world.all_gather_object(sizes), key=sum)
-    calls = max(1, min(_MOST_CALLS, math.ceil(_ENOUGH / max(1, sum(sizes)))))
-    if subject.law.memory:
-        calls = 1
-    for _ in range(calls):
-        value = {
-            name: torch.zeros(local(p).shape, dtype=torch.float64, device=subject.device)
-            for name, p in subject.parameters.items()
-        }
+    count = sum(value.numel() for value in zeros(subject, _MOST).values())
+    for _ in range(1 if subject.law.memory else calls(subject, count, _ENOUGH)):
+        value = zeros(subject, _MOST)
         source.add_(value, _STD)
-        parts += [v.reshape(-1)[:_ENOUGH].cpu().numpy() for v in value.values()]
+        parts += [v.cpu().numpy().ravel() for v in value.values()]
     return np.concatenate(parts)
 
 

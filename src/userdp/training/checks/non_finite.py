@@ -58,7 +58,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
             total = subject.sum_of(units, bound, loss)
         finally:
             loss.length = None
-    left = {name: value - other.value[name] for name, value in total.value.items()}
+    left = {name: value.sub_(other.value[name]) for name, value in total.value.items()}
     yield Measured(
         what="what a unit with an infinite gradient added to the sum, over C",
         value=sum(subject.squared(left).values()) ** 0.5 / bound,

@@ -43,7 +43,9 @@ def gradient_of(subject: Subject, unit: Units) -> dict[str, Tensor]:
         if item is not None:
             norm = sum(subject.squared(part).values()) ** 0.5
             scale *= min(1.0, item / norm) if norm > 0 else 1.0
-        mean = {name: mean.get(name, 0) + value * scale for name, value in part.items()}
+        for name, value in part.items():  # in place: large models have no room for another
+            value.mul_(scale)
+            mean[name] = value if begin == 0 else mean[name].add_(value)
     return mean
 
 
@@ -68,8 +70,9 @@ def _gradient(
             for parameter in parameters:
                 parameter.grad = None
     return {
-        name: torch.zeros(local(p).shape, dtype=torch.float64)
+        name: torch.zeros(local(p).shape, dtype=wide)
         if gradient is None
-        else local(gradient).to_dense().double().cpu()
+        else local(gradient).to_dense().to("cpu", wide)
         for name, p, gradient in zip(names, parameters, found, strict=True)
+        for wide in [torch.promote_types(p.dtype, torch.float32)]
     }

@@ -65,8 +65,10 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     source, value = subject.noise(), together.value
     if not subject.scattered:
         world.broadcast(value)
-    apart = {name: v.cpu() - alone.value[name] for name, v in value.items()}
     norm = sum(subject.squared(alone.value).values()) ** 0.5
+    apart = alone.value
+    for name, v in value.items():
+        apart[name].sub_(v.cpu())  # in place: large models have no room for another
     yield Measured(
         what="how far the sum of all processes is from one process's, relative",
         value=sum(subject.squared(apart).values()) ** 0.5 / max(norm, 1e-30),

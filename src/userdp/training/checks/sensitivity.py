@@ -24,8 +24,9 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     with evaluating(subject.model):
         whole = subject.sum_of(subject.units, bound).value
         for unit in (0, last - 1, last):
-            fewer = subject.sum_of(without(subject.units, unit), bound).value
-            moved = {name: value - fewer[name] for name, value in whole.items()}
+            moved = subject.sum_of(without(subject.units, unit), bound).value
+            for name, value in whole.items():
+                moved[name].sub_(value)  # in place: large models have no room for another
             yield Measured(
                 what=f"by how much leaving made-up unit {unit} out moved the sum, over C",
                 value=sum(subject.squared(moved).values()) ** 0.5 / bound,
