@@ -36,6 +36,18 @@ def without(texts, user):
     return {name: held for name, held in texts.items() if name != user}
 
 
+def run_folder(place):
+    """What an erasure may have to remove of a run, and what stays of it."""
+    run = place / "run"
+    (run / "model").mkdir(parents=True)
+    (run / "model" / "model.safetensors").write_bytes(b"plain")
+    (run / "audit" / "references").mkdir(parents=True)
+    (run / "audit" / "references" / "losses.npy").write_bytes(b"losses")
+    (run / "audit" / "audit.json").write_bytes(b"{}")
+    (run / "ledger.jsonl").write_bytes(b"")
+    return run
+
+
 def bytes_of(folder):
     return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
@@ -161,15 +173,40 @@ def test_scores_lose_the_persons_rows_and_keep_their_name(tmp_path):
 
 def test_what_was_made_elsewhere_goes_too(tmp_path):
     store = prepared(corpus(5), tmp_path / "store")
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "model.safetensors").write_bytes(b"plain")
-    (tmp_path / "losses.npy").write_bytes(b"losses")
-    erase(
-        store.path,
-        store.user_ids()[2],
-        remove=[tmp_path / "weights", tmp_path / "losses.npy", tmp_path / "nowhere"],
-    )
-    assert {path.name for path in tmp_path.iterdir()} == {"store"}
+    run = run_folder(tmp_path)
+    places = [run / "model", run / "audit" / "references"]
+    erase(store.path, store.user_ids()[2], remove=[*places, tmp_path / "nowhere"])
+    assert bytes_of(run) == {run / "ledger.jsonl": b"", run / "audit" / "audit.json": b"{}"}
+
+
+@pytest.mark.parametrize("of", ["a home", "a folder of such a name"])
+def test_a_store_that_was_handed_on_removes_nothing_that_is_of_no_run(tmp_path, of):
+    """Whoever opens a store finishes its erasure, and may not know who wrote down what is left."""
+    store = prepared(corpus(5), tmp_path / "store")
+    home = tmp_path / ("home" if of == "a home" else "model")
+    home.mkdir()
+    (home / "thesis.tex").write_text("everything")
+    journal = {"state": store.meta.state.id, "scores": [], "rows": {}, "content": ["", ""]}
+    left = store.path / layout.ERASURE
+    left.write_text(json.dumps({**journal, "remove": [str(home)]}))
+    UserStore.open(store.path)
+    assert (home / "thesis.tex").exists()
+    with pytest.raises(UseError, match="nothing of a run"):
+        StoreWriter.append(store.path)
+    assert (home / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("damage", [{"state": 1}, {"remove": "x"}, {"rows": {"train": [1]}}, {}])
+def test_a_damaged_note_of_an_erasure_is_one_clear_error(tmp_path, damage):
+    store = prepared(corpus(5), tmp_path / "store")
+    journal = {"state": "1", "remove": [], "scores": [], "rows": {}, "content": ["", ""]}
+    left = {**journal, **damage} if damage else {}
+    (store.path / layout.ERASURE).write_text(json.dumps(left))
+    before = bytes_of(store.path)
+    UserStore.open(store.path)  # a reader does without the rest
+    with pytest.raises(UseError, match=layout.ERASURE):
+        StoreWriter.append(store.path)
+    assert bytes_of(store.path) == before
 
 
 def test_a_reader_goes_on_while_a_person_is_erased(tmp_path):
@@ -195,14 +232,13 @@ def test_the_next_opening_finishes_what_was_decided(tmp_path, monkeypatch, stop)
     user = sorted(texts)[2]
     store = prepared(texts, tmp_path / "store")
     bare = prepared(without(texts, user), tmp_path / "bare")
-    if stop == "_remove":
-        (tmp_path / "file").write_text("of their text")
+    weights = run_folder(tmp_path) / "model"
     row = store.user_ids().index(user)
 
     with monkeypatch.context() as patch, locked(store.path):
         patch.setattr(f"userdp.data.erasure.{stop}", killed)
         with pytest.raises(KeyboardInterrupt):
-            erase_user(store.path, row, state=STATE, remove=[tmp_path / "file"], scores=[])
+            erase_user(store.path, row, state=STATE, remove=[weights], scores=[])
     assert json.loads((store.path / layout.META).read_text())["totals"]["users"] == 7
     with locked(store.path):  # while it is held, readers do without
         assert view(UserStore.open(store.path)) == view(bare)
@@ -210,7 +246,7 @@ def test_the_next_opening_finishes_what_was_decided(tmp_path, monkeypatch, stop)
     assert view(UserStore.open(store.path)) == view(bare)
     assert verify_store(store.path).ok
     assert not (store.path / layout.ERASURE).exists()
-    assert not (tmp_path / "file").exists()
+    assert not weights.exists()
 
 
 def test_an_erasure_that_was_not_decided_is_none(tmp_path, monkeypatch):

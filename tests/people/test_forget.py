@@ -6,6 +6,7 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import userdp
@@ -227,6 +228,30 @@ def test_an_answer_that_only_tells_who_is_there_is_a_look(life, user):
     assert "forget" in history.looked
     assert history.erasures == before.erasures
     assert UserStore.open(store).user_ids() == people
+
+
+@pytest.mark.parametrize("kind", ["notes", "another table", "half"])
+def test_what_was_put_in_the_place_of_scores_keeps_no_erasure_from_its_end(life, kind):
+    """Else the store could not be opened any more: each opening first ends what was begun."""
+    store = UserStore.open(life / "store")
+    path = life / "s.arrow"
+    train_part = store.split(Split.TRAIN)
+    write_scores(path, store, iter([np.zeros(train_part.counts.sum(), np.float32)]))
+    remember(store.path, Place.SCORES, path)
+    if kind == "notes":
+        path.write_text("something else by now")
+    elif kind == "half":
+        path.write_bytes(path.read_bytes()[:-200])
+    else:
+        table = pa.table({"score": ["one", "two"]})
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    before = path.read_bytes()
+    userdp.forget(store, USER, yes=True)
+    now = UserStore.open(life / "store")
+    assert USER.encode() not in now.user_ids()
+    assert not (life / "store" / layout.ERASURE).exists()
+    assert path.read_bytes() == before
 
 
 def test_what_is_damaged_is_told_without_who_is_there(life):

@@ -11,6 +11,7 @@ What a kill leaves of step 3 is finished when the store is next opened: it needs
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from userdp import files
+from userdp.codec import decode
 from userdp.data import format as layout
 from userdp.data.checkpoints import clear
 from userdp.data.compaction import compact, write_generation
@@ -31,7 +33,19 @@ from userdp.data.scores import leave_out_rows
 from userdp.data.segment import offsets_of
 from userdp.data.splits import Split
 from userdp.data.states import State, StateKind
-from userdp.errors import UserdpError
+from userdp.errors import UseError, UserdpError
+
+_JOURNAL: dict[str, Any] = {
+    "state": str,
+    "remove": tuple[str, ...],
+    "scores": tuple[str, ...],
+    "rows": dict[str, tuple[int, ...]],
+    "content": tuple[str, ...],
+}
+"""What stands in erasure.json."""
+_OF_A_RUN = ("model", "adapter", "checkpoints", "audit/references")
+_LEDGER = "ledger.jsonl"
+"""Of a run, as `userdp.ledger.folder` names them, which nothing here may import."""
 
 
 def erase_user(
@@ -49,7 +63,8 @@ def erase_user(
         folder: of the store.
         row: of the user in the whole store.
         state: the id of the store's new state; random.
-        remove: files and folders made of people's text elsewhere that are to go.
+        remove: folders of runs made of people's text that are to go: weights, and what an audit
+            kept.
         scores: files of scores of this store, which lose the user's rows.
     """
     meta = read_meta(folder)
@@ -88,9 +103,11 @@ def finish_erasure(folder: Path) -> None:
     meta = read_meta(folder)
     if not path.exists():
         return
-    journal = files.read_json(path, what="what is left of an erasure")
+    journal = _read(path)
     if journal["state"] == meta.state.id:
-        for place in map(Path, journal["remove"]):
+        remove = [Path(place) for place in journal["remove"]]
+        _require_of_runs(path, remove)
+        for place in remove:
             _remove(place)
         was, now = journal["content"]
         for place in map(Path, journal["scores"]):
@@ -99,6 +116,16 @@ def finish_erasure(folder: Path) -> None:
     # Else the erasure was killed before it was decided, and the user is in the store as ever.
     path.unlink()
     files.sync(folder)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What an erasure has left to do; `UseError` where the file is damaged."""
+    journal = files.read_json(path, what="what is left of an erasure")
+    for name, hint in _JOURNAL.items():
+        decode(hint, journal.get(name), what=f"{name} in {path}")
+    if len(journal["content"]) != 2 or any(len(row) != 2 for row in journal["rows"].values()):
+        raise UseError(f"{path} is damaged: it does not say whose scores are left to erase")
+    return journal
 
 
 def settle_erasure(folder: Path) -> None:
@@ -154,6 +181,22 @@ def _totals(folder: Path, meta: StoreMeta, index: Index, row: int) -> dict[str, 
         "tokens": sum(part["tokens"] for part in splits.values()),
         "splits": splits,
     }
+
+
+def _require_of_runs(path: Path, remove: Sequence[Path]) -> None:
+    """`UseError` where something would be removed that no run has.
+
+    Somebody else may have written the file of a store that was handed on, and opening it removes.
+    """
+    for place in remove:
+        runs = [place.parents[name.count("/")] for name in _OF_A_RUN if place.match(name)]
+        if os.path.lexists(place) and not any((run / _LEDGER).is_file() for run in runs):
+            raise UseError(
+                f"{path} says that {place} is to be removed, which is nothing of a run: nothing "
+                "was removed",
+                hint=f"if the store came from somebody else, delete its {path.name} and ask them "
+                "for a store of which no erasure is unfinished",
+            )
 
 
 def _remove(place: Path) -> None:

@@ -72,13 +72,12 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
             text would choose the wrong examples.
     """
     try:
-        with pa.memory_map(str(path)) as file:
-            table = pa.ipc.open_file(file).read_all()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UseError(f"{path} is not a file of scores: {in_kind(error)}") from error
+        table = _table(path)
+    except OSError as error:
+        raise UseError(f"cannot read the scores in {path}: {error.strerror}") from error
     facts = table.schema.metadata or {}
     expected = {_CONTENT: store.meta.content_sha256.encode(), _SPLIT: str(split).encode()}
-    if {key: facts.get(key) for key in expected} != expected or table.column_names != ["score"]:
+    if {key: facts.get(key) for key in expected} != expected:
         raise UseError(
             f"the scores in {path} are not those of split {split} of the store at {store.path}",
             hint="compute them again for this store",
@@ -90,31 +89,63 @@ def read_scores(path: Path, store: UserStore, split: Split = Split.TRAIN) -> NDA
 def leave_out_rows(path: Path, rows: Mapping[str, Sequence[int]], *, was: str, now: str) -> None:
     """Take an erased person's rows out of a file of scores; done twice, it is done once.
 
-    A file of scores of an earlier state of the store is removed: nothing can read it any more.
+    A file of scores of an earlier state of the store is removed: nothing can read it any more. What
+    is no file of scores stays as it is: something else was put there, or it was damaged.
 
     Args:
         path: of the file; nothing is done where none is.
         rows: by split, where the person's rows begin, and how many they are.
         was: the store's content hash when they were in it.
         now: its content hash without them.
+
+    Raises:
+        OSError: the disk refused.
     """
     if not path.exists():
         return
-    with pa.memory_map(str(path)) as file:
-        table = pa.ipc.open_file(file).read_all()
-        facts = dict(table.schema.metadata or {})
-        if facts.get(_CONTENT) == now.encode():
-            return
-        if facts.get(_CONTENT) != was.encode():
-            path.unlink()
-            return
-        first, count = rows[facts[_SPLIT].decode()]
-        scores = table.column("score").to_numpy()
-        kept = np.delete(scores, np.s_[first : first + count])
+    try:
+        table = _table(path)
+    except UseError:  # whatever it holds, the scan after the erasure tells of it
+        return
+    facts = dict(table.schema.metadata or {})
+    if facts.get(_CONTENT) == now.encode():
+        return
+    if facts.get(_CONTENT) != was.encode():
+        path.unlink()
+        return
+    first, count = rows[facts[_SPLIT].decode()]
+    kept = np.delete(table.column("score").to_numpy(), np.s_[first : first + count])
     facts |= {_CONTENT: now.encode(), _FIRST: digest_of_scores(path).encode()}
     schema = pa.schema([("score", pa.float32())], metadata=facts)
     with whole_file(path, mode=OPERATOR_FILE) as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(kept, pa.float32())], schema=schema))
+
+
+def _table(path: Path) -> pa.Table:
+    """What a file of scores holds, over a memory map.
+
+    Guarantee: it is one column of float32, within the bytes of the file: Arrow itself believes what
+    a file says of its lengths, and reads beyond its end.
+
+    Raises:
+        OSError: the disk refused.
+        UseError: the file is none of scores.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+        table.validate(full=True)
+    # Arrow's own errors are of the system's kinds too, but for the number that those have.
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UseError(f"{path} is not a file of scores: {in_kind(error)}") from error
+    names, kinds = table.column_names, table.schema.types
+    splits = [str(split).encode() for split in Split]
+    facts = table.schema.metadata or {}
+    if (names, kinds) != (["score"], [pa.float32()]) or facts.get(_SPLIT) not in splits:
+        raise UseError(f"{path} is not a file of scores: it holds something else")
+    return table
 
 
 def digest_of_scores(path: Path) -> str:
