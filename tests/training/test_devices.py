@@ -11,9 +11,11 @@ from tests.training.toy import CONFIG
 from userdp.codec import encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.training import private as private_module
 from userdp.training.config import train_config
 from userdp.training.constants import constants_digest
 from userdp.training.devices import choose_device
+from userdp.training.distributed import World
 from userdp.training.loop import train
 
 
@@ -27,17 +29,70 @@ def test_what_is_not_there_is_refused_and_nobody_is_charged(store, tmp_path, nam
     assert StoreLedger(store.path).charges() == []
 
 
-def test_several_processes_compute_on_the_cpu():
+@pytest.fixture
+def devices(monkeypatch):
+    """``devices(4, local_rank=1, processes=2)``: what torchrun says, and how many there are."""
+
+    def say(count, *, local_rank=None, processes=1):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        told = {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": processes}
+        for name, value in told.items():
+            if local_rank is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, str(value))
+
+    return say
+
+
+def test_each_of_several_processes_takes_the_device_of_its_local_rank(devices):
+    for rank in range(2):
+        devices(2, local_rank=rank, processes=2)
+        own = torch.device("cuda", rank)
+        assert choose_device("cuda", processes=2) == choose_device(processes=2) == own
+        assert choose_device("cuda", processes=16) == own, "eight machines of two"
     assert choose_device("cpu", processes=4) == torch.device("cpu")
-    with pytest.raises(UseError, match="several processes"):
-        choose_device("cuda", processes=2)
+    devices(2, local_rank=0, processes=1)
+    assert choose_device("cuda:1", processes=2) == torch.device("cuda:1"), "one on each machine"
 
 
-def test_auto_is_cuda_where_there_is_one_and_the_cpu_for_several_processes(monkeypatch):
-    for there, expected in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+@pytest.mark.parametrize(
+    ("count", "told", "name", "says"),
+    [
+        (1, {"local_rank": 1, "processes": 2}, "cuda", "no device 'cuda:1' here"),
+        (0, {"local_rank": 0, "processes": 2}, "cuda", "sees 0 CUDA devices"),
+        (4, {"local_rank": 1, "processes": 2}, "cuda:0", "all 2 processes of this machine"),
+        (4, {}, "cuda", "LOCAL_RANK is not set"),
+    ],
+)
+def test_processes_without_a_device_of_their_own_are_refused(devices, count, told, name, says):
+    devices(count, **told)
+    with pytest.raises(UseError, match=says):
+        choose_device(name, processes=2)
+
+
+def test_auto_is_cuda_where_each_process_has_one_and_else_the_cpu(devices):
+    for count, expected in ((1, "cuda"), (0, "cpu")):
+        devices(count)
         assert choose_device() == choose_device("auto") == torch.device(expected)
-        assert choose_device(processes=2) == torch.device("cpu")
+        assert choose_device(processes=2) == torch.device("cpu"), "nothing says which is whose"
+    devices(1, local_rank=0, processes=2)
+    assert choose_device(processes=2) == torch.device("cpu")
+
+
+class TwoOnOne:
+    """Two processes that both say where this one computes."""
+
+    def all_gather_object(self, place):
+        return [place, place]
+
+
+def test_two_processes_on_one_device_are_refused():
+    private_module._require_own_devices(TwoOnOne(), torch.device("cpu"))
+    private_module._require_own_devices(World(), torch.device("cuda:0"))
+    with pytest.raises(UseError, match="2 processes compute on cuda:0"):
+        private_module._require_own_devices(TwoOnOne(), torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize(

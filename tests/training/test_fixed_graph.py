@@ -25,6 +25,7 @@ from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.errors import UseError
+from userdp.gradients import get_engine
 from userdp.ledger import StoreLedger
 from userdp.plans import Plan
 from userdp.sampling import FixedGraph
@@ -90,14 +91,14 @@ def signed_loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
 def first_sum(store: UserStore, plan: Plan, out: Path, monkeypatch) -> float:
     """The clipped sum of a run's first step, before its noise."""
     found = []
-    honest = private_module.get_engine("reference")
+    honest = get_engine("reference")
 
     def watched(*arguments, **options):
         summed = honest(*arguments, **options)
         found.append(float(summed.value["weight"]))  # noise is added in place
         return summed
 
-    monkeypatch.setattr(private_module, "get_engine", lambda name: watched)
+    monkeypatch.setattr(private_module, "engine_of", lambda model, name: watched)
     model = Signed()
     run = make_private(
         model, sgd(model), store, plan, out=out, loss=signed_loss, engine="reference"

@@ -69,7 +69,7 @@ def test_a_private_step_counts_the_marked_tokens_of_each_example_alone(
         seen.append(units)
         return honest(model, loss, units, **options)
 
-    monkeypatch.setattr(private_module, "get_engine", lambda name: watched)
+    monkeypatch.setattr(private_module, "engine_of", lambda model, name: watched)
     model = toy_model(store)
     plan = make_plan(
         population=100, steps=2, **{"cohort_size" if make_plan is uls_plan else "batch_size": 100}

@@ -64,7 +64,7 @@ def test_invariant_1_an_engine_of_greater_sensitivity_stops_the_run(store, tmp_p
     def unclipped(*arguments, l2_clip_norm, **options):
         return honest(*arguments, l2_clip_norm=l2_clip_norm * 10, **options)
 
-    monkeypatch.setattr(private_module, "get_engine", lambda name: unclipped)
+    monkeypatch.setattr(private_module, "engine_of", lambda model, name: unclipped)
     model = toy_model(store)
     with (
         pytest.raises(FailureError, match="sensitivity"),
@@ -130,7 +130,7 @@ def test_invariant_4_twin_dividing_by_the_realised_cohort_is_caught(tmp_path, mo
         realised["units"] = len(summed.norms)
         return summed
 
-    monkeypatch.setattr(private_module, "get_engine", lambda name: counting)
+    monkeypatch.setattr(private_module, "engine_of", lambda model, name: counting)
     monkeypatch.setattr(
         private_module,
         "set_gradients",

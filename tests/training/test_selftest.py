@@ -2,44 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, GPT2Config
 
 from tests.speed import fast_then_slow
+from userdp.cli.selftest import selftest as command
 from userdp.errors import UseError
-from userdp.gradients import ENGINES, clipped_sum
+from userdp.gradients import ENGINES, ClippedSum, Engine
+from userdp.gradients.engines.engine import Task
+from userdp.training import selftest
+from userdp.training.checks.every import CHECKS
 from userdp.training.selftest import SelftestConfig, run_selftest
 
 CONFIG = SelftestConfig(group_size=2, units=2, length=6, rounds=1, device="cpu")
 
 
-@pytest.mark.parametrize("rank", fast_then_slow([None, 2]))
-def test_every_engine_passes_on_the_bundled_model(rank: int | None) -> None:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model of one narrow layer, in a folder."""
+    folder = tmp_path_factory.mktemp("small")
+    shape = GPT2Config(
+        vocab_size=32,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=16,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    AutoModelForCausalLM.from_config(shape).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("bundled", "rank"), fast_then_slow([(False, None), (True, None), (True, 2)])
+)
+def test_every_engine_passes(small: str, bundled: bool, rank: int | None) -> None:
     if rank is not None:
         pytest.importorskip("peft")
-    result = run_selftest(replace(CONFIG, lora_rank=rank))
-    assert result["passed"]
-    assert [row["engine"] for row in result["engines"]] == list(ENGINES)
+    result = run_selftest(replace(CONFIG, model="bundled" if bundled else small, lora_rank=rank))
+    assert result["passed"], [row for row in result["checks"] if row["passed"] is False]
+    assert result["invariants"] == dict.fromkeys(["2", "3", "5", "6", "14"], True)
+    assert list(result["step_ratio"]) == list(ENGINES)
+    assert {row["check"] for row in result["checks"]} == {check.name for check in CHECKS}
+    for check in CHECKS:
+        rows = [row["engine"] for row in result["checks"] if row["check"] == check.name]
+        assert rows == (list(ENGINES) if check.by_engine else [None])
     assert result["auto"] == ("bookkeeping" if rank is None else "lora")
 
 
-@pytest.mark.slow
-def test_twin_an_engine_that_adds_two_percent_too_much_fails(
-    monkeypatch: pytest.MonkeyPatch,
+def test_twin_an_engine_that_adds_two_percent_too_much_fails_by_its_invariant(
+    small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def too_much(*arguments: Any, **options: Any) -> Any:
-        found = clipped_sum(*arguments, **options)
-        return replace(found, value={name: 1.02 * v for name, v in found.value.items()})
+    honest = ENGINES["reference"]
 
-    broken: dict[str, Callable[..., Any]] = {"auto": too_much}
-    monkeypatch.setitem(ENGINES, "auto", broken["auto"])
-    result = run_selftest(CONFIG)
-    assert not result["passed"]
-    assert [row["passed"] for row in result["engines"]] == [False, True, True, True, True]
+    def too_much(task: Task) -> ClippedSum:
+        total = honest.compute(task)
+        return replace(total, value={name: 1.02 * v for name, v in total.value.items()})
+
+    monkeypatch.setattr(selftest, "ENGINES", {"auto": ENGINES["auto"]})
+    monkeypatch.setitem(ENGINES, "auto", Engine(too_much))
+    status, answer = answered(replace(CONFIG, model=small))
+    assert status == 1
+    assert answer["invariants"]["3"] is False
+    assert answer["invariants"]["5"] is True
+    failed = {row["check"] for row in answer["checks"] if row["passed"] is False}
+    assert failed == {"engine", "sensitivity"}
+
+
+def answered(config: SelftestConfig) -> tuple[int, Any]:
+    """What the command answers; its words say which invariant failed."""
+    answer = command(config=config)
+    words = " ".join(part for part in answer.parts if isinstance(part, str))
+    assert "Invariant 3 does not hold (auto)" in words
+    return answer.status, answer.values
 
 
 @pytest.mark.parametrize("options", [{"length": 100_000}, {"device": "nowhere"}])

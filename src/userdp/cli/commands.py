@@ -103,7 +103,7 @@ COMMANDS: dict[str, dict[str, Told]] = {
             "run",
         ),
         "selftest": Told(
-            "Check every gradient engine on this machine, device and model.",
+            "Check the invariants on this machine, device and model.",
             "--model bundled",
         ),
         "reproduce": Told(

@@ -78,6 +78,8 @@ class Note:
         """Whether the file still begins with all that it held."""
         if self.head is None:
             return True
+        if not ledger.is_file():
+            return False
         with ledger.open("rb") as file:
             if os.fstat(file.fileno()).st_size < self.bytes:
                 return False

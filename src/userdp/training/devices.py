@@ -16,18 +16,19 @@ NAMES: Final = "auto, cpu, cuda or cuda:N"
 
 
 def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
-    """The device of this name, if this machine has it.
+    """The device of this name, if this machine has it; of several processes, this process's own.
 
     Args:
-        name: "cpu", "cuda", "cuda:N", or "auto": the first CUDA device that this PyTorch sees, else
-            the CPU, and always the CPU for several processes.
-        processes: of the run; several compute only on CPUs.
+        name: "cpu", "cuda", "cuda:N", or "auto": CUDA where this PyTorch sees a device for each
+            process of this machine, else the CPU. Of several processes "cuda" is the device of the
+            number that torchrun gives each (``LOCAL_RANK``).
+        processes: of the run, on all machines.
 
     Raises:
-        UseError: it is none of these, this machine has none, or several processes ask for CUDA.
+        UseError: it is none of these, this machine has none, or two processes would share one.
     """
     if name == AUTO:
-        return torch.device("cuda" if processes == 1 and torch.cuda.is_available() else "cpu")
+        return _cuda(processes) if _enough(processes) else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -40,17 +41,59 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
             hint=NAMES,
         )
     if processes > 1:
-        raise UseError(
-            "several processes compute only on CPUs: their sums have not been tried on CUDA",
-            hint="leave --device out under torchrun, or train in one process",
-        )
+        return _own_of_several(name, device)
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-        raise UseError(
-            f"there is no device {name!r} here: this PyTorch ({torch.__version__}) sees "
-            f"{torch.cuda.device_count()} CUDA devices",
-            hint="leave --device out for the fastest that there is, or install PyTorch for CUDA",
-        )
+        raise _not_there(name)
     return device
+
+
+def local_processes() -> int:
+    """The processes that torchrun started on this machine; 1 without it."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _enough(processes: int) -> bool:
+    """Whether each process on this machine can have a CUDA device of its own."""
+    if not torch.cuda.is_available():
+        return False
+    return processes == 1 or (
+        "LOCAL_RANK" in os.environ and torch.cuda.device_count() >= local_processes()
+    )
+
+
+def _cuda(processes: int) -> torch.device:
+    if processes == 1:
+        return torch.device("cuda")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
+
+def _own_of_several(name: str, device: torch.device) -> torch.device:
+    """The device of this process, where several compute on CUDA."""
+    if "LOCAL_RANK" not in os.environ:
+        raise UseError(
+            "several processes that compute on CUDA need a device each, and nothing tells which is "
+            "this one's: LOCAL_RANK is not set",
+            hint="start them with torchrun",
+        )
+    if device.index is not None and local_processes() > 1:
+        raise UseError(
+            f"all {local_processes()} processes of this machine would compute on {name}: each "
+            "needs a device of its own",
+            hint="give --device cuda; each process then takes the device of its LOCAL_RANK",
+        )
+    own = _cuda(local_processes()) if device.index is None else device
+    if not torch.cuda.is_available() or (own.index or 0) >= torch.cuda.device_count():
+        raise _not_there(str(own))
+    return own
+
+
+def _not_there(name: str) -> UseError:
+    return UseError(
+        f"there is no device {name!r} here: this PyTorch ({torch.__version__}) sees "
+        f"{torch.cuda.device_count()} CUDA devices",
+        hint="leave --device out for the fastest that there is, or install PyTorch for CUDA; "
+        "under torchrun, start at most as many processes as there are devices",
+    )
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:

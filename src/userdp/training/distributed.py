@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import is_sharded
+from userdp.training.devices import local_processes
 
 T = TypeVar("T")
 
@@ -164,7 +165,9 @@ def joined() -> Iterator[World]:
         yield current_world()
         return
     with _failures():
-        if torch.cuda.is_available():
+        # Which of them compute on CUDA is said later (`userdp.training.devices`); those that cannot
+        # have a device each never do.
+        if torch.cuda.is_available() and torch.cuda.device_count() >= local_processes():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
             dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
         else:

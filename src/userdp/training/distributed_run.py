@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from userdp.claims.lineage import Lineage
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, trainable_parameters
-from userdp.gradients.noise import source_of, usual_sampler
-from userdp.gradients.shards import ShardNoise
+from userdp.gradients.noise import Noise, source_of, usual_sampler
+from userdp.gradients.shards import ShardNoise, is_sharded
 from userdp.ledger import RunFolder
 from userdp.noise import Gaussian, NoiseLaw
 from userdp.noise.gaussian import NoiseSampler
@@ -225,6 +225,17 @@ class ScatteredNoise(RankZeroNoise):
             self._parts.add_(value, noise_std)
         else:
             super().add_(value, noise_std)
+
+
+def source_for(
+    world: World, model: nn.Module, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
+) -> Noise:
+    """The one source of noise of each coordinate of a model's sum, however it is held."""
+    if any(is_sharded(p) for p in trainable_parameters(model).values()):
+        return ScatteredNoise(world, law, model, unsafe_noise_seed=unsafe_noise_seed)
+    if world.size > 1:
+        return RankZeroNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
+    return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
 
 
 class SharedRun:

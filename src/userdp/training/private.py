@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +44,19 @@ from userdp.gradients import (
     require_uncoupled,
     trainable_parameters,
 )
-from userdp.gradients.noise import Noise, source_of
 from userdp.gradients.shards import is_sharded, reshard
 from userdp.ledger import RunFolder, StoreLedger
-from userdp.noise import NoiseLaw
 from userdp.plans import Plan
 from userdp.plans.small_delta import plan_with_small_delta
 from userdp.sampling.coins import secret_generator
 from userdp.strict_json import parse
 from userdp.training.base_facts import base_facts
+from userdp.training.checks.before_charge import require_right_here
+from userdp.training.checks.subject import Subject
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import (
-    RankZeroNoise,
-    ScatteredNoise,
-    SharedRun,
-    shared_secret,
-)
+from userdp.training.distributed_run import SharedRun, shared_secret, source_for
 from userdp.training.known_weights import KnownWeights
 from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
@@ -72,7 +69,7 @@ from userdp.training.origin import (
 )
 from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
-from userdp.training.questions import device_of, require_fit_for_steps
+from userdp.training.questions import device_of, engine_of, require_fit_for_steps
 from userdp.training.runs import open_run
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
@@ -160,7 +157,8 @@ def make_private(
             (`userdp.gradients.models.require_uncoupled`), another open run trains this model, the
             folder is not new (or, to resume, something changed), or a value is out of range.
             Nothing has been charged then.
-        FailureError: another process holds the folder, or the disk refused.
+        FailureError: another process holds the folder, the disk refused, or the mechanism is not
+            right on this machine (`userdp.training.checks`); nothing has been charged then.
     """
     reshard(model)  # an earlier evaluation, say, leaves layers gathered, under other parameters
     if device_of(model).type == "cpu":
@@ -215,6 +213,7 @@ def make_private(
             "number of threads": str(machine["threads"]),
         }
     )
+    _require_own_devices(world, device_of(model))
     world.broadcast_model(model)
     require_fit_for_steps(
         model,
@@ -224,6 +223,28 @@ def make_private(
         micro_batch=micro_batch,
         seq_len=opened.meta.seq_len,
         masked=opened.meta.loss_mask,
+    )
+
+    checked = require_right_here(
+        Subject(
+            model=model,
+            loss=loss,
+            masked=opened.meta.loss_mask,
+            engine=engine_of(model, engine),
+            clip=plan.clip,
+            sampling=plan.sampling,
+            law=plan.noise,
+            noise_std=plan.noise_std,
+            noise=partial(
+                source_for, world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed
+            ),
+            coins=lambda: secret_generator(shared_secret(world)),
+            known_noise=unsafe_noise_seed is not None,
+            micro_batch=micro_batch,
+            longest=opened.meta.seq_len,
+            world=world,
+        ),
+        engine=engine,
     )
 
     # A process holds a part of a sharded model alone.
@@ -263,6 +284,7 @@ def make_private(
                 "selection": str(strategy),
                 "store_facts": store_facts(opened),
                 "base_model": base_facts(model, weights=opened_with),
+                "self_check": checked.public,
                 **(facts or {}),
             },
             train=train,
@@ -277,6 +299,8 @@ def make_private(
         )
 
     run = SharedRun(world, RunFolder(Path(out)), begin)
+    if world.rank == 0:
+        run.folder.log({"kind": "self-check", **checked.operators})
     return PrivateRun(
         run,
         model=model,
@@ -284,7 +308,7 @@ def make_private(
         plan=plan,
         sampler=sampler,
         collator=collator,
-        noise=_noise(world, model, plan.noise, unsafe_noise_seed),
+        noise=source_for(world, model, plan.noise, unsafe_noise_seed=unsafe_noise_seed),
         loss=loss,
         micro_batch=micro_batch,
         engine=engine,
@@ -300,6 +324,19 @@ def make_private(
         ),
         unsafe_noise_seed=unsafe_noise_seed,
     )
+
+
+def _require_own_devices(world: World, device: torch.device) -> None:
+    """`UseError` if two processes compute on one accelerator: NCCL would wait for ever."""
+    if device.type == "cpu":
+        return
+    places = world.all_gather_object(f"{device} of {platform.node()}")
+    shared = next((place for place in places if places.count(place) > 1), None)
+    if shared is not None:
+        raise UseError(
+            f"{places.count(shared)} processes compute on {shared}: each needs a device of its own",
+            hint="move the model to the device of LOCAL_RANK in each process",
+        )
 
 
 def shape_digest(model: nn.Module) -> str:
@@ -339,12 +376,3 @@ def _lineage_of_scores(path: Path) -> Lineage:
     except ValueError as error:
         raise UseError(f"the lineage in {path} is damaged: {in_kind(error)}") from error
     return lineage_from(values, what=f"the lineage in {path}")
-
-
-def _noise(world: World, model: nn.Module, law: NoiseLaw, unsafe_noise_seed: int | None) -> Noise:
-    """The one source of noise of each coordinate."""
-    if any(is_sharded(p) for p in trainable_parameters(model).values()):
-        return ScatteredNoise(world, law, model, unsafe_noise_seed=unsafe_noise_seed)
-    if world.size > 1:
-        return RankZeroNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
-    return source_of(law, unsafe_noise_seed=unsafe_noise_seed)

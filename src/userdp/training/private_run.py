@@ -20,11 +20,9 @@ from userdp.gradients import (
     ClippedSum,
     Loss,
     Units,
-    get_engine,
     trainable_parameters,
 )
 from userdp.gradients.counts import noisy_count
-from userdp.gradients.engines import two_pass
 from userdp.gradients.model_randomness import secret_randomness
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, sharded_parts
@@ -43,7 +41,7 @@ from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
 from userdp.training.open_models import HeldModel
 from userdp.training.optimizers import MovementCheck, set_noise_std
 from userdp.training.origin import digest_of_weights
-from userdp.training.questions import device_of, rule_of
+from userdp.training.questions import device_of, engine_of, rule_of
 from userdp.training.releasing import release, unsharded
 from userdp.training.steps import Step, operator_facts, set_gradients
 from userdp.training.stray_gradients import StrayGradients
@@ -111,7 +109,7 @@ class PrivateRun:
         self._count_noise_std = plan.count_noise_std
         self._loss = loss
         self._micro_batch = micro_batch
-        self._engine = two_pass.clipped_sum if self._sharded else get_engine(engine)
+        self._engine = engine_of(model, engine)
         self._unsafe_masks = (
             None if unsafe_noise_seed is None else f"{unsafe_noise_seed}/process {world.rank}"
         )

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from userdp.errors import FailureError, UseError
-from userdp.gradients import ClipRule, Loss, trainable_parameters
+from userdp.gradients import ClipRule, Engine, Loss, get_engine, trainable_parameters
 from userdp.gradients.coupling import require_rows_apart
 from userdp.gradients.engines import reference, two_pass
 from userdp.gradients.engines.engine import Task
@@ -117,6 +117,11 @@ def _require_room(model: nn.Module, loss: Loss, *, seq_len: int, masked: bool) -
             hint="take a machine or a device with more memory, --activation-checkpointing, "
             "--lora-rank, a smaller model, or a store of a smaller --seq-len",
         ) from None
+
+
+def engine_of(model: nn.Module, name: str) -> Engine:
+    """What clips and sums for this model: the engine of that name, or that of sharded models."""
+    return two_pass.clipped_sum if sharded_parts(model) else get_engine(name)
 
 
 def rule_of(plan: Plan) -> ClipRule:

@@ -1,0 +1,68 @@
+"""Noise on zeros, from a source made as the run's own was: what the checks of noise look at."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from userdp.gradients.shards import local
+from userdp.training.checks.subject import Subject
+
+Floats = NDArray[np.float64]
+
+_MOST_OF_ONE, _MOST = 1 << 20, 1 << 24
+"""Numbers that are drawn for one parameter, and for all."""
+_ENOUGH = 1 << 15
+"""Numbers by which a standard deviation that is 4% off is seen; small models draw several times."""
+_MOST_CALLS = 64
+
+
+def zeros(subject: Subject, most: int) -> dict[str, torch.Tensor]:
+    """A sum of nobody, by parameter; of large ones the first numbers, about ``most`` of them all.
+
+    Of a sharded parameter, of this process's part. A source of parts with a known seed, which only
+    tests have, draws for whole sums.
+    """
+    sizes = {name: local(p).numel() for name, p in subject.parameters.items()}
+    cap = max(1, min(_MOST_OF_ONE, most // len(sizes)))
+    if subject.scattered and subject.known_noise:
+        cap = max(sizes.values())
+    return {
+        name: torch.zeros(
+            local(p).shape if sizes[name] <= cap else (cap,),
+            dtype=torch.float64,
+            device=subject.device,
+        )
+        for name, p in subject.parameters.items()
+    }
+
+
+def calls(subject: Subject, numbers: int, enough: int) -> int:
+    """How many calls make ``enough`` numbers, within reason; the same on all processes."""
+    fewest = min(subject.world.all_gather_object(numbers))
+    return min(_MOST_CALLS, math.ceil(enough / max(1, fewest)))
+
+
+def drawn(subject: Subject) -> list[dict[str, Floats]]:
+    """Noise of at least two steps, by parameter, in standard deviations.
+
+    Of a law with memory each step is the first one of a source of its own, since only what is drawn
+    anew is known to have the plan's deviation; a source with a known seed is then made once.
+    """
+    count = sum(value.numel() for value in zeros(subject, _MOST).values())
+    rounds = max(2, calls(subject, count, _ENOUGH))
+    afresh = subject.law.memory > 0
+    if afresh and subject.known_noise:
+        rounds = 1
+    source = subject.noise()
+    steps = []
+    for step in range(rounds):
+        if step and afresh:
+            source = subject.noise()
+        value = zeros(subject, _MOST)
+        source.add_(value, subject.noise_std)
+        steps.append({n: v.cpu().numpy().ravel() / subject.noise_std for n, v in value.items()})
+    return steps

@@ -1,0 +1,123 @@
+"""What the processes of `test_processes` do; also what makes them wrong on purpose."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from tests.training import distributed_jobs
+from userdp.gradients import NoiseSource
+from userdp.sampling import coins
+from userdp.training import distributed_run
+from userdp.training.distributed import World, current_world
+from userdp.training.distributed_run import Dealing, RankZeroNoise
+
+
+def opens(store: Path, out: Path, broken: str | None, options: dict) -> tuple[str, bytes, bool]:
+    """What the ledger's first line says of it; the weights; whether nothing was drawn."""
+    # The server that forks this process has the environment of the test that it was started for.
+    os.environ["XDG_CACHE_HOME"] = str(store.parent / "cache")
+    before = torch.get_rng_state()
+    FAULTS[broken]()
+    model, run = distributed_jobs.open_run(store, out, distributed_jobs.plan_of("uls"), **options)
+    run.close()
+    weights = distributed_jobs.weights_of(model).numpy().tobytes()
+    facts = run.folder.read_facts() if current_world().rank == 0 else {}
+    same = torch.equal(before, torch.get_rng_state())
+    return facts.get("self_check", ""), weights, same
+
+
+opens.self_check = True
+
+
+def _rank_one() -> bool:
+    return current_world().rank == 1
+
+
+def _noise_of_rank_one(scale: float) -> None:
+    honest = distributed_run.ShardNoise.add_
+
+    def add_(self, value, noise_std):
+        honest(self, value, noise_std * (scale if _rank_one() else 1.0))
+
+    distributed_run.ShardNoise.add_ = add_
+
+
+def _noise_of_everybody() -> None:
+    together = Dealing.together
+
+    def noisy(self, summed, rows, **options):
+        if _rank_one():
+            NoiseSource().add_(summed.value, 1.0)
+        return together(self, summed, rows, **options)
+
+    Dealing.together = noisy
+
+
+def _own_noise() -> None:
+    RankZeroNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+
+
+def _one_seed() -> None:
+    same = NoiseSource(unsafe_noise_seed=3)
+    distributed_run.ShardNoise.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
+
+
+def _other_weights() -> None:
+    def keep(self, model):
+        if _rank_one():
+            with torch.no_grad():
+                next(iter(model.parameters())).add_(1e-3)
+
+    World.broadcast_model = keep
+
+
+def _everybody_clips_all() -> None:
+    mine = Dealing.mine
+
+    def everybody(self, cohort):
+        mine(self, cohort)
+        self._units = cohort.units * self._world.size  # and the check of each step is fooled
+        return cohort
+
+    Dealing.mine = everybody
+
+
+def _own_cohorts() -> None:
+    coins.secret_generator = lambda seed=None: np.random.default_rng()
+    from userdp.training import private
+
+    private.secret_generator = coins.secret_generator
+
+
+def _half_a_sum() -> None:
+    def lost(self, tensors):
+        for tensor in tensors.values():
+            tensor.mul_(1.0)
+
+    World.reduce = lost
+
+
+def _known_coins() -> None:
+    distributed_run.secrets = SimpleNamespace(randbits=random.getrandbits)
+
+
+FAULTS = {
+    None: lambda: None,
+    "one process's noise doubled": lambda: _noise_of_rank_one(2.0),
+    "one process without noise": lambda: _noise_of_rank_one(1e-12),
+    "noise of every process in the sum": _noise_of_everybody,
+    "every process adds its own noise": _own_noise,
+    "one seed for all parts": _one_seed,
+    "one process has other weights": _other_weights,
+    "every process clips all units": _everybody_clips_all,
+    "every process draws its own cohort": _own_cohorts,
+    "the other processes' sums are lost": _half_a_sum,
+    "cohorts from a public seed": _known_coins,
+}
+"""By name: makes this process wrong, or none of them."""
