@@ -4,7 +4,7 @@ The way of the data: a *source* (`sources/`) yields records and counts what it d
 `grouping` brings each user's records together in bounded memory; `tokenize` turns them into
 tokens, `cutting` into examples; `splits` holds users and records out by a per-user hash; `writer`
 writes the store whose layout `format` describes; `store` reads it; `selection` caps a user's
-examples; `statistics` describes a store to its operator.
+examples.
 
 The names below are for users of the library; they are imported when they are asked for. Other
 modules of userdp import from the files themselves.
@@ -27,7 +27,6 @@ _PUBLIC = {
     "records": ("Drop", "Record", "Tally"),
     "sources": ("Source", "SourceOptions", "open_source"),
     "splits": ("Split", "SplitRule"),
-    "statistics": ("describe",),
     "store": ("StoreSplit", "TokenRows", "UserStore"),
     "strategy": ("Strategy",),
     "tokenize": ("StoreTokenizer",),

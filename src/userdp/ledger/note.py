@@ -65,7 +65,7 @@ class Note:
             return None
         values = {one.name: kept.get(one.name) for one in fields(cls)}
         note = decode(cls, values, what="what was noted of the ledger")
-        if not 0 <= note.bytes < 2**63:  # as long as a file may be
+        if note.bytes < 0:
             raise UseError(f"what was noted of the ledger says that it has {note.bytes} bytes")
         return note
 
@@ -78,9 +78,13 @@ class Note:
         """Whether the file still begins with all that it held."""
         if self.head is None:
             return True
+        if not ledger.is_file():
+            return False
         with ledger.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self.bytes:
+                return False
             data = file.read(self.bytes)
-        return len(data) == self.bytes and _head(data) == self.head
+        return _head(data) == self.head
 
     def differs(self, ledger: Path) -> bool:
         """Whether it is another file, or something else than its ledger's writers changed it.

@@ -22,6 +22,9 @@ from userdp.errors import FailureError, UseError
 _ASKED = 0.5
 """Seconds that asking who holds a counter takes at most, on a busy machine too."""
 
+_MOST_DIGITS = 32
+"""Of a number of attempts; longer ones are no counter's."""
+
 
 class Counter:
     """The attempts of one charge, over all folders; held by one process, until `close`.
@@ -51,7 +54,7 @@ class Counter:
         self._descriptor: int | None = descriptor
         try:
             _lock(descriptor)
-            self.attempts = int(os.pread(descriptor, 32, 0) or b"0")
+            self.attempts = int(os.pread(descriptor, _MOST_DIGITS, 0) or b"0")
         except OSError as error:
             os.close(descriptor)
             raise FailureError(
@@ -135,7 +138,7 @@ def attempts_in(folder: Path) -> dict[str, int]:
             text = path.read_bytes()
         except FileNotFoundError:  # its charge was refused just now
             continue
-        counted[path.name] = int(text) if text.isdigit() else 0
+        counted[path.name] = int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else 0
     return counted
 
 

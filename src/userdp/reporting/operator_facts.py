@@ -184,10 +184,7 @@ def _known(kind: type[StepFacts | EvaluationFacts], entry: Mapping[str, Any]) ->
     hints = get_type_hints(kind)
     found = {one.name: entry[one.name] for one in fields(kind) if one.name in entry}
     finite = {name: finite_or_none(value) for name, value in found.items()}
-    return {
-        name: value if value is None else decode(hints[name], value, what=name)
-        for name, value in finite.items()
-    }
+    return {name: decode(hints[name], value, what=name) for name, value in finite.items()}
 
 
 def _machine(entry: dict[str, Any]) -> str:

@@ -58,6 +58,7 @@ from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
 from userdp.training.distributed_run import SharedRun, shared_secret, source_for
 from userdp.training.known_weights import KnownWeights
+from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
 from userdp.training.optimizers import require_same_parameters
 from userdp.training.origin import (
@@ -153,8 +154,9 @@ def make_private(
         UseError: δ is 1 over the declared population or more, the plan's adjacency is not the
             store's (`userdp.training.store_facts`), the optimizer holds other parameters, the model
             or the loss couples users, or the model draws random numbers out of reach
-            (`userdp.gradients.models.require_uncoupled`), the folder is not new (or, to resume,
-            something changed), or a value is out of range. Nothing has been charged then.
+            (`userdp.gradients.models.require_uncoupled`), another open run trains this model, the
+            folder is not new (or, to resume, something changed), or a value is out of range.
+            Nothing has been charged then.
         FailureError: another process holds the folder, the disk refused, or the mechanism is not
             right on this machine (`userdp.training.checks`); nothing has been charged then.
     """
@@ -162,6 +164,7 @@ def make_private(
     if device_of(model).type == "cpu":
         warn_of_spinning(torch.get_num_threads())
     require_same_parameters(model, optimizer)
+    require_free(model)
     require_uncoupled(model)
     require_count("micro_batch", micro_batch)
     get_engine(engine)

@@ -38,6 +38,7 @@ from userdp.training.distributed_run import (
 )
 from userdp.training.known_weights import KnownWeights
 from userdp.training.microbatches import PASSES_AHEAD, sum_of_microbatches
+from userdp.training.open_models import HeldModel
 from userdp.training.optimizers import MovementCheck, set_noise_std
 from userdp.training.origin import digest_of_weights
 from userdp.training.questions import device_of, engine_of, rule_of
@@ -115,10 +116,12 @@ class PrivateRun:
         self._moved = False
         self._known_weights = known_weights
         self._stray = StrayGradients(model, optimizer)
+        self._held = HeldModel(model)
         # Of the block; None outside of one, and where the caller holds them for more than this.
         self._signals: interrupts.Held | None = None
         self._holding = ExitStack()
-        weakref.finalize(self, self._stray.close)  # a loop may forget its run without closing it
+        for watch in (self._stray, self._held):  # a loop may forget its run without closing it
+            weakref.finalize(self, watch.close)
         if plan.noise.memory and self.done:
             try:
                 self._world.on_rank_zero(self._go_on_with_noise)
@@ -363,6 +366,7 @@ class PrivateRun:
     def close(self) -> None:
         """Let go of the folder without settling: the plan stays reserved, the run resumable."""
         self._stray.close()
+        self._held.close()
         self._run.close()
 
     def __enter__(self) -> Self:

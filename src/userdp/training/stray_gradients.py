@@ -7,6 +7,7 @@ would apply both: the claim of the run would then be false, and nobody would see
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,6 +49,7 @@ class StrayGradients:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._own = False
+        self._one_at_a_time = threading.Lock()
         self._strayed = False
         self._handles: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._added)  # type: ignore[no-untyped-call]
@@ -57,12 +59,23 @@ class StrayGradients:
 
     @contextmanager
     def own_passes(self) -> Iterator[None]:
-        """Within, the run computes: its passes may leave what they like, and it sets ``.grad``."""
+        """Within, the run computes: its passes may leave what they like, and it sets ``.grad``.
+
+        Raises:
+            UseError: another thread is within, whose step would be charged together with this one.
+        """
+        if not self._one_at_a_time.acquire(blocking=False):
+            raise UseError(
+                "two threads take steps of one run at the same time: what one computes would reach "
+                "the gradients of the other, and one charge would pay for both",
+                hint="iterate over a run in one thread; this step was not charged",
+            )
         self._own = True
         try:
             yield
         finally:
             self._own = False
+            self._one_at_a_time.release()
         self._strayed = False  # every gradient that was there has been replaced
 
     def close(self) -> None:

@@ -1,0 +1,141 @@
+"""One model trains in one private run at a time, and one thread takes its steps."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from tests.plans import uls_plan
+from tests.training.toy import sgd, toy_model, toy_store
+from userdp.errors import UseError
+from userdp.gradients import causal_lm_loss
+from userdp.ledger import RunFolder, StoreLedger
+from userdp.training.open_models import HeldModel, require_free
+from userdp.training.private import make_private
+
+PLAN = uls_plan(steps=3)
+
+
+def test_invariant_13_a_model_that_an_open_run_trains_is_refused_before_the_charge(store, tmp_path):
+    model = toy_model(store)
+    optimizer = sgd(model)
+    with make_private(model, optimizer, store, PLAN, out=tmp_path / "outer") as outer:
+        for step in outer:
+            if step.number == 1:
+                with pytest.raises(UseError, match="another private run of this process is open"):
+                    make_private(model, sgd(model), store, PLAN, out=tmp_path / "inner")
+            optimizer.step()
+    assert [charge.run_id for charge in StoreLedger(store.path).charges()] == [outer.folder.run_id]
+    other = make_private(model, sgd(model), store, PLAN, out=tmp_path / "later")
+    other.close()
+
+
+def test_a_copy_trains_beside_it_and_so_does_the_model_of_a_run_that_was_forgotten(store, tmp_path):
+    model = toy_model(store)
+    first = make_private(model, sgd(model), store, PLAN, out=tmp_path / "first")
+    beside = copy.deepcopy(model)
+    make_private(beside, sgd(beside), store, PLAN, out=tmp_path / "beside").close()
+    del first
+    gc.collect()
+    make_private(model, sgd(model), store, PLAN, out=tmp_path / "second").close()
+
+
+@pytest.mark.parametrize("trains", ["the base", "an adapter"])
+def test_models_that_share_tensors_are_one_in_what_they_share(trains):
+    base = nn.Linear(4, 4)
+    one, other = nn.Sequential(base, nn.Linear(4, 4)), nn.Sequential(base, nn.Linear(4, 4))
+    if trains == "an adapter":
+        base.requires_grad_(False)
+    held = HeldModel(one)
+    if trains == "the base":
+        with pytest.raises(UseError, match="trains weights of this model"):
+            require_free(other)
+        base.requires_grad_(False)  # which the other run no longer trains either
+    require_free(other)
+    other[0].weight.requires_grad_(True)  # the first one reads what this one would train
+    with pytest.raises(UseError, match="trains weights of this model"):
+        require_free(other)
+    held.close()
+    require_free(other)
+
+
+def test_tensors_that_were_moved_since_are_known_where_they_lie_now():
+    model = nn.Linear(4, 4)
+    held = HeldModel(model)
+    model.weight.data = model.weight.data.clone()
+    with pytest.raises(UseError, match="trains weights"):
+        require_free(model)
+    held.close()
+
+
+def test_broken_twin_who_asks_nobody_releases_what_another_run_has_learned(
+    store, tmp_path, monkeypatch
+):
+    """Over people of another store, of whom the outer run's ledger can know nothing."""
+    monkeypatch.setattr("userdp.training.private.require_free", lambda model: None)
+    elsewhere = toy_store(tmp_path / "elsewhere")
+    model = toy_model(store)
+    optimizer, other = sgd(model), sgd(model)
+    with make_private(model, optimizer, store, PLAN, out=tmp_path / "outer") as outer:
+        for step in outer:
+            optimizer.step()
+            if step.number == 1:
+                run_inside(model, other, elsewhere, tmp_path / "inner")
+        outer.save()
+    inner = RunFolder(tmp_path / "inner").run_id
+    assert inner not in {part.id for part in outer.lineage.parts}
+
+
+def run_inside(model, optimizer, store, out):
+    with make_private(model, optimizer, store, PLAN, out=out) as private:
+        for _ in private:
+            optimizer.step()
+        private.save()
+
+
+WITHIN, GO_ON = threading.Event(), threading.Event()
+"""Not in a closure: what a loss holds may not change from user to user, events included."""
+
+
+def slow_loss(model, input_ids, lengths):
+    if threading.current_thread() is not threading.main_thread():
+        WITHIN.set()
+        GO_ON.wait(20)
+    return causal_lm_loss(model, input_ids, lengths)
+
+
+def test_invariant_7_two_threads_take_no_step_at_the_same_time(store, tmp_path):
+    """The second is refused before it is charged: as many noisy gradients as charges."""
+    model = toy_model(store)
+    errors, taken = [], []
+    WITHIN.clear()
+    GO_ON.clear()
+    private = make_private(
+        model, sgd(model), store, PLAN, out=tmp_path / "run", loss=slow_loss, engine="reference"
+    )
+
+    def first():
+        try:
+            taken.append(next(iter(private)).number)
+        except UseError as error:  # an assertion in a thread would be nobody's
+            errors.append(error)
+
+    with private:
+        thread = threading.Thread(target=first)
+        thread.start()
+        while not (WITHIN.wait(0.1) or not thread.is_alive()):
+            pass
+        if thread.is_alive():
+            with pytest.raises(UseError, match="two threads take steps"):
+                next(iter(private))
+        GO_ON.set()
+        thread.join()
+    assert not errors
+    assert taken == [1]
+    assert private.done == 1
+    assert torch.isfinite(next(model.parameters()).grad).all()
