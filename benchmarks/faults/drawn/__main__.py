@@ -63,7 +63,12 @@ def main() -> int:
         trials = {workers.submit(_tried, options.seconds, one): (part, one) for part, one in todo}
         for trial in as_completed(trials):
             part, one = trials[trial]
-            known[one.name] = trial.result() | {"part": part}
+            try:
+                known[one.name] = trial.result() | {"part": part}
+            except BaseException as error:
+                _tell(f"{one.name}: {error!r}")
+                workers.shutdown(wait=False, cancel_futures=True)  # else all others run first
+                raise
             add_row(options.results, known[one.name])
             done += 1
             left = (time.monotonic() - begin) / done * (len(todo) - done) / 60
