@@ -30,7 +30,7 @@ HEAVY = (
     "duckdb", "pyarrow", "safetensors.torch", "tokenizers", "torch",
     "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
-ALL_PASSED, SOME_FAILED, NONE_RAN = 0, 1, 5
+ALL_PASSED, SOME_FAILED, CANNOT_COLLECT, NONE_RAN = 0, 1, 2, 5
 REPORT = "USERDP_FAULT_REPORT"
 """The variable of the environment that names the file into which a plugin writes the first failure
 (`write_failure`)."""
