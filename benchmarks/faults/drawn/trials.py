@@ -14,7 +14,6 @@ from benchmarks.faults.drawn.positions import Mutant
 from benchmarks.faults.drawn.selector import TESTS
 from benchmarks.faults.forks import (
     ALL_PASSED,
-    CANNOT_COLLECT,
     HEAVY,
     LIGHT,
     NONE_RAN,
@@ -106,10 +105,12 @@ class Worker:
                 patience=round(_LEAST_PATIENCE + _PER_SECOND * chosen.seconds),
                 longest=_LONGEST,
             )
-            broken = run.code not in (None, ALL_PASSED, NONE_RAN) and not run.failed
-            # Without a failure pytest ends early where it cannot collect: what tests make of the module
-            # while they are imported fails, or its own import does.
-            if broken and run.code != CANNOT_COLLECT and self._copy.imports(mutant.file):
+        if run.code not in (None, ALL_PASSED, NONE_RAN) and not run.failed:
+            # Tests, or what they share, failed while they were imported: noticed, if they are
+            # whole without it.
+            alone = [*arguments, "--collect-only"]
+            sound = self._copy.pytest(alone, {TESTS: str(listed)}, patience=_LEAST_PATIENCE)
+            if sound.code != ALL_PASSED:
                 raise RuntimeError(f"{mutant}: pytest ended with {run.code}, and no test failed")
         verdict = Verdict.KILLED
         if run.code is None and not run.failed:
@@ -132,7 +133,7 @@ def _why(run: Outcome) -> str:
         return f"{run.failed['error']}: {run.failed['message']}"[:200]
     if run.code == NONE_RAN:  # they are made of values that it changed
         return "none of the tests that run this line is there with it"
-    return "" if run.code in (None, ALL_PASSED) else "tests of the module cannot be collected"
+    return "" if run.code in (None, ALL_PASSED) else "its tests cannot be imported"
 
 
 def digest_of_test(test: str) -> str:
