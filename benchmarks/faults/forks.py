@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 import multiprocessing
+import multiprocessing.process
 import os
 import resource
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +37,8 @@ REPORT = "USERDP_FAULT_REPORT"
 LONGEST = 3600.0
 """Seconds on the clock, after which tests that wait for something are given up; a busy machine may
 need so long for those that do not."""
+_IDLE = 60.0
+"""Seconds on the clock in which tests compute nothing at all, after which they are given up too."""
 _FORKS = multiprocessing.get_context("fork")
 
 
@@ -108,7 +112,7 @@ class Copy:
         begin = _spent()
         child = _FORKS.Process(target=_run_pytest, args=(arguments, environment, patience))
         child.start()
-        child.join(longest)
+        _wait(child, longest)
         if child.is_alive():
             with suppress(ProcessLookupError):
                 os.killpg(child.pid or 0, signal.SIGKILL)  # what the tests started too
@@ -139,6 +143,30 @@ def _spent() -> float:
     """Processor time of all children that ended, in seconds: clocks run on while others compute."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def _wait(child: multiprocessing.process.BaseProcess, longest: float) -> None:
+    """Until it ends, or waits for what never comes, or has taken ``longest`` on the clock."""
+    begin = since = time.monotonic()
+    computed = -1
+    while child.is_alive() and time.monotonic() - begin < longest:
+        child.join(5)
+        now = _ticks_of_session(child.pid or 0)
+        if now != computed:
+            computed, since = now, time.monotonic()
+        elif time.monotonic() - since > _IDLE:
+            return
+
+
+def _ticks_of_session(leader: int) -> int:
+    """Processor time of the processes of a session, as the kernel counts it."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            fields = path.read_text("ascii", "replace").rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                total += sum(map(int, fields[11:15]))
+    return total
 
 
 def _run_pytest(arguments: Sequence[str], environment: Mapping[str, str], patience: int) -> None:

@@ -57,13 +57,18 @@ def main() -> int:
         or options.only is not None
     ]
     todo = todo[: options.limit]
-    begin, done = time.monotonic(), 0
+    begin, done, failed = time.monotonic(), 0, 0
     forks = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(options.processes, mp_context=forks) as workers:
         trials = {workers.submit(_tried, options.seconds, one): (part, one) for part, one in todo}
         for trial in as_completed(trials):
             part, one = trials[trial]
-            known[one.name] = trial.result() | {"part": part}
+            try:
+                known[one.name] = trial.result() | {"part": part}
+            except RuntimeError as error:  # of one mutant; the others are tried all the same
+                _tell(f"{one.name} could not be tried: {error}")
+                failed += 1
+                continue
             add_row(options.results, known[one.name])
             done += 1
             left = (time.monotonic() - begin) / done * (len(todo) - done) / 60
@@ -75,7 +80,7 @@ def main() -> int:
         write_section(options.page, section(parts, known, reasons, date=date, cores=cores))
     print(table(parts, known))
     print(summary(parts, known, reasons))
-    return 0
+    return int(failed > 0)
 
 
 @cache

@@ -12,7 +12,15 @@ from pathlib import Path
 from benchmarks.faults.drawn.covering import Map
 from benchmarks.faults.drawn.positions import Mutant
 from benchmarks.faults.drawn.selector import TESTS
-from benchmarks.faults.forks import ALL_PASSED, HEAVY, LIGHT, Copy, import_all
+from benchmarks.faults.forks import (
+    ALL_PASSED,
+    HEAVY,
+    LIGHT,
+    NONE_RAN,
+    Copy,
+    Outcome,
+    import_all,
+)
 from benchmarks.faults.planted import PACKAGE, ROOT, digest_of_text
 
 LIMIT = 15.0
@@ -97,22 +105,35 @@ class Worker:
                 patience=round(_LEAST_PATIENCE + _PER_SECOND * chosen.seconds),
                 longest=_LONGEST,
             )
+        if run.code not in (None, ALL_PASSED, NONE_RAN) and not run.failed:
+            # Tests, or what they share, failed while they were imported: noticed, if they are
+            # whole without it.
+            alone = [*arguments, "--collect-only"]
+            sound = self._copy.pytest(alone, {TESTS: str(listed)}, patience=_LEAST_PATIENCE)
+            if sound.code != ALL_PASSED:
+                raise RuntimeError(f"{mutant}: pytest ended with {run.code}, and no test failed")
         verdict = Verdict.KILLED
         if run.code is None and not run.failed:
             verdict = Verdict.TOO_LONG
-        elif run.code == ALL_PASSED:
+        elif run.code in (ALL_PASSED, NONE_RAN):
             verdict = Verdict.SURVIVED
-        elif not run.failed:
-            raise RuntimeError(f"{mutant}: pytest ended with {run.code}, and no test failed")
         test = run.failed.get("test")
         return Trial(
             verdict=verdict,
             test=test,
             test_digest=None if test is None else digest_of_test(test),
-            why=f"{run.failed['error']}: {run.failed['message']}"[:200] if run.failed else "",
+            why=_why(run),
             tests=len(chosen.tests),
             seconds=run.seconds,
         )
+
+
+def _why(run: Outcome) -> str:
+    if run.failed:
+        return f"{run.failed['error']}: {run.failed['message']}"[:200]
+    if run.code == NONE_RAN:  # they are made of values that it changed
+        return "none of the tests that run this line is there with it"
+    return "" if run.code in (None, ALL_PASSED) else "its tests cannot be imported"
 
 
 def digest_of_test(test: str) -> str:
