@@ -99,5 +99,5 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     memory.set_ylabel("memory of the process, MB")
     for axes in (times, memory):
         axes.set_xlabel("steps")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     save(figure, path)
