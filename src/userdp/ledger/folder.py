@@ -23,9 +23,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -111,7 +109,7 @@ class RunFolder:
         kept = files.read_json(self.resume, what="an interrupted run")
         for name, hint in _RESUME.items():
             decode(hint, kept.get(name), what=f"{name} in {self.resume}")
-        if not _may_hold_files(kept["store_path"]):
+        if not files.may_hold_files(kept["store_path"]):
             raise UseError(f"{self.resume} is damaged: no store can be where it says")
         return kept
 
@@ -136,17 +134,6 @@ class RunFolder:
         """Whether the ledger notes the run's end."""
         entries = read_entries(self.ledger) if self.ledger.exists() else []
         return any(entry.get("kind") == "finish" for entry in entries)
-
-
-def _may_hold_files(path: str) -> bool:
-    """Whether a folder of this path could have files: it has no NUL, and leaves room for names."""
-    try:
-        os.lstat(Path(path) / ("x" * 200))
-    except ValueError:
-        return False
-    except OSError as error:
-        return error.errno != errno.ENAMETOOLONG
-    return True
 
 
 def train_toml(values: Mapping[str, Any]) -> str:

@@ -207,7 +207,7 @@ class Place:
         self._kept = files.read_json(self._path, what=_WHAT) if exists else {}
         for name in ("id", "shared"):
             value = self._kept.get(name)
-            if value is not None and (not isinstance(value, str) or "\0" in value):
+            if value is not None and not (isinstance(value, str) and files.may_hold_files(value)):
                 raise UseError(
                     f"{self._path}, which says where the store's privacy ledger is, is damaged: "
                     f"{name} is {value!r:.80}",
