@@ -38,7 +38,8 @@ def test_a_process_is_watched_while_it_runs() -> None:
     command = [sys.executable, "-c", "import time; time.sleep(0.7)"]
     cost_of_process(command, watch=lambda pid: seen.append(cpu_and_memory(pid)))
     assert seen
-    assert all(cpu >= 0 and 1 < memory < 500 for cpu, memory in seen)
+    assert all(cpu >= 0 and memory > 1 for cpu, memory in seen)
+    assert seen[-1][1] < 500  # the first look may find the fork, as large as what it came from
 
 
 def test_a_command_that_fails_is_no_measurement() -> None:
