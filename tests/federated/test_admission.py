@@ -65,11 +65,15 @@ def test_a_bad_label_shows_in_nothing_that_a_silo_answers(tmp_path, algorithm):
     assert not isinstance(answer(clean, made), str)
 
 
-def test_broken_twin_a_silo_that_takes_every_label_is_caught_by_its_refusal(tmp_path, monkeypatch):
-    def naive(model, rows, lengths):
+def test_broken_twin_a_loss_that_refuses_a_label_is_caught_by_its_refusal(tmp_path, monkeypatch):
+    """Torch's own error of such a label would count its subject as zero, and show in nothing."""
+
+    def refusing(model, rows, lengths):
+        if int(rows[:, 0].max()) >= CNN.classes:
+            raise UseError("a label that the model does not have")
         return F.cross_entropy(model(rows), rows[:, 0], reduction="none")
 
-    monkeypatch.setattr(models, "image_loss", naive)
+    monkeypatch.setattr(models, "image_loss", refusing)
     made = plan(sampling_probability=1.0, group_size=9)
     folder = folder_of(tmp_path, spoilt(images(6, seed=1, least=5)), made)
     assert str(answer(folder, made)).startswith("refused")

@@ -179,7 +179,7 @@ class Silo:
         facts = {"federation": self.plan.digest, "silo": self.index}
         base = self._origin()
         if isinstance(steps, Plan):
-            return make_private(
+            private = make_private(
                 self._model,
                 self._optimizer,
                 self.store,
@@ -196,6 +196,9 @@ class Silo:
                 unsafe_seed=self._unsafe_seed,
                 unsafe_noise_seed=self._unsafe_seed,
             )
+            # Each round begins at the server's weights, whose claim is the federation's.
+            private.share_model()
+            return private
         run = PlainRun(
             self._model,
             self._optimizer,

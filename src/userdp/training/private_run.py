@@ -363,6 +363,14 @@ class PrivateRun:
             self._known_weights.require_known()
             self._known_weights.require_frozen()
 
+    def share_model(self) -> None:
+        """Let other runs of this process train the model too, from now on.
+
+        For whoever puts weights into it before each step, of which another claim tells all that
+        they have learned: the silos of a federation (`userdp.federated`).
+        """
+        self._held.close()
+
     def close(self) -> None:
         """Let go of the folder without settling: the plan stays reserved, the run resumable."""
         self._stray.close()
