@@ -71,9 +71,10 @@ def test_a_folder_in_use_is_a_failure(store, tmp_path):
     model = toy_model(store)
     with make_private(model, sgd(model), store, uls_plan(), out=tmp_path / "run"):
         for resume in (False, True):
+            other = toy_model(store)
             with pytest.raises(FailureError, match="in use") as caught:
                 make_private(
-                    model, sgd(model), store, uls_plan(), out=tmp_path / "run", resume=resume
+                    other, sgd(other), store, uls_plan(), out=tmp_path / "run", resume=resume
                 )
             assert caught.value.exit_status == 1
     assert len(StoreLedger(store.path).charges()) == 1

@@ -87,7 +87,7 @@ def test_a_file_that_is_no_tokenizer_stays_and_never_leaves(places):
     values = json.loads((model / "tokenizer.json").read_text())
     (model / "tokenizer.json").write_text(json.dumps({**values, "note": MARK}))
     tidy(model)
-    with pytest.raises(UseError, match="is no tokenizer"):
+    with pytest.raises(UseError, match="is not a tokenizer"):
         publish(model, out, MODEL_FILES, bound=bound_of(model))
 
 

@@ -2,6 +2,7 @@
 
 # ruff: noqa: PT012  (what raises is a whole run, broken off inside)
 import copy
+import threading
 
 import pytest
 import torch
@@ -84,6 +85,8 @@ def test_invariant_7_twin_without_the_hooks_the_exact_gradient_is_caught_in_the_
 ):
     monkeypatch.setattr(StrayGradients, "__init__", lambda self, model, optimizer: None)
     monkeypatch.setattr(StrayGradients, "_handles", [], raising=False)
+    lock = threading.Lock()
+    monkeypatch.setattr(StrayGradients, "_one_at_a_time", lock, raising=False)
     model = toy_model(store)
     refused, before, stray, honest = moved_beside_the_noise(store, tmp_path, turn)
     assert refused is None
