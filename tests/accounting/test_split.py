@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from userdp.accounting.contour import large, phase_of
+from userdp.accounting.contour.chernoff import log_upper_sum
 from userdp.accounting.contour.line import make_split_line
 from userdp.accounting.contour.side import make_side
 from userdp.accounting.contour.split import choices, log_large, log_small
@@ -46,7 +47,7 @@ def test_certain_steps_damp_the_tail_of_the_large_part_by_their_own_exponent() -
 def test_the_large_part_on_the_real_axis_is_what_its_bound_says(
     epsilon: float, delta: float
 ) -> None:
-    """M^T - M_0^T without cancellation: the bound of it is attained where a single step is large."""
+    """M^T - M_0^T without cancellation: its bound is attained where a single step is large."""
     side = make_side((RARE,), remove=True, mass_budget=1e-20)
     choice = next(iter(choices(side, epsilon, math.log(delta))))
     rest = choice.rest or large.small_nodes(side, choice.splits, epsilon, math.log(delta))
@@ -55,3 +56,14 @@ def test_the_large_part_on_the_real_axis_is_what_its_bound_says(
     assert nodes is not None
     (bound,) = log_large(side, choice.splits, np.array([nodes.c]))
     assert math.log(abs(nodes.value[0])) + nodes.log_m == pytest.approx(bound, abs=0.01)
+
+
+def test_a_sum_on_a_grid_too_coarse_for_a_proof_bounds_nothing() -> None:
+    """With a weight its parts are bounded otherwise, and the sum itself is the bound."""
+    (step,) = make_side((RARE,), remove=True, mass_budget=1e-20).steps
+    orders = np.array([1.5, 3.0])
+    assert np.isfinite(log_upper_sum(step, step.inner, orders)).all()
+    coarse = replace(step, h=100.0)
+    assert np.isposinf(log_upper_sum(coarse, step.inner, orders)).all()
+    weight = np.zeros(step.x[step.inner].size)
+    assert np.isfinite(log_upper_sum(coarse, step.inner, orders, weight)).all()
