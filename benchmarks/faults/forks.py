@@ -124,14 +124,6 @@ class Copy:
         failed = json.loads(report.read_text()) if report.exists() else {}
         return Outcome(code=code, failed=failed, seconds=seconds)
 
-    def imports(self, file: str) -> bool:
-        """Whether the module in ``file`` (below ``src/userdp``) can be imported as it is now."""
-        name = ".".join((PACKAGE, *Path(file).with_suffix("").parts)).removesuffix(".__init__")
-        child = _FORKS.Process(target=_import, args=(str(self.source), name))
-        child.start()
-        child.join()
-        return child.exitcode == 0
-
 
 def write_failure(test: str, error: pytest.ExceptionInfo[BaseException] | None) -> None:
     """Write the first failure of a run into the file that the environment names."""
@@ -175,14 +167,6 @@ def _ticks_of_session(leader: int) -> int:
             if int(fields[3]) == leader:
                 total += sum(map(int, fields[11:15]))
     return total
-
-
-def _import(source: str, name: str) -> None:
-    """In a fork that has not imported userdp yet."""
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 2)
-    sys.path.insert(0, source)
-    importlib.import_module(name)
 
 
 def _run_pytest(arguments: Sequence[str], environment: Mapping[str, str], patience: int) -> None:

@@ -105,8 +105,12 @@ class Worker:
                 patience=round(_LEAST_PATIENCE + _PER_SECOND * chosen.seconds),
                 longest=_LONGEST,
             )
-            broken = run.code not in (None, ALL_PASSED, NONE_RAN) and not run.failed
-            if broken and self._copy.imports(mutant.file):
+        if run.code not in (None, ALL_PASSED, NONE_RAN) and not run.failed:
+            # Tests, or what they share, failed while they were imported: noticed, if they are
+            # whole without it.
+            alone = [*arguments, "--collect-only"]
+            sound = self._copy.pytest(alone, {TESTS: str(listed)}, patience=_LEAST_PATIENCE)
+            if sound.code != ALL_PASSED:
                 raise RuntimeError(f"{mutant}: pytest ended with {run.code}, and no test failed")
         verdict = Verdict.KILLED
         if run.code is None and not run.failed:
@@ -129,7 +133,7 @@ def _why(run: Outcome) -> str:
         return f"{run.failed['error']}: {run.failed['message']}"[:200]
     if run.code == NONE_RAN:  # they are made of values that it changed
         return "none of the tests that run this line is there with it"
-    return "" if run.code in (None, ALL_PASSED) else "the module cannot be imported"
+    return "" if run.code in (None, ALL_PASSED) else "its tests cannot be imported"
 
 
 def digest_of_test(test: str) -> str:
