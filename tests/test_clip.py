@@ -164,6 +164,19 @@ def test_the_clip_norm_finds_the_quantile_from_far_away(quantile, start):
     assert float((norms <= found).mean()) == pytest.approx(quantile, abs=0.02)
 
 
+@pytest.mark.parametrize("count", [1.5, 4.0, 1e6])
+def test_one_step_moves_the_clip_norm_as_far_as_if_all_or_none_were_clipped(count):
+    adaptive = AdaptiveClipping(learning_rate=0.5, quantile=0.25)
+
+    def after(noisy_count):
+        return adaptive.next_clip_norm(
+            l2_clip_norm=2.0, noisy_count=noisy_count, denominator=3.0, start=2.0
+        )
+
+    assert after(count) == pytest.approx(2.0 * math.exp(-0.5 * 0.75))
+    assert after(-count) == pytest.approx(2.0 * math.exp(0.5 * 0.25))
+
+
 @pytest.mark.parametrize("count", [math.inf, -math.inf, 1e300, -1e300])
 def test_the_clip_norm_stays_within_public_bounds_whatever_is_released(count):
     adaptive, clip = AdaptiveClipping(learning_rate=1.0), 2.0

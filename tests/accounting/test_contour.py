@@ -17,14 +17,17 @@ from userdp.accounting import binomial_steps, calibrate
 from userdp.accounting.contour import (
     Direction,
     Phase,
+    compose,
     delta_bracket,
     delta_curve,
     epsilon_bracket,
     phase_of,
 )
 from userdp.accounting.contour.attempts import Target, attempts
+from userdp.accounting.contour.bounds import Bounds
 from userdp.accounting.contour.closed import gaussian_delta, single_step_delta
 from userdp.accounting.contour.compose import Curve, delta_at
+from userdp.accounting.contour.trapezoid import Nodes
 from userdp.accounting.laws import Binomial, Hypergeometric
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -334,3 +337,41 @@ def test_numbers_out_of_range_are_refused(bad: float) -> None:
         examples(10, bad, 1.0)
     with pytest.raises(ValueError, match="at least one phase"):
         delta_bracket([], 1.0)
+
+
+@pytest.mark.parametrize("remove", [True, False], ids=["remove", "add"])
+def test_both_ends_of_an_epsilon_are_certified_and_lie_next_to_each_other(
+    remove: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase, delta = examples(100, 0.01, 1.0), 1e-5
+    nodes = next(iter(attempts((phase,), Target(None, math.log(delta), delta), remove=remove)))
+    exact = compose._solve(nodes, delta)
+    assert exact.upper - exact.lower <= 1e-6 * exact.upper
+    assert exact.upper < 0.9, "the lower end is looked for where nothing is certain by itself"
+
+    def wide(nodes: Nodes, epsilon: float) -> Bounds:
+        bounds = delta_at(nodes, epsilon)
+        return Bounds(0.02 * bounds.lower, min(50 * bounds.upper, 1.0))
+
+    monkeypatch.setattr(compose, "delta_at", wide)
+    found = compose._solve(nodes, delta)
+    assert 0 < found.lower < exact.lower
+    assert wide(nodes, found.lower).lower >= delta
+    assert wide(nodes, found.upper).upper <= delta
+
+
+def test_a_closed_form_that_cancels_is_no_answer() -> None:
+    """Two shifts that the noise all but hides: the difference of their tails is mostly rounding."""
+    for sigma in (1e2, 1e6, 1e9, 1e12):
+        phase = Phase(
+            shifts=(1.0, 2.0),
+            log_probabilities=(math.log(0.5), math.log(0.5)),
+            noise_multiplier=sigma,
+            count=1,
+        )
+        found = single_step_delta(phase, 0.0, remove=True)
+        if found is None:
+            assert sigma > 1e6
+        else:
+            assert found.upper - found.lower <= 1e-6 * found.upper
+    assert found is None

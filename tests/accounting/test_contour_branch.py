@@ -17,6 +17,7 @@ from userdp.accounting import rdp
 from userdp.accounting.contour import line, losses
 from userdp.accounting.contour.bounds import Bounds
 from userdp.accounting.contour.losses import Complexes, Floats
+from userdp.accounting.contour.side import make_side
 from userdp.accounting.mechanisms import binomial_steps
 from userdp.errors import FailureError
 
@@ -152,3 +153,29 @@ def test_where_the_loss_is_said_to_turn_upwards_it_does() -> None:
         else:
             refused += not rises(law, x, height)
     assert min(said, refused) > 25, "both answers are needed for this to say anything"
+
+
+def test_a_loss_that_turns_back_below_the_axis_is_not_said_to_turn_upwards() -> None:
+    """One term nearly back at half a turn, and one beyond it, beside a large one that stays."""
+    chances, a = np.array([0.9, 0.05, 0.05]), np.array([0.0, 1.0, 1.5])
+    law = losses.Law(a, np.log(chances) + 0.5 * a**2, 0.0)
+    assert not rises(law, 0.0, 0.99 * np.pi)
+    assert not losses.turns_upwards(law, 0.0, 0.99 * np.pi)
+
+
+def test_a_line_is_held_sound_as_far_as_halfway_to_the_next_of_its_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between points only the bound of l'' over their surroundings speaks: it leaves no gap."""
+    asked: list[float] = []
+
+    def noted(law: losses.Law, x: Floats, y: Floats, reach: float = 0.0) -> tuple:
+        if x.size > 1:
+            asked.append(2 * reach / float(np.diff(x).max()))
+        return losses.losses(law, x, y, reach)
+
+    monkeypatch.setattr(line, "losses", noted)
+    side = make_side(MECHANISM.with_steps(50).phases(), remove=True, mass_budget=1e-9)
+    line.make_lines(side, 2.0)
+    assert asked
+    assert min(asked) >= 1 - 1e-9

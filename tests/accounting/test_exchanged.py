@@ -119,6 +119,11 @@ def test_epsilon_and_delta_agree_and_name_their_adjacency():
     assert mechanism.with_steps(1).epsilon(1e-6).upper < found.upper
 
 
+def test_the_delta_of_next_to_no_noise_is_one():
+    found = priced(2, 1, 1.0, 1e-3).delta(0.0)
+    assert 1 - 1e-12 < found.lower <= found.upper == 1.0
+
+
 @pytest.mark.parametrize(
     "bad",
     [{"sampling_probability": math.nan}, {"noise_multiplier": 0.0}, {"group_size": 0},

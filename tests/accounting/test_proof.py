@@ -311,6 +311,14 @@ def test_a_little_less_noise_or_more_contradicts_the_accountant() -> None:
         prove_epsilon(mechanism.with_noise_multiplier(0.85), 1e-6, found)
 
 
+def test_an_epsilon_that_is_too_small_contradicts_the_accountant() -> None:
+    mechanism = gaussian_steps(shift=2.0, noise_multiplier=30.0, steps=100)
+    found = mechanism.epsilon(1e-6)
+    wrong = replace(found, lower=0.0, upper=0.99 * found.upper)
+    with pytest.raises(FailureError, match="contradicts the accountant"):
+        prove_epsilon(mechanism, 1e-6, wrong)
+
+
 def test_what_has_no_proof_is_called_not_proven_and_says_why() -> None:
     query = Composition(parts=(PureQuery(pure_epsilon=1.0),))
     proof = prove_epsilon(query, 1e-6, query.epsilon(1e-6))

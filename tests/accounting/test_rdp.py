@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,6 +85,18 @@ def test_both_directions_are_the_integral_rounded_up(
     for found, power in ((remove, order), (add, 1 - order)):
         exact = float(quadrature(power, p, sigma, group_size)) / (order - 1)
         assert exact * (1 - 1e-15) <= found <= exact * (1 + 1e-11) + 1e-12
+
+
+@pytest.mark.parametrize(("order", "p", "sigma"), [(2.5, 0.1, 1.0), (8.0, 0.4, 2.0)])
+def test_the_moment_of_a_user_who_is_added_is_the_integral_rounded_up(
+    order: float, p: float, sigma: float
+) -> None:
+    x = np.linspace(-15.0, 15.0, 200_001)  # in sigmas; a sum this fine is exact to rounding
+    ratio = 1 - p + p * np.exp(x / sigma - 0.5 / sigma**2)
+    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    exact = math.log(float((density * ratio ** (1 - order)).sum()) * (x[1] - x[0])) / (order - 1)
+    _, add = both(order, p, sigma, 1)
+    assert exact * (1 - 1e-11) <= add <= exact * (1 + 1e-9)
 
 
 def test_a_moment_without_the_diagonal_is_caught() -> None:

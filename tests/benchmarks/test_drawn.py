@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +16,11 @@ from benchmarks.faults.drawn.covering import Map, digest_of_file
 from benchmarks.faults.drawn.draw import PARTS, drawn
 from benchmarks.faults.drawn.operators import CallLeftOut, ExtremeExchanged
 from benchmarks.faults.drawn.positions import Mutant, mutant, places, tuning
-from benchmarks.faults.drawn.selector import name_of
+from benchmarks.faults.drawn.selector import TESTS, name_of
 from benchmarks.faults.drawn.survivors import Kind, Reason, read_survivors
 from benchmarks.faults.drawn.table import interval, section, summary
 from benchmarks.faults.drawn.trials import Verdict, digest_of_test
+from benchmarks.faults.forks import REPORT
 from benchmarks.faults.planted import PACKAGE, ROOT, digest_of_text
 
 cosmic_ray = pytest.importorskip("cosmic_ray.mutating")
@@ -177,6 +182,22 @@ def test_tests_of_the_modules_own_come_first_and_failed_ones_never(folder: Path)
     assert Map(folder, folder).chosen(of(), limit=3).tests == (own, "tests/cli/test_a.py::x")
 
 
+def test_what_runs_at_import_is_run_by_every_test_of_the_module(folder: Path) -> None:
+    """Whichever test imported it first: the others rest on it too."""
+    part = json.loads((folder / "part.json").read_text())
+    path = next(iter(part["lines"]))
+    text = (ROOT / "src" / PACKAGE / "clip.py").read_text("utf-8")
+    rows = text.splitlines()
+    (deferred,) = (n for n, row in enumerate(rows, 1) if row.endswith("self is ClipForm.AUTOMATIC"))
+    imported = next(number for number, row in enumerate(rows, 1) if row == "    @property")
+    part["lines"][path] = {str(imported): [0], str(deferred): [0], "5": [1]}
+    (folder / "part.json").write_text(json.dumps(part))
+    first, other = "tests/cli/test_a.py::x", "tests/test_clip.py::y"
+    chosen = Map(folder, folder).chosen(of(lines=(imported, imported)), limit=2.5)
+    assert set(chosen.tests) == {first, other}
+    assert Map(folder, folder).chosen(of(lines=(deferred, deferred)), limit=2.5).tests == (first,)
+
+
 def test_a_shared_fixture_is_paid_for_once_and_by_whoever_comes_first(folder: Path) -> None:
     part = json.loads((folder / "part.json").read_text())
     own, other = "tests/test_clip.py::y", "tests/cli/test_a.py::x"
@@ -235,8 +256,35 @@ def test_a_kill_counts_while_its_test_is_what_it_was() -> None:
 
 
 def test_a_doctest_of_a_copy_is_the_sources_own() -> None:
-    assert name_of(f"../tmp/x/src/{PACKAGE}/clip.py::y") == f"src/{PACKAGE}/clip.py::y"
-    assert name_of("tests/test_clip.py::y[/a]") == "tests/test_clip.py::y[/a]"
+    copied, own = Path(f"/tmp/x/src/{PACKAGE}/clip.py"), ROOT / "tests" / "test_clip.py"
+    assert name_of("::y", copied) == f"src/{PACKAGE}/clip.py::y"
+    assert name_of("tests/test_clip.py::y[/a]", own) == "tests/test_clip.py::y[/a]"
+
+
+def test_a_doctest_of_a_copy_is_run(tmp_path: Path) -> None:
+    """pytest itself decides how it names a file outside of its root."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    copied = tmp_path / "src" / PACKAGE / "sampling" / "poisson_subjects.py"
+    copied.write_text(copied.read_text("utf-8").replace("return min(1.0,", "return -min(1.0,"))
+    test = f"src/{PACKAGE}/sampling/poisson_subjects.py::"
+    test += f"{PACKAGE}.sampling.poisson_subjects.subject_probability"
+    listed, report = tmp_path / "tests.json", tmp_path / "report.json"
+    listed.write_text(json.dumps([test]))
+    root = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT))
+    plugin = ("-p", "no:cacheprovider", "-p", "benchmarks.faults.drawn.selector")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *root, *plugin, str(copied)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            TESTS: str(listed),
+            REPORT: str(report),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), str(ROOT)]),
+        },
+        capture_output=True,
+        check=False,
+    )
+    assert json.loads(report.read_text())["test"] == test
 
 
 def test_only_a_failed_test_is_a_kill_on_the_page() -> None:

@@ -16,6 +16,7 @@ from userdp.claims.claims import store_claim
 from userdp.claims.conditions import Condition, ConditionKind
 from userdp.claims.inheritance import inherited
 from userdp.claims.lineage import Lineage
+from userdp.claims.parts import Steps
 from userdp.ledger import StoreLedger
 from userdp.plans import PrivateSelection, Series
 from userdp.plans.origin import NonPrivateLook
@@ -240,3 +241,25 @@ def test_broken_twin_a_total_without_the_conditions_of_its_runs_is_caught(tmp_pa
         expected = life(ledger, random.Random(number))
         wrong += bool(expected) and told(ledger) == {}
     assert wrong > 3
+
+
+# What the models of runs had learned before.
+
+BASE = Lineage(parts=(Steps(id="before", plan=PLAN),))
+
+
+def test_invariant_13_a_store_pays_for_what_the_base_model_of_its_run_had_learned(ledger):
+    run(ledger, "run", base=BASE.plain)
+    whole = claim(ledger.path.parent)
+    assert {part.id for part in whole.parts} == {"run", "before"}
+    assert whole.guarantee.epsilon == pytest.approx(2 * PLAN.guarantee().epsilon)
+
+
+def test_invariant_13_a_store_pays_for_what_the_base_models_of_a_sweeps_trials_had_learned(ledger):
+    select(ledger)
+    ledger.slots("selection", lambda: {"slot": "constants"})
+    alone = claim(ledger.path.parent).guarantee.epsilon
+    ledger.take_slot("slot", "trial", PLAN, constants="constants", base=BASE.plain)
+    whole = claim(ledger.path.parent)
+    assert {part.id for part in whole.parts} == {"selection", "before"}
+    assert whole.guarantee.epsilon == pytest.approx(alone + PLAN.guarantee().epsilon)

@@ -190,3 +190,40 @@ def test_invariant_6_the_factors_of_such_a_unit_are_zero_in_every_layer(split: L
     for factor in factors.values():
         assert factor[0] > 0
         assert factor[1:].tolist() == [0.0, 0.0]
+
+
+def test_invariant_3_the_factors_are_those_of_the_whole_gradient_or_of_each_layer() -> None:
+    squares = {
+        "head.weight": torch.tensor([9.0, 0.01], dtype=torch.float64),
+        "norm.weight": torch.tensor([16.0, 0.01], dtype=torch.float64),
+    }
+    sizes, bound = {"head.weight": 6, "norm.weight": 3}, 1 - CLIP_MARGIN
+    whole = ClipRule().factors(squares, sizes, l2_clip_norm=1.0)
+    for factor in whole.values():
+        assert factor.tolist() == pytest.approx([bound / 5, 1.0], rel=1e-12)
+    split = ClipRule(layer_split=LayerSplit.UNIFORM).factors(squares, sizes, l2_clip_norm=1.0)
+    share = bound / math.sqrt(2)
+    assert split["head.weight"].tolist() == pytest.approx([share / 3, 1.0], rel=1e-12)
+    assert split["norm.weight"].tolist() == pytest.approx([share / 4, 1.0], rel=1e-12)
+
+
+def test_a_form_that_nobody_registered_is_refused() -> None:
+    with pytest.raises(UseError, match="no form of clipping named"):
+        ClipRule(form="nobody's")
+
+
+@pytest.mark.parametrize("wrong", [None, math.nan, -1.0, math.inf])
+def test_invariant_6_a_unit_of_which_a_form_says_no_number_is_left_out(
+    wrong: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the form too: that it came would tell what somebody's gradient is."""
+
+    def form(norm: float, clip_norm: float) -> float | None:
+        if norm > 2:
+            raise ArithmeticError("too large for this form")
+        return wrong if norm > 1 else 0.5
+
+    monkeypatch.setitem(OWN_FORMS, "moody", form)
+    squares = torch.tensor([0.25, 2.25, 9.0, math.nan], dtype=torch.float64)
+    factors = ClipRule(form="moody").factors({"w": squares}, {"w": 1}, l2_clip_norm=1.0)["w"]
+    assert factors.tolist() == [0.5, 0.0, 0.0, 0.0]

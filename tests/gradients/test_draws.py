@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ from tests.gradients.one_pass import one_pass_sum
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError
 from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients.draws import Draws, _mirrored, draws_of, watching_draws
+from userdp.gradients.draws import (
+    Draws,
+    _mirrored,
+    _OthersDraw,
+    _row_stands_alone,
+    draws_of,
+    watching_draws,
+)
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.model_randomness import secret_randomness
@@ -182,3 +190,42 @@ def test_other_numbers_in_place_of_drawn_ones_keep_their_range(drawn):
     if drawn.dtype != torch.bool:
         assert other.min() >= min(drawn.min().item(), 0)
         assert other.max() <= max(drawn.max().item(), 1)
+
+
+def test_of_all_that_an_operation_draws_only_a_rows_own_part_stays():
+    """Whatever else it returns, before or after."""
+    numbers = torch.rand(6, 2)
+
+    class Operation:
+        tags = (torch.Tag.nondeterministic_seeded,)
+
+        def __call__(self):
+            return torch.tensor(7), None, numbers.clone(), numbers.clone()
+
+    count, nothing, *drawn = _OthersDraw(1, 3).ran(Operation(), (), {})
+    assert (count.item(), nothing) == (7, None)
+    for one in drawn:
+        assert torch.equal(one[2:4], numbers[2:4])
+        assert (one[:2] != numbers[:2]).any()
+        assert (one[4:] != numbers[4:]).any()
+
+
+def test_a_row_does_not_stand_alone_where_others_decide_how_much_is_drawn():
+    """Its own loss does not show it here; what is drawn for it in a later layer would."""
+    rows = Units.from_rows([[[1, 2, 3, 4]], [[5, 6, 7, 8]], [[9, 10, 11, 12]]])
+
+    def loss(model, input_ids, lengths, *, by_others):
+        if by_others and input_ids[0, 0] == 1:
+            torch.rand(3)
+        return causal_lm_loss(model, input_ids, lengths)
+
+    model = build_model("gpt2", rate=0.0)
+    assert _row_stands_alone(model, partial(loss, by_others=False), rows, 2)
+    assert not _row_stands_alone(model, partial(loss, by_others=True), rows, 2)
+
+
+def test_a_loss_that_is_no_number_on_made_up_rows_is_no_change_from_pass_to_pass():
+    def loss(model, input_ids, lengths):
+        return causal_lm_loss(model, input_ids, lengths) * float("nan")
+
+    assert draws_of(build_model("gpt2", rate=0.3), loss, UNITS) is Draws.PER_ROW

@@ -227,6 +227,18 @@ def test_what_a_kill_left_of_the_last_note_goes_when_the_ledger_is_next_looked_a
     assert not left.exists()
 
 
+def test_what_a_kill_left_of_a_note_beside_a_shared_ledger_goes_too(shared):
+    disk, other = shared
+    left, somebodys = (
+        disk / f".partial-{name}-0123abcd" for name in ("ledger.jsonl.place", "mine")
+    )
+    for path in (left, somebodys):
+        path.write_text("half")
+    claim(other)
+    assert not left.exists()
+    assert somebodys.exists()
+
+
 @pytest.mark.parametrize(
     "charge", ["../a", "/tmp/userdp-canary/a", "a/b", "..", "", "a\0", "a" * 200]
 )

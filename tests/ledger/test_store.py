@@ -12,6 +12,7 @@ from userdp.claims.conditions import ConditionKind
 from userdp.claims.inheritance import inherited
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.history import SCHEMA, history_of
 from userdp.plans import PrivateSelection
 
 PLAN = uls_plan()
@@ -266,3 +267,18 @@ def test_a_run_ledger_is_no_store_ledger(tmp_path):
     begun(tmp_path / "ledger.jsonl", PLAN).close()
     with pytest.raises(UseError, match="not a store ledger"):
         StoreLedger(tmp_path).charges()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "of a later version", "run_id": "r"},
+        {"run_id": "r"},
+        {"kind": "reserve"},
+    ],
+    ids=["kind", "no kind", "no run"],
+)
+def test_a_line_that_speaks_of_what_is_not_known_is_refused(tmp_path, line):
+    entries = [{"kind": "store", "schema": SCHEMA, "id": "i"}, line]
+    with pytest.raises(UseError, match=r"line 2 of .* is of unknown kind, or speaks of what no"):
+        history_of(tmp_path / "ledger.jsonl", entries)

@@ -119,10 +119,10 @@ class Map:
     def chosen(self, mutant: Mutant, *, limit: float) -> Chosen:
         """The tests that shall notice ``mutant``: those that run its place, as many as time allows.
 
-        What runs only when the module is imported is run by every test that runs anything of the
-        module. Of a module that is newer than the map, the tests of its part are taken. After these
-        come the other tests of the same files: a result that an earlier test left in a cache hides
-        that they need the place too.
+        What runs when the module is imported, which is recorded for whatever test came first, is
+        run by every test that runs anything of the module. Of a module that is newer than the map,
+        the tests of its part are taken. After these come the other tests of the same files: a
+        result that an earlier test left in a cache hides that they need the place too.
 
         Args:
             mutant: to be noticed.
@@ -135,10 +135,10 @@ class Map:
                 "No test is known to run any line, so that no mutant can be tried. Make the map "
                 "with `python -m benchmarks.faults.drawn.covering`."
             )
-        tests = self.running(mutant.file, range(first, last + 1))
-        if not tests:
-            whole, deferred = _statement(text, first)
-            tests = self.running(mutant.file, None if not deferred else whole)
+        whole, deferred = _statement(text, first)
+        tests = self.running(mutant.file, range(first, last + 1) if deferred else None)
+        if not tests and deferred:
+            tests = self.running(mutant.file, whole)
         own = mutant.file.partition("/")[0].removesuffix(".py")
         if not self._knows(mutant.file):
             tests = {name for name in self.seconds if _is_own(name, own)}

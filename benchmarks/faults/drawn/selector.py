@@ -21,22 +21,24 @@ TESTS = "USERDP_MUTANT_TESTS"
 """The variable that names a file with the node ids, as JSON."""
 
 
-def name_of(item: str) -> str:
+def name_of(node: str, path: Path) -> str:
     """The node id of a test; of a doctest in a copy of the source, that of the source's own.
 
-    >>> name_of("../../tmp/copy/src/userdp/clip.py::userdp.clip.Clip")
+    pytest knows no path of a file that lies outside of its root.
+
+    >>> name_of("::userdp.clip.Clip", Path("/tmp/copy/src/userdp/clip.py"))
     'src/userdp/clip.py::userdp.clip.Clip'
     """
-    _, inner, rest = item.partition(f"/src/{PACKAGE}/")
-    return f"{inner[1:]}{rest}" if inner else item
+    _, inner, rest = path.as_posix().partition(f"/src/{PACKAGE}/")
+    return f"{inner[1:]}{rest}::{node.partition('::')[2]}" if inner else node
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = json.loads(Path(os.environ[TESTS]).read_text())
     order = {name: number for number, name in enumerate(wanted)}
-    kept = [item for item in items if name_of(item.nodeid) in order]
-    left = [item for item in items if name_of(item.nodeid) not in order]
-    items[:] = sorted(kept, key=lambda item: order[name_of(item.nodeid)])
+    kept = [item for item in items if name_of(item.nodeid, item.path) in order]
+    left = [item for item in items if name_of(item.nodeid, item.path) not in order]
+    items[:] = sorted(kept, key=lambda item: order[name_of(item.nodeid, item.path)])
     config.hook.pytest_deselected(items=left)
 
 
@@ -44,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
     report = yield
     if report.failed:
-        write_failure(name_of(item.nodeid), call.excinfo)
+        write_failure(name_of(item.nodeid, item.path), call.excinfo)
     return report
 
 
@@ -53,5 +55,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
     report = yield
     if report.failed:
         call = getattr(report, "call", None)
-        write_failure(name_of(collector.nodeid), call.excinfo if call is not None else None)
+        write_failure(
+            name_of(collector.nodeid, collector.path), call.excinfo if call is not None else None
+        )
     return report
