@@ -35,11 +35,11 @@ def test_a_process_tells_its_own_time_and_memory() -> None:
 
 def test_a_process_is_watched_while_it_runs() -> None:
     seen: list[tuple[float, float]] = []
-    command = [sys.executable, "-c", "import time; time.sleep(0.7)"]
+    command = [sys.executable, "-c", "import time; time.sleep(1.2)"]
     cost_of_process(command, watch=lambda pid: seen.append(cpu_and_memory(pid)))
-    assert seen
-    assert all(cpu >= 0 and memory > 1 for cpu, memory in seen)
-    assert seen[-1][1] < 500  # the first look may find the fork, as large as what it came from
+    assert all(cpu >= 0 for cpu, _ in seen)
+    # The first look may find the fork, as large as what it came from, and the last what has ended.
+    assert any(1 < memory < 500 for _, memory in seen)
 
 
 def test_a_command_that_fails_is_no_measurement() -> None:
