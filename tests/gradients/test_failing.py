@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, GPT2Config
 
-from tests.gradients.conftest import VOCABULARY, MakeModel, MakeRows
+from tests.gradients.conftest import MakeModel, MakeRows
+from tests.gradients.dropout import with_dropout
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError, UseError
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
@@ -103,16 +103,6 @@ def test_invariant_9_errors_of_the_model_and_of_every_kind_are_forgiven(
     model.get_submodule("transformer.wte").register_forward_pre_hook(look)
     found = get_engine(name)(model, causal_lm_loss, with_mark(rows), l2_clip_norm=C)
     assert found.failed >= 1
-
-
-def with_dropout() -> nn.Module:
-    config = GPT2Config(
-        vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=32,
-        bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    torch.manual_seed(7)
-    model: nn.Module = AutoModelForCausalLM.from_config(config)
-    return model.train()
 
 
 @pytest.mark.parametrize("name", fast_then_slow(ENGINES, fast=2))

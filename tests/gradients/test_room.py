@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, GPT2Config
 
-from tests.gradients.conftest import VOCABULARY, MakeModel, MakeRows
+from tests.gradients.conftest import MakeModel, MakeRows
+from tests.gradients.dropout import with_dropout
 from tests.memory import ERRORS, Memory, MemoryLoss
 from tests.speed import fast_then_slow
 from userdp.errors import FailureError, UseError
@@ -186,16 +186,6 @@ def test_invariant_14_masks_of_a_halved_pass_are_those_of_smaller_passes(
         computed.enough()
         assert same_bits(found, computed.under_known_masks(half))
         assert not same_bits(found, computed.under_known_masks())  # of another size, other masks
-
-
-def with_dropout() -> nn.Module:
-    config = GPT2Config(
-        vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=32,
-        bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    torch.manual_seed(7)
-    model: nn.Module = AutoModelForCausalLM.from_config(config)
-    return model.train()
 
 
 def test_invariant_14_a_unit_that_is_computed_again_under_its_masks_is_not_given_others(
