@@ -27,8 +27,7 @@ def read_array(path: Path, *, what: str) -> NDArray[np.float64]:
     try:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         values = np.array(mapped)
-    # NumPy reads the header as a literal of Python, which raises whatever parsing raises.
-    except Exception as error:
+    except Exception as error:  # the header is parsed as Python, which raises of many kinds
         raise UseError(f"cannot read {what} from {path}: {in_kind(error)}") from error
     if values.ndim != 1 or values.dtype != np.float64:
         raise UseError(f"cannot read {what} from {path}: it holds an array of another kind")

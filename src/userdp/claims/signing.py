@@ -41,9 +41,7 @@ class Signer:
                 "alone cannot ask for",
                 hint=f"decrypt it into a file of your own: openssl pkey -in {path} -out key.pem",
             ) from error
-        except (
-            Exception
-        ) as error:  # of a broken key OpenSSL's own errors come through, of any class
+        except Exception as error:  # of a broken key OpenSSL's errors come through, of any class
             raise UseError(
                 f"{path} holds no private key in PEM: {in_short(error)}", hint=f"make one: {_MAKE}"
             ) from error
@@ -82,7 +80,7 @@ class PublicKey:
             )
         try:
             public = serialization.load_pem_public_key(data)
-        except Exception as error:  # as for a private one
+        except Exception as error:  # of a broken key OpenSSL's errors come through, of any class
             raise UseError(
                 f"{path} holds no public key in PEM: {in_short(error)}",
                 hint=f"make one: {_MAKE_PUBLIC}",
@@ -129,9 +127,7 @@ def _opened(envelope: bytes, *, where: Path) -> Any:
         return _library("securesystemslib.dsse").Envelope.from_dict(values)
     except UseError:
         raise
-    # Of a malformed envelope the library raises what its parts do (TypeError, KeyError, its own):
-    # no list of them is documented, and none may reach a reviewer as a trace.
-    except Exception as error:
+    except Exception as error:  # what its parts raise: the library documents no list of it
         raise UseError(f"{where} is a damaged DSSE envelope: {in_short(error)}") from error
 
 

@@ -89,9 +89,8 @@ def scan(places: Iterable[Path], patterns: Patterns, progress: Progress | None =
                 found.append(path)
         except FileNotFoundError:  # it went meanwhile, and what is not there holds nothing
             pass
-        # A damaged archive makes its reader raise anything (zlib, struct, Arrow); a file that was
-        # not read to its end is told as such, and a scan with one is not clean.
-        except Exception:
+        except Exception:  # a damaged archive makes its reader raise anything: zlib, struct, Arrow
+            # A file that was not read to its end is told as such, and a scan with one is not clean.
             unread.append(path)
         shown.at(number)
     return Scan(files=len(paths), bytes=read, found=tuple(found), unread=tuple(unread))

@@ -68,7 +68,7 @@ def read_encoder(content: bytes, *, where: Path) -> Tokenizer:
     try:
         parse(content)
         encoder = Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises bare `Exception`s
+    except Exception as error:  # the library raises bare `Exception`s, of no class of its own
         raise UseError(
             f"{where} is not a tokenizer.json: {in_short(error)}",
             hint="save one with `tokenizer.save(path)` of the `tokenizers` library",
@@ -155,10 +155,8 @@ class StoreTokenizer:
     def encode_piece(self, text: str, *, kind: int) -> list[int]:
         """The tokens of a piece of a conversation; ``kind`` as in `Record.pieces`."""
         encoder = self.markup_encoder if kind & MARKUP else self.encoder
-        try:
+        with _without_words():
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # as in `_batch`
-            raise _cannot_encode() from error
         return ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -193,20 +191,22 @@ class StoreTokenizer:
         return self._batch(texts)
 
     def _batch(self, texts: Sequence[str]) -> list[list[int]]:
-        try:
+        with _without_words():
             encodings = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        # The library raises bare `Exception`s, in words that may quote the text.
-        except Exception as error:
-            raise _cannot_encode() from error
         return [encoding.ids for encoding in encodings]
 
 
-def _cannot_encode() -> UseError:
-    return UseError(
-        "the tokenizer cannot encode some of the text: it lacks a token for what it does not know, "
-        "or contradicts itself",
-        hint="give a tokenizer.json that encodes any text, as those of trained models do",
-    )
+@contextlib.contextmanager
+def _without_words() -> Iterator[None]:
+    """Text that cannot be encoded is told of in our own words."""
+    try:
+        yield
+    except Exception as error:  # the library raises bare ones, in words that may quote the text
+        raise UseError(
+            "the tokenizer cannot encode some of the text: it lacks a token for what it does not "
+            "know, or contradicts itself",
+            hint="give a tokenizer.json that encodes any text, as those of trained models do",
+        ) from error
 
 
 def _short(text: str) -> Iterator[str]:
