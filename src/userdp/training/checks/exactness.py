@@ -15,10 +15,6 @@ from userdp.training.checks.check import Check, Measured
 from userdp.training.checks.oracle import gradient_of
 from userdp.training.checks.subject import Subject
 
-_CLOSE, _CLOSE_NARROW = 1e-3, 0.06
-"""Relative. Float32 rounds a gradient to 1e-5 and better; bfloat16 to some percents, where another
-kernel is taken for another shape."""
-
 _AIMED = 1e-3
 """Batches aim so far below C (`userdp.gradients.engines.precision`), the reference at nearly C."""
 
@@ -27,7 +23,6 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     bound, squares, norms = subject.biting, subject.squares, subject.norms
     if bound is None or squares is None or norms is None:
         return
-    close = _CLOSE_NARROW if subject.narrow else _CLOSE
     with evaluating(subject.model):
         total = subject.sum_of(subject.units, bound)
         for unit, norm in enumerate(norms):
@@ -35,7 +30,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
             yield Measured(
                 what=f"how far the norm of made-up unit {unit} is from plain autograd's, relative",
                 value=apart / norm if norm > 1e-6 else apart,
-                bound=close,
+                bound=subject.close,
             )
         sizes = {name: p.numel() for name, p in subject.parameters.items()}
         apart_by_name = total.value  # in place: large models have no room for another
@@ -53,7 +48,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
                 what=f"how far the clipped sum for {name} is from that of plain autograd, relative",
                 # What is left of a parameter without a gradient is rounding of the whole.
                 value=square**0.5 / (scale[name] + 1e-6 * bound),
-                bound=close + _AIMED,
+                bound=subject.close + _AIMED,
             )
 
 

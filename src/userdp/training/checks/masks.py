@@ -23,7 +23,6 @@ from userdp.training.checks.public_seeds import seeded
 from userdp.training.checks.subject import Subject
 
 _UNCLIPPED = 1e15
-_CLOSE, _CLOSE_NARROW = 1e-3, 0.06
 
 
 def _measure(subject: Subject) -> Iterator[Measured]:
@@ -45,7 +44,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
         yield Measured(
             what="how far a unit's norm is from that of what it adds, relative",
             value=abs(norms[-1] - norm) / max(norm, 1e-30),
-            bound=_CLOSE_NARROW if subject.narrow else _CLOSE,
+            bound=subject.close,
         )
     yield Measured(
         what="whether a unit's gradient came again in another step, after equal public seeds",

@@ -17,8 +17,6 @@ from userdp.gradients.made_up import Answers
 from userdp.training.checks.check import Check, Measured
 from userdp.training.checks.subject import Subject
 
-_CLOSE = 1e-3
-
 
 class _Exploding:
     """A loss that is infinite for rows of one length, once it is told which."""
@@ -62,7 +60,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     yield Measured(
         what="what a unit with an infinite gradient added to the sum, over C",
         value=sum(subject.squared(left).values()) ** 0.5 / bound,
-        bound=_CLOSE if not subject.narrow else 0.06,
+        bound=subject.close,
     )
     yield Measured(
         what="how far the count of units with an infinite gradient is from 1",

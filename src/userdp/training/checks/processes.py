@@ -25,8 +25,6 @@ from userdp.training.checks.noise_drawn import Floats
 from userdp.training.checks.subject import Subject
 from userdp.training.distributed_run import Dealing
 
-_CLOSE, _CLOSE_NARROW = 1e-3, 0.06
-
 
 def _measure(subject: Subject) -> Iterator[Measured]:
     world = subject.world
@@ -72,7 +70,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     yield Measured(
         what="how far the sum of all processes is from one process's, relative",
         value=sum(subject.squared(apart).values()) ** 0.5 / max(norm, 1e-30),
-        bound=_CLOSE_NARROW if subject.narrow else _CLOSE,
+        bound=subject.close,
     )
     clean = {name: v.clone() for name, v in value.items()}
     source.add_(value, subject.noise_std)

@@ -98,6 +98,15 @@ class Subject:
             like = made_up(self.model, _RAGGED, masked=self.masked, device=self.device)
             return any(map(is_narrow, dtypes_of(self.model, self.loss, like)))
 
+    @property
+    def close(self) -> float:
+        """How far two ways to one gradient may be apart, relative.
+
+        Float32 rounds a gradient to 1e-5 and better; bfloat16 to some percents, where another
+        kernel is taken for another shape.
+        """
+        return 0.06 if self.narrow else 1e-3
+
     @cached_property
     def units(self) -> Units:
         """Ragged units of one row and of several; the last but one is the longest.
