@@ -39,7 +39,7 @@ from userdp.accounting.proof import (  # noqa: E402
     sums,
 )
 from userdp.accounting.proof.balls import Ball  # noqa: E402
-from userdp.accounting.proof.planning import make_plan  # noqa: E402
+from userdp.accounting.proof.planning import FloatLaw, make_plan  # noqa: E402
 from userdp.errors import FailureError  # noqa: E402
 
 GOLDEN = Path(__file__).with_name("golden_deltas.json")
@@ -361,7 +361,7 @@ def test_a_root_outside_of_the_window_that_was_summed_is_refused(
 ) -> None:
     """What lies outside of the window is bounded for losses near its middle only."""
     one = Steps(law=Binomial(trials=2, probability=0.3), scale=1.0, noise_multiplier=1.0, count=1)
-    floats = law.FloatLaw(one)
+    floats = FloatLaw(one)
     start = floats.root(0.2 if remove else -0.2)
     closed._one_step(one, floats, start, 0.2, remove, 160)
     with pytest.raises(ArithmeticError, match="window"):

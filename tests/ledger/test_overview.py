@@ -30,4 +30,5 @@ def test_a_filter_buys_runs_as_long_as_its_reserve_of_delta_lasts():
     assert like.delta >= delta
     assert math.floor(opened.capacity / like.rho) > 2, "or the reserve would not be what ends"
     buys = _bought_of_filter(opened, [], plan)
-    assert buys is None or buys.runs == 2
+    assert buys is not None
+    assert buys.runs == 2
