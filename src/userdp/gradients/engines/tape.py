@@ -38,6 +38,7 @@ from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import MODULE_RULES, RULES
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
+from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.rules.broadcast import with_rows
@@ -103,6 +104,7 @@ class Tape:
         first = next(iter(parameters.values()))
         self.anchor = torch.zeros((), device=first.device, requires_grad=True)
         self.layout = layout
+        self._naming = self.derives and layout.rows > 1
         self.narrow: set[torch.dtype] = set()
         self.rows = Rows(layout.rows, nn.Module())
         self._names = {id(p): name for name, p in parameters.items()}
@@ -122,19 +124,22 @@ class Tape:
 
     def note_made(self, result: object) -> None:
         """Name ``result`` if parameters and constants alone made it, and it passes gradients on."""
-        if not self.derives or self.layout.rows == 1 or not torch.is_grad_enabled():
+        if not self._naming:
             return
-        for tensor in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(result, tuple | list):
+            for part in result:
+                self.note_made(part)
+        elif (
+            isinstance(result, Tensor)
+            and self.rows.place_of(result) == CONSTANT
             # Constants need a gradient only for the sake of parameters.
-            if (
-                isinstance(tensor, Tensor)
-                and tensor.requires_grad
-                and id(tensor) not in self._names
-                and id(tensor) not in self._made
-                and self.rows.place_of(tensor) == CONSTANT
-            ):
-                name = f"(made {len(self._made)})"
-                self._made[id(tensor)] = _Made(name, tensor, tensor._version)
+            and result.requires_grad
+            and torch.is_grad_enabled()
+            and id(result) not in self._names
+            and id(result) not in self._made
+        ):
+            name = f"(made {len(self._made)})"
+            self._made[id(result)] = _Made(name, result, result._version)
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
@@ -298,6 +303,8 @@ class _Mode(Watch):
         self.narrow = tape.narrow
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if func in ASKS:  # of nothing that a rule, a name or a type could come from
+            return self._tape.rows.run(func, args, kwargs)
         rule = RULES.get(func)
         answer = None
         if rule is not None and torch.is_grad_enabled():
