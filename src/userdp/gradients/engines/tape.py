@@ -198,6 +198,19 @@ class Tape:
             NotCoveredError: a parameter is used in a way that no rule covers, or it was not seen
                 that rows were kept apart.
         """
+        with self.passing(model, loss, units, owners=owners, weighted=weighted) as ran:
+            losses, shares = ran
+        return mean_losses(losses, shares, owners), shares.double()
+
+    @contextmanager
+    def passing(
+        self, model: nn.Module, loss: Loss, units: Units, *, owners: Layout, weighted: bool = True
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """`run`; and within, what belongs to the pass is still watched.
+
+        Returns:
+            The losses, with their graph, and each row's share; (rows,).
+        """
         rows = units.cut()
         counts = units.offsets.diff().to(units.lengths.device)[owners.unit_of_row]
         with torch.enable_grad(), self.watching(model, *rows):
@@ -205,11 +218,9 @@ class Tape:
             proved = self.rows.prove(losses)
             shares = (1 / counts.double()).to(losses.dtype)
             missed = self.backward((losses * shares if weighted else losses).sum())
-        if missed or not proved:
-            raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
-        means = torch.zeros(owners.units, dtype=torch.float64)
-        each = losses.detach().double() * shares.double()
-        return means.index_add_(0, owners.unit_of_row.cpu(), each.cpu()), shares.double()
+            if missed or not proved:
+                raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
+            yield losses, shares
 
     def backward(self, total: Tensor) -> list[str]:
         """Run the backward pass; the names of parameters that no rule covered."""
@@ -284,6 +295,13 @@ class Tape:
         """Put zeros in place of all that the units of ``bad`` (bool, (units,)) left behind."""
         for name, uses in self._uses.items():
             self._uses[name] = [use.without(bad) for use in uses]
+
+
+def mean_losses(losses: Tensor, shares: Tensor, owners: Layout) -> Tensor:
+    """Each unit's mean loss, float64 (units,), on the CPU."""
+    means = torch.zeros(owners.units, dtype=torch.float64)
+    each = losses.detach().double() * shares.double()
+    return means.index_add_(0, owners.unit_of_row.cpu(), each.cpu())
 
 
 class _Made(NamedTuple):
