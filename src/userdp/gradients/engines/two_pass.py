@@ -43,7 +43,7 @@ from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import norms_of
 from userdp.gradients.engines.one_pass import LEAST_CLIP, _Pass
-from userdp.gradients.engines.passes import layout_of, most_units, passes
+from userdp.gradients.engines.passes import layout_of, most_units, passes, rows_per_pass
 from userdp.gradients.engines.precision import (
     dtypes_of,
     is_narrow,
@@ -98,7 +98,7 @@ def _sum_of_parts(task: Task) -> ClippedSum:
     with let_go(task.model):
         held = HeldState(task.model, task.loss)
         step = _Step(task)
-        rows = 1 if step.narrow else task.micro_batch
+        rows = 1 if step.narrow else rows_per_pass(task.units, task.micro_batch)
         counts = task.units.offsets.diff()
         mine = [
             (begin, end)
