@@ -38,7 +38,7 @@ from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.rules.linear import GHOST_CONDITION, NARROW, Ghost
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace, mean_losses
-from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms
+from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares
 from userdp.gradients.losses import Loss
 from userdp.gradients.modes import run_backward
 from userdp.gradients.units import Units
@@ -48,6 +48,8 @@ _ROUNDING = 1e-5
 
 _ONE_BY_ONE = 2e-8
 """The same for each position of a sum that is added up one position after another."""
+
+_VANISHING = 2.0**-63
 
 _COVERED = 2.0**15
 """Positions of such a sum times W over the norm, up to which the margin covers its rounding."""
@@ -183,9 +185,14 @@ def taken_larger(squares: Tensor, lengths: Tensor, *, summed: int) -> Tensor:
 
 
 def _lengths(rows: Tensor) -> Tensor:
-    """Each row's norm: float64, (rows, ..., 1)."""
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
-    return lengths
+    """Each row's norm, or more: float64, (rows, ..., 1); inf where float32 cannot hold its square.
+
+    Numbers whose squares vanish in float32 count as the largest of these, 2^-63, so that a tiny row
+    beside a huge one does not vanish from W.
+    """
+    width = rows.shape[-1]
+    lengths = squares(rows.reshape(-1, width)).sqrt() + _VANISHING * width**0.5
+    return lengths.view(*rows.shape[:-1], 1)
 
 
 def _accurate(uses: list[Use]) -> Tensor:
