@@ -31,7 +31,7 @@ def plain_in_passes(model: nn.Module, units: Units, cuts: list[tuple[int, int]])
     for begin, end in cuts:
         here = slice(begin, end)
         losses = causal_lm_loss(model, units.input_ids[here], units.lengths[here])
-        (losses.sum() / count).backward()
+        torch.autograd.backward(losses.sum() / count)
 
 
 def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
