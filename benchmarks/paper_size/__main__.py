@@ -21,7 +21,6 @@ from benchmarks.paper_size.settings import SETTINGS, TRIALS, Setting, build, set
 from benchmarks.rows import add_options, add_row, whole_rows
 from userdp.gradients import trainable_parameters
 
-
 KEEP = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 40))
 """Tells glibc to keep freed memory."""
 
