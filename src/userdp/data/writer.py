@@ -22,10 +22,12 @@ from userdp.data.checkpoints import (
     resume_key,
 )
 from userdp.data.erasure import finish_erasure
+from userdp.data.examples import Recipe
 from userdp.data.index import EMPTY, Index
 from userdp.data.locking import lock_store
 from userdp.data.meta import StoreMeta, is_store, read_meta
 from userdp.data.near_ids import near_colliding
+from userdp.data.parts import Part, PartJob
 from userdp.data.records import Tally
 from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
@@ -162,6 +164,7 @@ class StoreWriter(SegmentWriter):
             first_segment=meta.segments,
             segment_tokens=segment_tokens,
         )
+        self._adopted: dict[str, tuple[dict[str, Any], bytes]] = {}
 
     @property
     def scratch(self) -> Path:
@@ -171,6 +174,39 @@ class StoreWriter(SegmentWriter):
     def checkpoints(self, tally: Tally) -> Checkpoints:
         """What is kept of the run for the case that it is killed."""
         return Checkpoints(self, self._key, tally)
+
+    def part_job(self, recipe: Recipe) -> PartJob:
+        """What other processes have to know to write parts that `adopt` takes."""
+        generation = self.meta.generation
+        index = self.folder / layout.INDEX / layout.segment_name(max(generation, 0))
+        return PartJob(
+            recipe=recipe,
+            tokenizer=self.tokenizer.content,
+            end_of_text_id=self.tokenizer.end_of_text_id,
+            known=index.resolve() if generation >= 0 else None,
+        )
+
+    def adopt(self, part: Part) -> None:
+        """Take over users that another process wrote: their segments become this store's.
+
+        Guarantee: of a part no token is read here; the cost is that of its users and spans.
+
+        Args:
+            part: of users whom neither this writer nor another part has. It is taken apart.
+        """
+        first = self.segments
+        for number in range(part.segments):
+            old = Path(layout.SEGMENTS) / layout.segment_name(number)
+            new = Path(layout.SEGMENTS) / layout.segment_name(first + number)
+            (part.folder / old).rename(self.folder / new)
+            for file in (self.folder / new).iterdir():
+                facts, digests = part.files[str(old / file.name)]
+                self._adopted[str(new / file.name)] = facts, bytes.fromhex(digests)
+        self.take(part.index(), first_user=len(self.ids), first_segment=first)
+        self.segments += part.segments
+        for split in Split:
+            self.examples[split] += part.examples[split]
+            self.tokens[split] += part.tokens[split]
 
     def finish(
         self, *, source: dict[str, Any], tally: Tally, ownership: dict[str, Any] | None = None
@@ -188,9 +224,13 @@ class StoreWriter(SegmentWriter):
         generation = Path(layout.INDEX) / layout.segment_name(old.generation + 1)
         index.write(self.folder / generation)
         names = (layout.USERS, layout.USER_IDS, layout.SPANS)
-        new_files = [*self.new_files(), *(generation / name for name in names)]
+        here = [*self.new_files(), *(generation / name for name in names)]
+        new_files = [file for file in here if str(file) not in self._adopted]
         kept = {name: sums for name, sums in old.files.items() if not _is_index(name)}
-        files = seal(self.folder, generation, kept, new_files, known=self._old_digests())
+        known = self._old_digests()
+        for name, (facts, digests) in self._adopted.items():
+            kept[name], known[name] = facts, digests
+        files = seal(self.folder, generation, kept, new_files, known=known)
         store_id = secrets.token_hex(16)
         kind = StateKind.APPENDED if old.states else StateKind.PREPARED
         meta = replace(
