@@ -87,7 +87,8 @@ def spark(folder: Path, records: int, rounds: int, *, words_per_text: int) -> di
             say(
                 f"{records:>12,} records  {engine:8}  {last['wall_seconds']:7.1f} s  "
                 f"processor {last['cpu_seconds']:7.1f} s  "
-                f"driver {last['driver_peak_rss_gb']:.2f} GB  Java {last['java_peak_rss_gb']:.2f} GB"
+                f"driver {last['driver_peak_rss_gb']:.2f} GB  "
+                f"Java {last['java_peak_rss_gb']:.2f} GB"
             )
     path.unlink()
     hashes = {row["content_sha256"] for of in rows.values() for row in of}

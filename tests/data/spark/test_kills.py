@@ -152,9 +152,7 @@ def test_a_killed_driver_leaves_no_store(tmp_path, killed):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_the_parts_that_are_written(
-    session, small, tmp_path, monkeypatch
-):
+def test_a_killed_run_goes_on_with_what_is_written(session, small, tmp_path, monkeypatch):
     """What was read is not read again, and what was written is the file that is taken over."""
     source = open_source([str(write_corpus(tmp_path, 40))])
 
