@@ -19,7 +19,7 @@ from benchmarks.data.flat import flat
 from benchmarks.data.gather import COHORT, gather
 from benchmarks.data.grouper import grouper
 from benchmarks.data.scale import prepare_child, scale
-from benchmarks.data.spark import spark, spark_child
+from benchmarks.data.spark import ENGINES, spark, spark_child
 from benchmarks.data.user_lines import group_child
 
 PARTS = ("scale", "spark", "grouper", "gather", "draw", "flat")
@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for working files; needs 15 GB at 30 M")
     parser.add_argument("--prepare", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3, help="of the part spark")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="of the part spark")
     parser.add_argument("--group", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--spark", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -70,7 +71,14 @@ def main() -> None:
         runs: dict[str, Callable[[], Any]] = {
             "scale": lambda: scale(folder, sizes, words_per_text=options.words),
             "spark": lambda: [
-                spark(folder, size, options.rounds, words_per_text=options.words) for size in sizes
+                spark(
+                    folder,
+                    size,
+                    options.engines,
+                    rounds=options.rounds,
+                    words_per_text=options.words,
+                )
+                for size in sizes
             ],
             "grouper": lambda: grouper(
                 folder, *((20_000, 1_000) if quick else (1_000_000, 100_000))

@@ -73,13 +73,15 @@ def spark_child(path: str, out: str, engine: str) -> None:
     )
 
 
-def spark(folder: Path, records: int, rounds: int, *, words_per_text: int) -> dict[str, Any]:
-    """Rounds of all engines, one after another, each in a process of its own."""
+def spark(
+    folder: Path, records: int, engines: list[str], *, rounds: int, words_per_text: int
+) -> dict[str, Any]:
+    """Rounds of all ``engines``, one after another, each in a process of its own."""
     path = folder / "corpus.jsonl"
     write_corpus(path, records, words_per_text=words_per_text)
-    rows: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
+    rows: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
     for _ in range(rounds):
-        for engine in ENGINES:
+        for engine in engines:
             out = folder / "store"
             rows[engine].append(child("--spark", str(path), str(out), engine))
             subprocess.run(["rm", "-rf", str(out)], check=True)
@@ -104,9 +106,10 @@ def ratios(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             ("spark_over_duckdb", "local[2]", "duckdb"),
             ("one_core_over_two", "local[1]", "local[2]"),
         ):
-            pairs = zip(rows[one], rows[other], strict=True)
-            key = f"{measure}_seconds"
-            told[f"{name}_{measure}"] = statistics.median(a[key] / b[key] for a, b in pairs)
+            if one in rows and other in rows:
+                pairs = zip(rows[one], rows[other], strict=True)
+                key = f"{measure}_seconds"
+                told[f"{name}_{measure}"] = statistics.median(a[key] / b[key] for a, b in pairs)
     return told
 
 

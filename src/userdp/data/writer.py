@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from userdp.data import format as layout
+from userdp.data.beside import abandoned, hidden, keep_ledger, recover, require_free
 from userdp.data.blocks import digests_of, read_blocks, seal
 from userdp.data.checkpoints import (
     SCRATCH,
@@ -25,7 +26,7 @@ from userdp.data.erasure import finish_erasure
 from userdp.data.examples import Recipe
 from userdp.data.index import EMPTY, Index
 from userdp.data.locking import lock_store
-from userdp.data.meta import StoreMeta, is_store, read_meta
+from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.near_ids import near_colliding
 from userdp.data.parts import Part, PartJob
 from userdp.data.records import Tally
@@ -34,8 +35,7 @@ from userdp.data.splits import Split
 from userdp.data.states import State, StateKind
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
-from userdp.files import in_the_way, operator_folder, sync, write_file, write_json
+from userdp.files import sync, write_file, write_json
 from userdp.interrupts import held
 
 _SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
@@ -87,12 +87,12 @@ class StoreWriter(SegmentWriter):
             UseError: something lies at ``out`` and ``overwrite`` is false, or it is not a store.
         """
         place = out.absolute()
-        _recover(place)
-        _require_free(place, overwrite=overwrite)
+        recover(place)
+        require_free(place, overwrite=overwrite)
         place.parent.mkdir(parents=True, exist_ok=True)
         meta = _empty(tokenizer, seq_len=seq_len, fractions=fractions, loss_mask=loss_mask)
         key = resume_key(meta, resume)
-        folder, lock = _abandoned(place, key) or _hidden(place)
+        folder, lock = abandoned(place, key) or hidden(place)
         return cls(
             folder, lock, meta, tokenizer, EMPTY, place=place, overwrite=overwrite, key=key,
             segment_tokens=segment_tokens,
@@ -274,7 +274,7 @@ class StoreWriter(SegmentWriter):
     def _move(self) -> None:
         """Put the new store into its place, and the old one away."""
         place = self._place
-        _require_free(place, overwrite=self._overwrite)
+        require_free(place, overwrite=self._overwrite)
         if not place.exists():
             self.folder.rename(place)
             sync(place.parent)
@@ -283,13 +283,13 @@ class StoreWriter(SegmentWriter):
         held = os.open(place, os.O_RDONLY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)  # until an append to the old store is done
-            _keep_ledger(place, self.folder)
+            keep_ledger(place, self.folder)
             place.rename(old)
         finally:
             os.close(held)
         self.folder.rename(place)
         sync(place.parent)
-        _keep_ledger(old, place)
+        keep_ledger(old, place)
         shutil.rmtree(old, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -366,76 +366,3 @@ def totals_of(
         "tokens": sum(part["tokens"] for part in splits.values()),
         "splits": splits,
     }
-
-
-def _require_free(out: Path, *, overwrite: bool) -> None:
-    """`UseError` if a store may not be put at ``out``."""
-    if not out.exists() and not out.is_symlink():
-        return
-    if not is_store(out):
-        raise UseError(
-            f"{out} exists and is not a user store, so it is left alone",
-            hint="choose another place for the store",
-        )
-    if not overwrite:
-        raise in_the_way(out, "a store")
-
-
-def _keep_ledger(old: Path, new: Path) -> None:
-    """Let a new store share the old one's privacy ledger, the same file on disk.
-
-    The people whose data it is stay charged; a run that is writing to it loses nothing.
-    """
-    kept = [old / name for name in (layout.LEDGER, layout.LEDGER_PLACE, layout.PLACES)]
-    for path in (*kept, *(old / layout.LEDGER_RUNS).glob("*")):
-        place = new / path.relative_to(old)
-        if path.exists() and not place.exists():
-            if place.parent != new:
-                operator_folder(place.parent)
-            place.hardlink_to(path)
-    sync(new)
-
-
-def _hidden(place: Path) -> tuple[Path, int]:
-    """A new hidden folder beside ``place``, locked."""
-    folder = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-    folder.mkdir(mode=0o700)
-    lock = os.open(folder, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return folder, lock
-
-
-def _recover(out: Path) -> None:
-    """Bring back an old store that a killed process had moved aside and not yet replaced."""
-    for old in out.parent.glob(f".{out.name}.old-*"):
-        if not out.exists():
-            old.rename(out)
-        else:
-            _keep_ledger(old, out)
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def remove_leftovers(store: Path) -> None:
-    """Remove what killed `prepare`s left beside a store: their working files hold people's text."""
-    place = store.absolute()
-    _recover(place)
-    _abandoned(place, None)
-
-
-def _abandoned(place: Path, key: str | None) -> tuple[Path, int] | None:
-    """Remove what killed processes left, but for one folder of a run of ``key``: it, locked."""
-    taken = None
-    for folder in place.parent.glob(f".{place.name}.partial-*"):
-        lock = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # in use by a living process
-            os.close(lock)
-            continue
-        if taken is None and read_state(folder, key) is not None:
-            taken = folder, lock
-        else:
-            forget_state(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-    return taken
