@@ -20,7 +20,7 @@ from userdp.data.records import Tally
 from userdp.data.sources.seen_fields import SeenFields
 from userdp.data.sources.table import FileTable
 from userdp.data.spark.records import READ_AS, write_records
-from userdp.data.spark.session import LEAST_HEAP, failure, quiet, require_spark, session
+from userdp.data.spark.session import LEAST_HEAP, failure, quiet, require_spark, session, told
 from userdp.data.spark.tasks import RESULT, ShardBooks, reading, results, writing
 from userdp.errors import UseError
 
@@ -112,7 +112,8 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         """
         self._begin()
         shards = [(n, shard) for n, one in enumerate(tables) for shard in one.shards(_SHARD_BYTES)]
-        numbers = self._spark.range(0, len(shards), 1, numPartitions=len(shards))
+        with told():
+            numbers = self._spark.range(0, len(shards), 1, numPartitions=len(shards))
         task = reading([shard for _, shard in shards], self._records)
         self._progress.stage("reading", len(shards))
         rows = self._run(numbers, task, self._shards_read, len(shards))
@@ -139,8 +140,9 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         folder = self._folder / f"parts-{count}"
         folder.mkdir(exist_ok=True)
         path = _PATTERN.sub(r"\\\1", str(self._records))
-        records = self._spark.read.schema(READ_AS).parquet(path)
-        ordered = records.repartition(count, *_BY).sortWithinPartitions(*_ORDER)
+        with told():
+            records = self._spark.read.schema(READ_AS).parquet(path)
+            ordered = records.repartition(count, *_BY).sortWithinPartitions(*_ORDER)
         self._progress.stage("tokenizing", count)
         rows = self._run(ordered, writing(folder, job), lambda: done_in(folder), count)
         for error in results(rows):
@@ -157,7 +159,8 @@ class SparkJob(AbstractContextManager["SparkJob"]):
 
     def _parts(self, size: int) -> int:
         """How many parts a store of so many bytes of working files is written in."""
-        cores = self._spark.sparkContext.defaultParallelism
+        with told():
+            cores = self._spark.sparkContext.defaultParallelism
         wanted = max(-(-size // _PART_BYTES), _PARTS_PER_CORE * cores)
         return max(1, min(wanted, -(-size // _LEAST_PART_BYTES)))
 
@@ -165,14 +168,8 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         self, rows: DataFrame, task: Callable[..., Any], done: Callable[[], int], total: int
     ) -> list[Any]:
         """The results of ``task`` over the partitions of ``rows``, in their order."""
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        with _Watch(self._progress, done, total), quiet():
-            try:
-                return rows.mapInArrow(task, RESULT).collect()
-            except (PySparkException, Py4JError, OSError) as error:
-                raise failure(error) from error
+        with _Watch(self._progress, done, total), quiet(), told():
+            return rows.mapInArrow(task, RESULT).collect()
 
 
 class _Watch(AbstractContextManager[None]):

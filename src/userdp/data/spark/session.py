@@ -59,8 +59,6 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         spill: the folder of Spark's working files, if it is our own.
         heap: bytes of its driver, which in local mode is all of it.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -83,11 +81,8 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    try:
-        with _own_python(), quiet():
-            own = builder.getOrCreate()
-    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        raise failure(error) from error
+    with _own_python(), quiet(), told():
+        own = builder.getOrCreate()
     try:
         yield _with_ours(own)
     except BaseException:
@@ -103,6 +98,18 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*pandas", FutureWarning)
         yield
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """`FailureError` where Spark, its Java side or the way to it fails."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        raise failure(error) from error
 
 
 def failure(error: Any) -> FailureError:
