@@ -94,7 +94,7 @@ def first(process: subprocess.Popen[str], wanted: Callable[[int], bool]) -> int:
     def found() -> Iterator[int]:
         while process.poll() is None:
             yield from filter(wanted, under(process.pid))
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     pid = next(found(), None)
     assert pid is not None, process.stderr.read()
