@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import userdp
 from userdp.data.columns import BLOCK_BYTES
 from userdp.errors import FailureError, UseError
 from userdp.extras import library
@@ -75,7 +74,7 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
         # Python on the executors finds this very userdp, whether it is installed there or not.
-        "spark.executorEnv.PYTHONPATH": str(Path(userdp.__file__).parents[1]),
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[3]),
         **({} if _is_configured() else _LOCAL),
     }
     builder = SparkSession.builder
