@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+
 import pytest
 
 from tests.data.corpora import ListSource, corpus, interleaved, prepared, view
@@ -137,3 +141,29 @@ def test_an_attempt_that_fails_leaves_nothing_and_one_that_is_second_gives_way(
         assert [path.name for path in place.parent.iterdir()] == ["000000"]
         assert parts.done_in(place.parent) == 1
     assert parts.done_in(tmp_path / "nowhere") == 0
+
+
+def test_a_process_that_is_killed_in_the_middle_leaves_no_part(tmp_path):
+    """By SIGKILL; what it leaves counts as nothing, and the next attempt writes the whole part."""
+    records = sorted_records(20)
+    with StoreWriter.create(tmp_path / "s", tokenizer=StoreTokenizer.load(), seq_len=8) as writer:
+        job = writer.part_job(Recipe.of(writer.meta, rule=SplitRule.HASH, one_per_record=False))
+        place = tmp_path / "parts" / "000000"
+
+        def dying():
+            yield from in_columns(records[: len(records) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        child = multiprocessing.get_context("fork").Process(
+            target=write_part, args=(dying(), place, job)
+        )
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        (left,) = place.parent.iterdir()
+        assert left.name.startswith(".")
+        assert parts.done_in(place.parent) == 0
+        assert parts_in(place.parent) == []
+        write_part(in_columns(records), place, job)
+        (part,) = parts_in(place.parent)
+        assert part.tally["records_stored"] == len(records)
