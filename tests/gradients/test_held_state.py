@@ -155,6 +155,8 @@ class Kept:
 class Criterion(nn.Module):
     """A loss that is a module, which keeps the sign in a buffer."""
 
+    sign: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("sign", torch.ones(()))
@@ -168,6 +170,8 @@ class Criterion(nn.Module):
 
 class Above:
     __slots__ = ("sign",)
+
+    sign: float
 
 
 class Below(Above):
