@@ -90,6 +90,10 @@ class Use(ABC):
         """Add the sum of the units, each times its factor, to ``total``."""
 
     @abstractmethod
+    def summed(self) -> Tensor:
+        """The sum of the units, of the parameter's shape."""
+
+    @abstractmethod
     def dense(self) -> Dense:
         """The per-unit gradients, formed."""
 
@@ -118,6 +122,9 @@ class Dense(Use):
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         flat = self.gradients.reshape(len(self.gradients), -1)
         total.view(-1).add_(factors.to(flat.dtype) @ flat)
+
+    def summed(self) -> Tensor:
+        return self.gradients.sum(0)
 
     def dense(self) -> Dense:
         return self
