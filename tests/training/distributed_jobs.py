@@ -87,7 +87,7 @@ def trained_far(store: Path, out: Path, lora: bool, broken: bool) -> tuple[list[
         ):
             train(
                 UserStore.open(store),
-                plan_of("uls", steps=6),
+                plan_of("uls", steps=3),
                 replace(CONFIG, lora_rank=2 if lora else None),
                 out=out,
                 device="xla" if dist.get_world_size() > 1 else "cpu",
