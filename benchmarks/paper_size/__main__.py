@@ -36,7 +36,8 @@ def main() -> None:
     parser.add_argument("--only-page", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if options.child:
-        _child(*options.child, options)
+        key, what = options.child
+        _child(key, what, options)
         return
     chosen = [setting_of(key) for key in options.only or [s.key for s in SETTINGS]]
     for setting in chosen if not options.only_page else ():

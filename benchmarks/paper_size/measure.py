@@ -31,7 +31,7 @@ def plain_in_passes(model: nn.Module, units: Units, cuts: list[tuple[int, int]])
     for begin, end in cuts:
         here = slice(begin, end)
         losses = causal_lm_loss(model, units.input_ids[here], units.lengths[here])
-        (losses.sum() / count).backward()
+        torch.autograd.backward(losses.sum() / count)
 
 
 def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
@@ -48,10 +48,8 @@ def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
     return [(offsets[begin], offsets[end]) for begin, end in ranges]
 
 
-def steps_of(setting: Setting, methods: list[str]) -> tuple[dict[str, Step], int]:
-    """Each method's step, and the rows of its largest pass."""
-    torch.set_num_threads(1)
-    model, units = build(setting), units_of(setting)
+def steps_of(model: nn.Module, units: Units, methods: list[str]) -> dict[str, Step]:
+    """Each method's step."""
     cuts = cuts_of(model, units)
     makers: dict[str, Callable[[], Step]] = {
         "plain": lambda: lambda: plain_in_passes(model, units, cuts),
@@ -60,7 +58,7 @@ def steps_of(setting: Setting, methods: list[str]) -> tuple[dict[str, Step], int
         ),
         "opacus": lambda: _opacus(model, units, cuts[0][1] - cuts[0][0]),
     }
-    return {method: makers[method]() for method in methods}, max(end - begin for begin, end in cuts)
+    return {method: makers[method]() for method in methods}
 
 
 def _opacus(model: nn.Module, units: Units, rows: int) -> Step:
@@ -68,18 +66,24 @@ def _opacus(model: nn.Module, units: Units, rows: int) -> Step:
     return lambda: [step(units.select(at, at + rows)) for at in range(0, len(units), rows)]
 
 
+def two_passes(setting: Setting) -> Units:
+    """Units for two passes: the second has all that the first one leaves."""
+    return units_of(replace(setting, sequences=min(setting.sequences, 2 * max(8, setting.group))))
+
+
 def rounds(setting: Setting, *, done: int, wanted: int, results: Path, digest: str) -> None:
     """Take what is missing of the rounds; each is a row of the results."""
+    torch.set_num_threads(1)
     methods = ["plain", "private"]
     if setting.key == "decoder_g1" and util.find_spec("opacus") is not None:
         methods.append("opacus")
-    steps, rows = steps_of(setting, methods)
-    for step in steps.values():  # warms up, and checks the engine
-        step()
+    model, units = build(setting), units_of(setting)
+    for step in steps_of(model, two_passes(setting), methods).values():
+        step()  # warms up, and checks the engine
+    steps, rows = steps_of(model, units, methods), max(e - b for b, e in cuts_of(model, units))
     for number in range(done, wanted):
         seconds = {}
-        order = methods if number % 2 else methods[::-1]
-        for method in order:
+        for method in methods if number % 2 else methods[::-1]:
             begin = time.process_time()
             steps[method]()
             seconds[method] = time.process_time() - begin
@@ -89,14 +93,10 @@ def rounds(setting: Setting, *, done: int, wanted: int, results: Path, digest: s
 
 
 def peak(setting: Setting, method: str) -> int:
-    """Bytes at the peak of one gradient, above what the process holds after its imports.
-
-    Of two passes: the second has all that the first one leaves, and the others are like it.
-    """
-    few = replace(setting, sequences=min(setting.sequences, 2 * max(8, setting.group)))
+    """Bytes at the peak of one gradient, above what the process holds after its imports."""
+    torch.set_num_threads(1)
     build(setting_of("trial_lora"))  # imports what a model with adapters does
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
-    steps, _ = steps_of(few, [method])
-    steps[method]()
+    steps_of(build(setting), two_passes(setting), [method])[method]()
     return memory("VmHWM") - before

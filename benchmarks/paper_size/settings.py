@@ -105,7 +105,7 @@ def build(setting: Setting) -> nn.Module:
 def llama(shape: Shape) -> nn.Module:
     """A Llama of random weights, with a quarter of the heads for keys and values."""
     torch.manual_seed(0)
-    return LlamaForCausalLM(
+    model: nn.Module = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=shape.vocabulary,
             hidden_size=shape.width,
@@ -117,6 +117,7 @@ def llama(shape: Shape) -> nn.Module:
             tie_word_embeddings=True,
         )
     )
+    return model
 
 
 def units_of(setting: Setting) -> Units:

@@ -191,7 +191,7 @@ def _lengths(rows: Tensor) -> Tensor:
     beside a huge one does not vanish from W.
     """
     width = rows.shape[-1]
-    lengths = squares(rows.reshape(-1, width)).sqrt() + _VANISHING * width**0.5
+    lengths: Tensor = squares(rows.reshape(-1, width)).sqrt() + _VANISHING * width**0.5
     return lengths.view(*rows.shape[:-1], 1)
 
 
