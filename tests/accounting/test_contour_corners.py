@@ -135,4 +135,4 @@ def test_the_allowance_for_rounding_is_the_one_that_the_docs_state(u: float, rea
     """32 ulps of sum |w| min(2, u |l|), and 8 ulps of (1 + c + u) |l|; an ulp is 2^-53."""
     weights, loss = np.array([1.0, -3.0j]), np.array([3.0, 7.0j])
     (found,) = rounding(weights, loss, 2.0, np.array([u]))
-    assert found == pytest.approx(2.0**-53 * (32 * reach + 8 * (3 + u) * 24), rel=1e-12)
+    assert found == pytest.approx(2.0**-53 * (32 * reach + 8 * (3 + u) * 24), rel=1e-12, abs=0)

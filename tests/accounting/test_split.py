@@ -71,8 +71,8 @@ def test_the_small_part_is_bounded_by_little_more_than_its_own_moment() -> None:
     weight = 0.5 * erfc(split.rate * (x - split.place)) * norm.pdf(x) * 1e-3
     truth = [100 * math.log(float(weight @ np.exp((1 + a) * loss))) for a in orders]
     found = log_small(side, (split,), orders)
-    assert (found >= np.array(truth) - 1e-12).all()
-    assert found == pytest.approx(truth, abs=3e-4)
+    allowed = 1e-6 * 100  # a step
+    assert found - np.array(truth) == pytest.approx(allowed, abs=1e-7, rel=0)
 
 
 def test_a_sum_on_a_grid_too_coarse_for_a_proof_bounds_nothing() -> None:
