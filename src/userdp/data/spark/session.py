@@ -82,6 +82,11 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     with _own_python(), quiet(), told():
         own = builder.getOrCreate()
+    with suppress(
+        AttributeError
+    ):  # where pyspark calls it otherwise, it prints what we tell anyway
+        # When Java is killed, its thread for counters would print a traceback of its own.
+        own.sparkContext._accumulatorServer.handle_error = _say_nothing
     try:
         yield _with_ours(own)
     except BaseException:
@@ -137,6 +142,10 @@ def _own_python() -> Iterator[None]:
         yield
     finally:
         del os.environ["PYSPARK_PYTHON"]
+
+
+def _say_nothing(request: Any, client: Any) -> None:
+    """In place of a traceback on stderr."""
 
 
 def _is_configured() -> bool:
