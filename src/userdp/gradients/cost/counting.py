@@ -1,0 +1,267 @@
+"""Counts of a step on a small model, made into those of a deep one.
+
+The engines choose forms by shapes, look at values and allocate as they go; none of that happens on
+tensors without memory. So a step is carried out in full, on real tensors, with layers of full
+width, full length and vocabulary, but with few of them: with one layer and with two, with two units
+in a pass and with three, with one pass and with two. Each operation, its bytes and the memory of
+each segment are linear in all three, so that these tell those of any depth, any number of units in
+a pass and any number of passes. The two units and more are because a lone unit has another path
+(`userdp.gradients.engines.tape`); where a pass holds at most three, it is counted as it is.
+
+What is not linear is not predicted: layers of several kinds, passes of unequal units, layers
+sharded over processes (the two-pass engine).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from userdp.errors import UseError
+from userdp.gradients.cost.recording import Live, Op, Recorder
+from userdp.gradients.engines import choice, get_engine, one_pass
+from userdp.gradients.engines.forms import choose_form
+from userdp.gradients.engines.rules import linear
+from userdp.gradients.losses import Loss
+from userdp.gradients.models import trainable_parameters
+from userdp.gradients.units import Units
+
+Step = Callable[[], object]
+PLAIN = "plain"
+"""The ordinary forward and backward pass, for a method's name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What is counted.
+
+    Args:
+        build: the model of so many layers, as it is trained, of full width.
+        depth: layers of the model that is meant.
+        loss: per-row loss.
+        vocabulary: tokens are below it.
+        length: of every row, in tokens.
+        group_size: rows of every unit.
+        device: "cpu" or "cuda", for which engines choose forms.
+    """
+
+    build: Callable[[int], nn.Module]
+    depth: int
+    loss: Loss
+    vocabulary: int
+    length: int
+    group_size: int
+    device: str = "cpu"
+
+    def units(self, count: int) -> Units:
+        """So many units of random tokens."""
+        rows = count * self.group_size
+        draw = torch.Generator().manual_seed(0)
+        return Units(
+            input_ids=torch.randint(self.vocabulary, (rows, self.length), generator=draw),
+            lengths=torch.full((rows,), self.length),
+            offsets=torch.arange(0, rows + 1, self.group_size),
+        )
+
+
+class Count(Counter[Op]):
+    """How often each operation occurs. Differences and multiples may be negative or fractions."""
+
+    def plus(self, other: Count, times: float) -> Count:
+        """This and ``times`` the other."""
+        total = Count(self)
+        for op, number in other.items():
+            total[op] += number * times  # type: ignore[assignment]  # a Counter of numbers
+        return Count({op: number for op, number in total.items() if number})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCount:
+    """What a step needs at full depth.
+
+    Attributes:
+        fixed: operations whatever the number of passes.
+        a_pass: operations of one pass.
+        peak: bytes of tensors at the peak, weights included, from two passes on.
+        units: in a pass.
+    """
+
+    fixed: Count
+    a_pass: Count
+    peak: float
+    units: int
+
+    def of(self, passes: float) -> Count:
+        """Operations of a step of so many passes."""
+        return self.fixed.plus(self.a_pass, passes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    ops: tuple[Op, ...]
+    peaks: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    ops: Count
+    peaks: Mapping[str, float]
+
+
+def count_step(work: Work, method: str, *, units: int) -> StepCount:
+    """The operations and the memory of a step whose passes hold ``units`` units each.
+
+    Args:
+        work: what is computed.
+        method: the name of an engine, or `PLAIN`.
+        units: in a pass; the plain step's passes have as many rows.
+    """
+    by_depth = {}
+    for layers in (1, 2):
+        model = work.build(layers)
+        by_depth[layers] = {
+            passes: _at(work, model, layers, method, units=units, passes=passes)
+            for passes in (1, 2)
+        }
+    deeper = work.depth - 1
+
+    def deep(passes: int) -> Count:
+        one, two = (by_depth[layers][passes].ops for layers in (1, 2))
+        return one.plus(two, deeper).plus(one, -deeper)
+
+    a_pass = deep(2).plus(deep(1), -1)
+    low, high = by_depth[1][2].peaks, by_depth[2][2].peaks
+    return StepCount(
+        fixed=deep(1).plus(a_pass, -1),
+        a_pass=a_pass,
+        peak=max(low[key] + deeper * (high[key] - low[key]) for key in low),
+        units=units,
+    )
+
+
+def _at(
+    work: Work, model: nn.Module, layers: int, method: str, *, units: int, passes: int
+) -> _Counted:
+    """Counted at so many units a pass, or from what two and three of them tell."""
+    record = partial(_record, work, model, layers, method, passes=passes)
+    if units <= 3:
+        found = record(units=units)
+        return _Counted(Count(found.ops), found.peaks)
+    two, three = record(units=2), record(units=3)
+    more, total = units - 2, Count()
+    names = [op.name for op in two.ops], [op.name for op in three.ops]
+    matched = SequenceMatcher(None, *names, autojunk=False)
+    for kind, begin, end, first, last in matched.get_opcodes():
+        if kind == "equal":
+            pairs = zip(two.ops[begin:end], three.ops[first:last], strict=True)
+            total.update(_beyond(a, b, more) for a, b in pairs)
+        else:  # what is done unit by unit: a third unit's operations are as many as a fourth's
+            total = total.plus(Count(two.ops[begin:end]), 1 - more)
+            total = total.plus(Count(three.ops[first:last]), more)
+    return _Counted(
+        total,
+        {key: low + more * (three.peaks[key] - low) for key, low in two.peaks.items()},
+    )
+
+
+def _beyond(two: Op, three: Op, more: int) -> Op:
+    """The operation at ``more`` units more than two, from what it is at two and at three."""
+
+    def line(low: float, high: float) -> float:
+        return low + more * (high - low)
+
+    return replace(
+        two,
+        flops=line(two.flops, three.flops),
+        moved=line(two.moved, three.moved),
+        numbers=line(two.numbers, three.numbers),
+        allocated=line(two.allocated, three.allocated),
+    )
+
+
+def step_of(
+    method: str, model: nn.Module, loss: Loss, units: Units, *, rows: int, clip: float = 1.0
+) -> Step:
+    """A step's gradients by ``method``, in passes of at most ``rows`` rows."""
+    if method == PLAIN:
+        return partial(_plain_step, model, loss, units, rows)
+    engine = get_engine(method)
+    return partial(engine, model, loss, units, l2_clip_norm=clip, micro_batch=rows)
+
+
+def _plain_step(model: nn.Module, loss: Loss, units: Units, rows: int) -> None:
+    count = len(units.lengths)
+    model.zero_grad(set_to_none=True)
+    for begin in range(0, count, rows):
+        here = slice(begin, begin + rows)
+        losses = loss(model, units.input_ids[here], units.lengths[here])
+        (losses.sum() / count).backward()
+
+
+@contextmanager
+def passes_of(units: int, *, rows: int, device: str) -> Iterator[None]:
+    """Within, engines put so many units into a pass, and choose forms as on ``device``.
+
+    They ask the device that tensors lie on, and here that is a CPU whatever device is meant.
+    """
+    changes: list[tuple[object, str, object]] = [
+        (one_pass, "rows_per_pass", lambda units, micro_batch: rows),
+        (choice, "rows_per_pass", lambda units, micro_batch: rows),
+        (one_pass, "most_units", lambda task: units),
+        (linear, "choose_form", lambda **shape: choose_form(**{**shape, "device": device})),
+    ]
+    kept = [getattr(module, name) for module, name, _ in changes]
+    try:
+        for module, name, changed in changes:
+            setattr(module, name, changed)
+        yield
+    finally:
+        for (module, name, _), value in zip(changes, kept, strict=True):
+            setattr(module, name, value)
+
+
+def _record(
+    work: Work, model: nn.Module, layers: int, method: str, *, units: int, passes: int
+) -> _Recorded:
+    rows = units * work.group_size
+    step = step_of(method, model, work.loss, work.units(units * passes), rows=rows)
+    with passes_of(units, rows=rows, device=work.device):
+        step()  # the engine's checks of a model come with its first step
+        model.zero_grad(set_to_none=True)
+        live = Live(_layers(model, layers), layers)
+        live.added(sum(t.numel() * t.element_size() for t in _state(model)))
+        with Recorder(live) as recorder:
+            step()
+    return _Recorded(tuple(recorder.ops), dict(live.peaks))
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    """All that a model holds, each tensor once."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def _layers(model: nn.Module, layers: int) -> dict[int, int | None]:
+    """The layer of each parameter's storage: its place in the list of layers, if in one."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == layers]
+    if not lists:
+        raise UseError(
+            f"the model has no list of {layers} layers, so what one layer costs cannot be told "
+            "from the rest",
+            hint="a prediction needs a model of transformers whose layers are a list of modules",
+        )
+    largest = max(lists, key=lambda held: sum(p.numel() for p in held.parameters()))
+    found: dict[int, int | None] = dict.fromkeys(map(_address, model.parameters()))
+    for number, layer in enumerate(largest):
+        found.update((_address(parameter), number) for parameter in layer.parameters())
+    return found
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
