@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
@@ -89,18 +89,22 @@ class StepCount:
     Attributes:
         fixed: operations whatever the number of passes.
         a_pass: operations of one pass.
-        peak: bytes of tensors at the peak, weights included, from two passes on.
+        peaks: bytes of tensors at the peak, weights included: of a step of one pass, and of more.
         units: in a pass.
     """
 
     fixed: Count
     a_pass: Count
-    peak: float
+    peaks: tuple[float, float]
     units: int
 
     def of(self, passes: float) -> Count:
         """Operations of a step of so many passes."""
         return self.fixed.plus(self.a_pass, passes)
+
+    def peak(self, passes: float) -> float:
+        """Bytes of tensors at the peak of a step of so many passes."""
+        return self.peaks[0 if passes <= 1 else 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +129,8 @@ def count_step(work: Work, method: str, *, units: int) -> StepCount:
     """
     by_depth = {}
     for layers in (1, 2):
-        model = work.build(layers)
-        by_depth[layers] = {
-            passes: _at(work, model, layers, method, units=units, passes=passes)
-            for passes in (1, 2)
-        }
+        watched = _Watched(work, work.build(layers), layers, method, most_units=min(units, 3))
+        by_depth[layers] = {passes: _at(watched, units=units, passes=passes) for passes in (1, 2)}
     deeper = work.depth - 1
 
     def deep(passes: int) -> Count:
@@ -137,20 +138,22 @@ def count_step(work: Work, method: str, *, units: int) -> StepCount:
         return one.plus(two, deeper).plus(one, -deeper)
 
     a_pass = deep(2).plus(deep(1), -1)
-    low, high = by_depth[1][2].peaks, by_depth[2][2].peaks
+
+    def peak(passes: int) -> float:
+        low, high = by_depth[1][passes].peaks, by_depth[2][passes].peaks
+        return max(low[key] + deeper * (high[key] - low[key]) for key in low)
+
     return StepCount(
         fixed=deep(1).plus(a_pass, -1),
         a_pass=a_pass,
-        peak=max(low[key] + deeper * (high[key] - low[key]) for key in low),
+        peaks=(peak(1), peak(2)),
         units=units,
     )
 
 
-def _at(
-    work: Work, model: nn.Module, layers: int, method: str, *, units: int, passes: int
-) -> _Counted:
+def _at(watched: _Watched, *, units: int, passes: int) -> _Counted:
     """Counted at so many units a pass, or from what two and three of them tell."""
-    record = partial(_record, work, model, layers, method, passes=passes)
+    record = partial(watched.record, passes=passes)
     if units <= 3:
         found = record(units=units)
         return _Counted(Count(found.ops), found.peaks)
@@ -206,14 +209,19 @@ def _plain_step(model: nn.Module, loss: Loss, units: Units, rows: int) -> None:
 
 
 @contextmanager
-def passes_of(units: int, *, rows: int, device: str) -> Iterator[None]:
+def passes_of(units: int, *, rows: int, most_rows: int, device: str) -> Iterator[None]:
     """Within, engines put so many units into a pass, and choose forms as on ``device``.
 
     They ask the device that tensors lie on, and here that is a CPU whatever device is meant.
+
+    Args:
+        units: in a pass; rows: in all of them.
+        most_rows: for which the engines prove that a model keeps rows apart, once for all passes.
+        device: "cpu" or "cuda".
     """
     changes: list[tuple[object, str, object]] = [
         (one_pass, "rows_per_pass", lambda units, micro_batch: rows),
-        (choice, "rows_per_pass", lambda units, micro_batch: rows),
+        (choice, "rows_per_pass", lambda units, micro_batch: most_rows),
         (one_pass, "most_units", lambda task: units),
         (linear, "choose_form", lambda **shape: choose_form(**{**shape, "device": device})),
     ]
@@ -227,19 +235,46 @@ def passes_of(units: int, *, rows: int, device: str) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def _record(
-    work: Work, model: nn.Module, layers: int, method: str, *, units: int, passes: int
-) -> _Recorded:
-    rows = units * work.group_size
-    step = step_of(method, model, work.loss, work.units(units * passes), rows=rows)
-    with passes_of(units, rows=rows, device=work.device):
-        step()  # the engine's checks of a model come with its first step
-        model.zero_grad(set_to_none=True)
-        live = Live(_layers(model, layers), layers)
-        live.added(sum(t.numel() * t.element_size() for t in _state(model)))
-        with Recorder(live) as recorder:
+class _Watched:
+    """One small model whose steps are recorded.
+
+    Args:
+        work: what is computed.
+        model: of ``layers`` layers.
+        layers: how many.
+        method: an engine or `PLAIN`.
+        most_units: in a pass of any record.
+    """
+
+    def __init__(
+        self, work: Work, model: nn.Module, layers: int, method: str, *, most_units: int
+    ) -> None:
+        self._work, self._model, self._layers = work, model, layers
+        self._method, self._most_rows = method, most_units * work.group_size
+        self._layer_of = _layers(model, layers)
+        # The engine's checks of a model come with its first step.
+        self._step(units=min(2, most_units), passes=1)
+
+    def _step(self, *, units: int, passes: int, within: Recorder | None = None) -> None:
+        work, rows = self._work, units * self._work.group_size
+        # `vmap` fills its passes with rows; the others are told otherwise how many there are.
+        asked = rows if self._method in (PLAIN, "vmap") else self._most_rows
+        cohort = work.units(units * passes)
+        step = step_of(self._method, self._model, work.loss, cohort, rows=asked)
+        self._model.zero_grad(set_to_none=True)
+        with (
+            passes_of(units, rows=rows, most_rows=self._most_rows, device=work.device),
+            within or nullcontext(),
+        ):
             step()
-    return _Recorded(tuple(recorder.ops), dict(live.peaks))
+
+    def record(self, *, units: int, passes: int) -> _Recorded:
+        """A step of so many passes of so many units each."""
+        live = Live(self._layer_of, self._layers)
+        live.added(sum(t.numel() * t.element_size() for t in _state(self._model)))
+        recorder = Recorder(live, copies=self._work.device == "cpu")
+        self._step(units=units, passes=passes, within=recorder)
+        return _Recorded(tuple(recorder.ops), dict(live.peaks))
 
 
 def _state(model: nn.Module) -> list[Tensor]:

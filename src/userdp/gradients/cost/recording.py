@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -31,8 +31,8 @@ class Kind(StrEnum):
     """Fused attention: products and exponentials together."""
     SPECIAL = "special"
     """Exponentials, logarithms and their like, number by number."""
-    CONVERT = "convert"
-    """Reads numbers of one floating dtype and writes those of another."""
+    MIXED = "mixed"
+    """Arithmetic between floating dtypes: a CPU takes it apart into small buffers."""
     STREAM = "stream"
     """Everything else that touches numbers."""
     VIEW = "view"
@@ -51,11 +51,14 @@ _READS_ROWS = {"embedding", "index_select", "gather", "index", "nll_loss_forward
 _WRITES_ROWS = {"index_add_", "index_put_", "_index_put_impl_", "scatter_add_", "index_copy_"}
 """Of what they change they touch as much as they are given."""
 
-_WRITES_ONLY = {"nll_loss_backward", "embedding_dense_backward", "zeros_like", "empty_like"}
+_WRITES_ONLY = {"nll_loss_backward", "embedding_dense_backward", "zeros_like", "new_zeros", "zero_"}
 """They do not read the large tensor that they are given, if any."""
 
-_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-"""They reserve memory and touch none of it."""
+_NOTHING = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+    "_unsafe_view", "squeeze_", "unsqueeze_", "t_", "transpose_", "detach_",
+}  # fmt: skip
+"""They reserve memory and touch none of it; or are views that their schema does not call so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ _OWN_FLOPS: Mapping[str, Callable[..., int]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": (
         lambda gradient, query, key, *rest, **more: _attention_flops(query, key, 5)
     ),
+    "baddbmm_": lambda into, left, right, **scales: 2 * into.numel() * left.shape[-1],
+    "addmm_": lambda into, left, right, **scales: 2 * into.numel() * left.shape[-1],
 }
 """Of operators that `flop_registry` does not know."""
 
@@ -169,15 +174,18 @@ class Recorder(TorchDispatchMode):
 
     Args:
         live: follows the memory.
+        copies: whether arithmetic between dtypes copies the narrower tensor whole, into the wider
+            one's dtype, as it does on a CPU; no dispatch mode sees that copy.
 
     Attributes:
         ops: in their order.
     """
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, *, copies: bool) -> None:
         super().__init__()
         self.ops: list[Op] = []
         self.live = live
+        self._copies = copies
         self._seen: set[int] = set()
 
     def __torch_dispatch__(
@@ -194,7 +202,13 @@ class Recorder(TorchDispatchMode):
         after = _tensors(result)
         held = {t.untyped_storage()._cdata for t in before}
         new = self._follow(t for t in after if t.untyped_storage()._cdata not in held)
-        self.ops.append(_op(func, args, options, result, before, after, new))
+        op = _op(func, args, options, result, before, after, new)
+        if self._copies and op.kind is Kind.MIXED:
+            copied = _copied(before)
+            self.live.added(copied)
+            self.live.added(-copied)
+            op = replace(op, allocated=op.allocated + copied)
+        self.ops.append(op)
         return result
 
     def perform(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -247,6 +261,13 @@ def _op(
     )
 
 
+def _copied(tensors: Iterable[Tensor]) -> int:
+    """Bytes of copies of all floating tensors of fewer bits than the widest, in its dtype."""
+    floating = [t for t in tensors if t.is_floating_point()]
+    widest = max(t.element_size() for t in floating if t.dim() > 0)
+    return sum(t.numel() * widest for t in floating if t.element_size() < widest)
+
+
 def _dtype(tensors: list[Tensor]) -> str:
     """The narrowest floating one: a product takes as long as what it multiplies."""
     dtypes = sorted(_floating(tensors), key=lambda dtype: dtype.itemsize)
@@ -262,8 +283,8 @@ def _kind(
         return Kind.ATTENTION if "attention" in name else Kind.PRODUCT
     if name in _SPECIAL:
         return Kind.SPECIAL
-    if len(_floating([*before, *after])) > 1:
-        return Kind.CONVERT
+    if len(_floating(before)) > 1 and name not in {"copy_", "cat"}:
+        return Kind.MIXED
     return Kind.STREAM
 
 
