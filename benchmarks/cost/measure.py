@@ -1,4 +1,4 @@
-"""The settings in `HELD`, measured: interleaved rounds, and each method's peak in a fresh process."""
+"""The settings in `HELD`, measured: interleaved rounds; peaks of memory in fresh processes."""
 
 from __future__ import annotations
 

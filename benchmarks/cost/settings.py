@@ -91,14 +91,14 @@ FITTED = (
 )
 """Small in depth and vocabulary, so that fitting takes minutes."""
 
-_DECODER = Setting(
-    key="", width=1024, layers=24, vocabulary=50257, group=1, sequences=8
-)
+_DECODER = Setting(key="", width=1024, layers=24, vocabulary=50257, group=1, sequences=8)
 
 HELD = (
     replace(_DECODER, key="decoder_350m_g1"),
     replace(_DECODER, key="decoder_350m_g4", group=4),
     replace(_DECODER, key="gpt2_medium_lora_g1", rank=32, sequences=10),
-    replace(_DECODER, key="gpt2_small_lora_g4", width=768, layers=12, group=4, rank=32, sequences=16),
+    replace(
+        _DECODER, key="gpt2_small_lora_g4", width=768, layers=12, group=4, rank=32, sequences=16
+    ),
 )
 """At paper size: Charles et al. 2024 (350 M parameters), Chua et al. 2024 (adapters of rank 32)."""

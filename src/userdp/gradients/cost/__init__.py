@@ -1,8 +1,8 @@
-"""Predict time, memory and money of a step, plain and private, without the machine that is meant.
-"""
+"""Predict time, memory and money of a step, plain and private, without the machine that is meant."""
 
 from userdp.gradients.cost.counting import PLAIN, Count, StepCount, Work, count_step, step_of
-from userdp.gradients.cost.hardware import CPU, TABLE, Hardware, Rates
+from userdp.gradients.cost.forecast import Forecast, Forecaster
+from userdp.gradients.cost.hardware import CPU, TABLE, Hardware, Rates, hardware_of
 from userdp.gradients.cost.prediction import seconds_of
 from userdp.gradients.cost.recording import Op, Recorder
 
@@ -11,6 +11,8 @@ __all__ = [
     "PLAIN",
     "TABLE",
     "Count",
+    "Forecast",
+    "Forecaster",
     "Hardware",
     "Op",
     "Rates",
@@ -18,6 +20,7 @@ __all__ = [
     "StepCount",
     "Work",
     "count_step",
+    "hardware_of",
     "seconds_of",
     "step_of",
 ]

@@ -30,7 +30,6 @@ from userdp.gradients.engines import choice, get_engine, one_pass
 from userdp.gradients.engines.forms import choose_form
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.losses import Loss
-from userdp.gradients.models import trainable_parameters
 from userdp.gradients.units import Units
 
 Step = Callable[[], object]
@@ -215,7 +214,8 @@ def passes_of(units: int, *, rows: int, most_rows: int, device: str) -> Iterator
     They ask the device that tensors lie on, and here that is a CPU whatever device is meant.
 
     Args:
-        units: in a pass; rows: in all of them.
+        units: in a pass.
+        rows: in one, all its units together.
         most_rows: for which the engines prove that a model keeps rows apart, once for all passes.
         device: "cpu" or "cuda".
     """

@@ -38,6 +38,7 @@ class Rates:
         stream: bytes of all other operations.
         fresh: bytes of memory that the system must clear first.
         call: seconds of the host for one operation.
+        noise: numbers of noise, where it is not drawn by operations of torch.
     """
 
     products: Mapping[str, float]
@@ -48,6 +49,7 @@ class Rates:
     stream: float
     fresh: float
     call: float
+    noise: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,9 +155,37 @@ CPU = Hardware(
         stream=11.2e9,
         fresh=4.24e9,
         call=26.9e-6,
+        noise=25e6,
     ),
     memory=math.inf,
     link=math.inf,
     source="fitted: one thread of an AMD EPYC (Zen 3, 2.45 GHz), torch 2.13, 2026-11-23",
     reached=1.0,
 )
+
+_NAME = re.compile(r"(?P<name>[a-z0-9]+?)(x(?P<count>[1-9][0-9]{0,4}))?")
+
+
+def hardware_of(words: str) -> Hardware:
+    """The hardware of a name such as ``h100`` or ``h100x8``.
+
+    Raises:
+        UseError: there is no such device in the table.
+
+    >>> hardware_of("h100x8").count
+    8
+    """
+    known = {**TABLE, CPU.name: CPU}
+    match = _NAME.fullmatch(words.lower())
+    if match is None or match["name"] not in known:
+        raise UseError(
+            f"no figures are known of the hardware {words!r}, so nothing can be predicted for it",
+            hint=f"take one of {', '.join(known)}, and how many: h100x8",
+        )
+    count = require_count("devices", int(match["count"] or 1))
+    if count > 1 and match["name"] == CPU.name:
+        raise UseError(
+            "cpu means one thread of this machine, and how several share its memory is not fitted",
+            hint="leave the number out: --hardware cpu",
+        )
+    return replace(known[match["name"]], count=count)

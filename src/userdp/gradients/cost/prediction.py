@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from userdp.errors import UseError
 from userdp.gradients.cost.counting import Count
 from userdp.gradients.cost.hardware import Hardware, Rates
@@ -29,7 +31,9 @@ def _seconds(op: Op, rates: Rates) -> float:
         case Kind.VIEW:
             return fresh
         case Kind.PRODUCT:
-            return op.flops / _rate(rates.products, op.dtype) + op.moved / rates.product_bytes + fresh
+            return (
+                op.flops / _rate(rates.products, op.dtype) + op.moved / rates.product_bytes + fresh
+            )
         case Kind.ATTENTION:
             return op.flops / _rate(rates.attention, op.dtype) + fresh
         case Kind.SPECIAL:
@@ -41,7 +45,7 @@ def _seconds(op: Op, rates: Rates) -> float:
             return op.moved / rates.stream + fresh
 
 
-def _rate(by_dtype: dict[str, float], dtype: str) -> float:
+def _rate(by_dtype: Mapping[str, float], dtype: str) -> float:
     if dtype not in by_dtype:
         raise UseError(
             f"no rate is known for products of {dtype}: the time of a step cannot be predicted",

@@ -68,8 +68,8 @@ class Op:
     Attributes:
         name: of torch's operator, without its overload.
         kind: see `Kind`.
-        dtype: of what is multiplied, else of the result, as torch prints it ("float32"); "" of whole
-            numbers.
+        dtype: of what is multiplied, else of the result, as torch prints it ("float32"); "" of
+            whole numbers.
         flops: operations of its products.
         moved: bytes that it must read and write.
         numbers: in its results.
@@ -274,9 +274,7 @@ def _dtype(tensors: list[Tensor]) -> str:
     return str(dtypes[0]).removeprefix("torch.") if dtypes else ""
 
 
-def _kind(
-    func: Any, name: str, flops: int, before: list[Tensor], after: list[Tensor]
-) -> Kind:
+def _kind(func: Any, name: str, flops: int, before: list[Tensor], after: list[Tensor]) -> Kind:
     if func.is_view or not after or name in _NOTHING:
         return Kind.VIEW
     if flops:
