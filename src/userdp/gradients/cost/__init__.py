@@ -1,4 +1,4 @@
-"""Predict time, memory and money of a step, plain and private, without the machine that is meant."""
+"""Predict time, memory and money of a step, plain and private, without the machine meant."""
 
 from userdp.gradients.cost.counting import PLAIN, Count, StepCount, Work, count_step, step_of
 from userdp.gradients.cost.forecast import Forecast, Forecaster

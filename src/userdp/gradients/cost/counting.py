@@ -140,7 +140,9 @@ def count_step(work: Work, method: str, *, units: int) -> StepCount:
 
     def peak(passes: int) -> float:
         low, high = by_depth[1][passes].peaks, by_depth[2][passes].peaks
-        return max(low[key] + deeper * (high[key] - low[key]) for key in low)
+        # A segment without an operation that reads weights belongs to the one before it.
+        both = low.keys() & high.keys()
+        return max(low[key] + deeper * (high[key] - low[key]) for key in both)
 
     return StepCount(
         fixed=deep(1).plus(a_pass, -1),
