@@ -119,6 +119,12 @@ def plan(
         micro_batch=micro_batch,
         lora_rank=lora_rank,
     )
+    if hardware is not None and model is None:
+        raise UseError(
+            "--hardware predicts what a step of the model costs, and no --model is given",
+            hint="add --model MODEL: a folder, a name on the hub, 'bundled' or 'new'; --norms may "
+            "stay beside it",
+        )
     if (budget is None) == (device_hours is None):
         raise UseError(
             "plan needs exactly one of --budget and --device-hours: how many gradients a step may "
@@ -164,7 +170,7 @@ def plan(
         assert budget is not None
         proposal = proposed(budget)
     else:
-        predictor = Predictor(machine=machine, model=str(model or "bundled"), meta=meta)
+        predictor = Predictor(machine=machine, model=str(model), meta=meta)
         proposal = predictor.with_cost(
             predictor.proposed(proposed, steps=steps) if budget is None else proposed(budget)
         )

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 import transformers
 from torch import nn
 
@@ -50,7 +51,10 @@ def models_by_depth(
         )
 
     def build(layers: int) -> nn.Module:
-        model: nn.Module = transformers.AutoModelForCausalLM.from_config(_of_depth(shape, layers))
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(
+            _of_depth(shape, layers),
+            dtype=torch.float32,  # as training reads it, whatever the folder holds
+        )
         return add_adapters(model, config).train()
 
     return build, depth

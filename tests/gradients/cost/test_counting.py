@@ -25,11 +25,12 @@ def decoder(layers: int) -> nn.Module:
 
 
 def adapted(layers: int) -> nn.Module:
-    """Only the second matrices of the feed-forward layers train."""
-    model = decoder(layers)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad = "mlp.c_proj.weight" in name
-    return model
+    """With adapters of rank 4 on all linear layers but the head."""
+    peft = pytest.importorskip("peft")
+    names = ["c_attn", "c_proj", "c_fc"]
+    config = peft.LoraConfig(r=4, target_modules=names, fan_in_fan_out=True)
+    model: nn.Module = peft.get_peft_model(decoder(layers), config)
+    return model.train()
 
 
 def work(build=decoder, *, device: str = "cpu") -> Work:
@@ -70,12 +71,14 @@ def totals(count: Counter[Op]) -> dict[str, tuple[float, float, float]]:
     }
 
 
-@pytest.mark.parametrize("build", [decoder, adapted])
+# Where few weights train, the lone layer of the smaller model is no measure for the last one of a
+# deep model in memory: it hands no gradient on.
+@pytest.mark.parametrize(("build", "memory"), [(decoder, 0.01), (adapted, 0.06)])
 @pytest.mark.parametrize(
     ("method", "units"),
     [(PLAIN, UNITS), ("bookkeeping", UNITS), ("lora", UNITS), ("vmap", UNITS), ("reference", 1)],
 )
-def test_one_and_two_layers_tell_what_four_need(build, method, units):
+def test_one_and_two_layers_tell_what_four_need(build, memory, method, units):
     task = work(build)
     count = count_step(task, method, units=units)
     ops, peak = directly(task, method, units=units, passes=2)
@@ -83,18 +86,16 @@ def test_one_and_two_layers_tell_what_four_need(build, method, units):
     for kind, found in totals(count.of(2)).items():
         # How many tokens a unit repeats hangs on the draw, and with it a little work on the table.
         assert found == pytest.approx(exact[kind], rel=0.01, abs=2000), kind
-    assert count.peak(2) == pytest.approx(peak, rel=0.01)
+    assert count.peak(2) == pytest.approx(peak, rel=memory)
 
 
 def test_the_plain_products_are_two_per_weight_and_token_and_four_more_backward():
     """By hand, for a decoder without attention's own products."""
     count = count_step(work(), PLAIN, units=UNITS).of(1)
-    tokens = UNITS * GROUP * 12
-    weights = DEPTH * 12 * 32 * 32  # 4 d² of attention and 8 d² of the feed-forward layers
-    predicted = sum(t * op.flops for op, t in count.items() if op.kind is Kind.PRODUCT)
-    head = UNITS * GROUP * 11 * 97 * 32, tokens * 97 * 32  # with and without the last position
-    least, most = (6 * (tokens * weights + one) for one in head)
-    assert least <= predicted <= most
+    tokens = UNITS * GROUP * 11  # the last of a row predicts nothing
+    weights = DEPTH * 12 * 32 * 32 + 97 * 32  # 4 d² of attention, 8 d² behind it; and the head
+    products = sum(times * op.flops for op, times in count.items() if op.kind is Kind.PRODUCT)
+    assert products == 6 * tokens * weights
 
 
 def test_a_count_without_the_last_layer_s_backward_is_caught():

@@ -76,7 +76,7 @@ def test_a_run_costs_its_device_hours_times_the_price(forecaster):
 def test_plain_training_is_the_measure_of_the_others(forecaster):
     plain = forecaster.forecast("plain", gradients=64, steps=1)
     private = forecaster.forecast("bookkeeping", gradients=64, steps=1)
-    reference = forecaster.forecast("reference", gradients=640, steps=1)
+    reference = forecaster.forecast("reference", gradients=64, steps=1)
     assert plain.ratio == 1
     assert plain.parts["noise"] == 0 < private.parts["noise"]
     assert 1 < private.ratio < reference.ratio

@@ -154,12 +154,13 @@ class Forecaster:
         if price_per_hour is not None:
             require_positive("price_per_hour", price_per_hour)
         hardware, units = self.hardware, self.units_in_pass(method)
-        passes = max(1.0, gradients / (units * self.work.group_size) / hardware.count)
+        passes = self._passes(units, gradients)
         parts = self._parts(method, passes, units)
         seconds = sum(parts.values())
         memory = self._count(method, units).peak(passes) + ADAM_STATE * self.trained
         device_hours = seconds * steps * hardware.count / 3600
-        plain = parts if method == PLAIN else self._parts(PLAIN, passes, units)
+        beside = self.units_in_pass(PLAIN)
+        plain = self._parts(PLAIN, self._passes(beside, gradients), beside)
         return Forecast(
             method=method,
             seconds=seconds,
@@ -170,6 +171,10 @@ class Forecaster:
             ratio=seconds / sum(plain.values()),
             parts=parts,
         )
+
+    def _passes(self, units: int, gradients: float) -> float:
+        """Of each device."""
+        return max(1.0, gradients / (units * self.work.group_size) / self.hardware.count)
 
     def gradients_for(self, device_hours: float, *, steps: int) -> float:
         """B, the gradients a step that a run of so many device hours buys, by `engine`.
