@@ -30,6 +30,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,7 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         Dealing(world, lambda _: tokens),
         RankZeroNoise(world, Gaussian(multiplier=1.0)),
     )
-    found: dict[str, Any] = {
-        "rank": rank,
-        "alone": [],
-        "together_wall": [],
-        "together_cpu": [],
-        "two_pass_cpu": [],
-    }
+    found: dict[str, Any] = {"rank": rank}
 
     def alone() -> None:
         if rank == 0:
@@ -150,11 +145,7 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         noise.add_(summed.value, 1.0)
         set_gradients(model, summed.value, denominator=USERS)
 
-    for _ in range(rounds + 1):
-        found["alone"].append(_timed(alone))
-        seconds = _timed(together)
-        found["together_wall"].append(seconds[0])
-        found["together_cpu"].append(seconds[1])
+    steps: dict[str, Callable[[], None]] = {"alone": alone, "together": together}
     if sharded:
         parts = shard(build(_SETTING, device="cpu"))
         shard_noise = ShardNoise(parts)
@@ -171,9 +162,16 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
             shard_noise.add_(summed.value, 1.0)
             set_gradients(parts, summed.value, denominator=USERS)
 
-        found["two_pass_cpu"] = [_timed(in_two_passes)[1] for _ in range(rounds + 1)]
-    for name in ("alone", "together_wall", "together_cpu", "two_pass_cpu"):
-        found[name] = found[name][1:]  # the first is a warm-up
+        steps["two_pass"] = in_two_passes
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    for _ in range(rounds + 1):
+        for name, step in steps.items():
+            times[name].append(_timed(step))
+    # The first round is a warm-up.
+    found["alone"] = times["alone"][1:]
+    found["together_wall"] = [wall for wall, _ in times["together"][1:]]
+    for name in ("together", "two_pass"):
+        found[f"{name}_cpu"] = [cpu for _, cpu in times.get(name, [])[1:]]
     loads = np.bincount(deal(tokens, size), weights=tokens, minlength=size)
     found["balance"] = round(float(loads.mean() / loads.max()), 4)
     found["bytes"] = 8 * sum(p.numel() for p in model.parameters())

@@ -219,7 +219,7 @@ def dropout_moves(broken: bool) -> tuple[list[float], float]:
     summed(everybody)
     if broken:  # after the check on made-up rows, which would have caught it
         two_pass.require_same_states = lambda end: None
-        two_pass._add_weighted = _with_new_masks(two_pass._add_weighted)
+        two_pass._run_weighted = _with_new_masks(two_pass._run_weighted)
     with Masks(32) as masks:
         total = summed(everybody)
     moves = []

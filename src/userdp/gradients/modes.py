@@ -25,7 +25,11 @@ def eagerly() -> AbstractContextManager[None]:
 
 
 def run_backward(
-    total: Tensor, inputs: Iterable[Tensor], *, accumulate: bool = False
+    total: Tensor,
+    inputs: Iterable[Tensor],
+    *,
+    accumulate: bool = False,
+    keep_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of ``total``, or with ``accumulate`` none: they go to ``.grad``.
 
@@ -35,7 +39,7 @@ def run_backward(
     return _engine_run_backward(
         (total,),
         (torch.ones_like(total),),
-        False,
+        keep_graph,
         False,
         tuple(inputs),
         True,

@@ -102,7 +102,7 @@ class _Watched(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # may compute a checkpointed layer again, which is watched
         # No mode watches within: the gradients' own arithmetic is not the model's.
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), torch.no_grad():
             to_input = ctx.layer.backward(saved, gradients[0], ctx.needs_input_grad[2])
         return None, None, to_input, *[None] * ctx.others
 

@@ -1,6 +1,12 @@
-r"""The first of two passes: each unit's norm; gradients exist for a layer at a time at most.
+r"""A pass whose graph is gone through twice: for each unit's norm, and for the clipped sum.
 
-**Rows that cancel.** What the second pass adds is computed by other operations than the norm, so
+The first time backwards, layers hand over their units' squared norms, a layer at a time, and no
+parameter is given a gradient. Then the clip factors are known, and the same graph is gone through
+once more, from the losses times these: the same layers give their parameters ordinary gradients.
+Activations are kept in between, so that nothing is computed forwards twice, and a unit's norm and
+gradient are of the same dropout masks because there are no others.
+
+**Rows that cancel.** What the second time adds is computed by other operations than the norm, so
 its rounding counts: about a float32 rounding times :math:`W = \sum_s \|l_s\| \|r_s\|`, the length
 of all that is added up. Where W is up to 64 times the gradient's norm
 (`rules.linear.GHOST_CONDITION`), the margin covers that: at most 2.2e-4 of the norm on rows made to
@@ -21,6 +27,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,8 +37,8 @@ from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.passes import layout_of
 from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.rules.linear import GHOST_CONDITION, NARROW, Ghost
-from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
-from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms
+from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace, mean_losses
+from userdp.gradients.engines.uses import Layout, Use, joint, squared_norms, squares
 from userdp.gradients.losses import Loss
 from userdp.gradients.modes import run_backward
 from userdp.gradients.units import Units
@@ -41,6 +48,8 @@ _ROUNDING = 1e-5
 
 _ONE_BY_ONE = 2e-8
 """The same for each position of a sum that is added up one position after another."""
+
+_VANISHING = 2.0**-63
 
 _COVERED = 2.0**15
 """Positions of such a sum times W over the norm, up to which the margin covers its rounding."""
@@ -71,6 +80,8 @@ class NormTape(Tape):
         form = Form.FORMED if reduced_products() else None
         super().__init__(parameters, layout, workspace, form=form)
         self._shared = shared
+        self._gathered: dict[str, nn.Parameter] = {}
+        self._adding = False
         self._squares: dict[str, Tensor] = {}
         self._lengths: dict[str, Tensor] = {}
         self._summed: dict[str, int] = {}
@@ -91,7 +102,8 @@ class NormTape(Tape):
 
             def learn(module: nn.Module, arguments: Any, own: Mapping[str, str] = own) -> None:
                 for key, name in own.items():
-                    self._names[id(getattr(module, key))] = name
+                    self._gathered[name] = gathered = getattr(module, key)
+                    self._names[id(gathered)] = name
 
             handles.append(module.register_forward_pre_hook(learn))
         try:
@@ -102,15 +114,28 @@ class NormTape(Tape):
                 handle.remove()
 
     def backward(self, total: Tensor) -> list[str]:
-        """As `Tape.backward`: FSDP finishes a pass by writing to ``.grad``, which is cleared."""
-        run_backward(total, (), accumulate=True)
+        """As `Tape.backward`; keeps the graph.
+
+        FSDP finishes a pass by writing to ``.grad``, which is cleared.
+        """
+        run_backward(total, (), accumulate=True, keep_graph=True)
         uncovered = [name for name, p in self._parameters.items() if p.grad is not None]
         for parameter in self._parameters.values():
             parameter.grad = None
         return uncovered
 
+    def add(self, total: Tensor) -> None:
+        """Go through the graph once more, from ``total``; parameters get ordinary gradients."""
+        self._adding = True
+        run_backward(total, (), accumulate=True)
+
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use's norms; all of it where the parameter is shared."""
+        if self._adding:
+            parameter = self._gathered[name]
+            part = use.summed().to(parameter.dtype)
+            parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
+            return
         if factors:
             lengths = _lengths(factors[0])
             for factor in factors[1:]:
@@ -160,9 +185,14 @@ def taken_larger(squares: Tensor, lengths: Tensor, *, summed: int) -> Tensor:
 
 
 def _lengths(rows: Tensor) -> Tensor:
-    """Each row's norm: float64, (rows, ..., 1)."""
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
-    return lengths
+    """Each row's norm, or more: float64, (rows, ..., 1); inf where float32 cannot hold its square.
+
+    Numbers whose squares vanish in float32 count as the largest of these, 2^-63, so that a tiny row
+    beside a huge one does not vanish from W.
+    """
+    width = rows.shape[-1]
+    lengths: Tensor = squares(rows.reshape(-1, width)).sqrt() + _VANISHING * width**0.5
+    return lengths.view(*rows.shape[:-1], 1)
 
 
 def _accurate(uses: list[Use]) -> Tensor:
@@ -175,14 +205,15 @@ def _accurate(uses: list[Use]) -> Tensor:
     return norms
 
 
+@contextmanager
 def norms_of(
     model: nn.Module,
     loss: Loss,
     units: Units,
     parameters: Mapping[str, nn.Parameter],
     workspace: Workspace,
-) -> tuple[Tensor, Tensor, set[torch.dtype]]:
-    """Each unit's squared norm and mean loss, float64 (units,); and narrow types that were seen.
+) -> Iterator[Norms]:
+    """Each unit's norm; within, the pass can be gone through again for a sum.
 
     Raises:
         NotCoveredError: a parameter is used in a way that no rule covers.
@@ -191,6 +222,47 @@ def norms_of(
     places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     shared = frozenset(name for name, p in parameters.items() if places[id(p)] > 1)
     tape = NormTape(parameters, layout, workspace, shared=shared)
-    losses, _ = tape.run(model, loss, units, owners=layout)
-    with torch.no_grad():
-        return tape.squared_norms(), losses, tape.narrow
+    with tape.passing(model, loss, units, owners=layout) as (losses, shares):
+        # What is asked here, the model did not ask.
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            norms = Norms(
+                squares=tape.squared_norms(),
+                losses=mean_losses(losses, shares, layout),
+                _tape=tape,
+                _attached=losses,
+                _shares=shares,
+            )
+        yield norms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Norms:
+    """What one way through the graph told.
+
+    Attributes:
+        squares: each unit's squared norm, float64 (units,); NaN or inf where it is not finite.
+        losses: each unit's mean loss, float64 (units,), on the CPU.
+    """
+
+    squares: Tensor
+    losses: Tensor
+    _tape: NormTape
+    _attached: Tensor
+    _shares: Tensor
+
+    @property
+    def narrow(self) -> set[torch.dtype]:
+        """The types below float32 that were seen."""
+        return self._tape.narrow
+
+    def add(self, factors: Tensor) -> None:
+        """Add each unit's gradient times its factor to the parameters' ``.grad``; once.
+
+        Args:
+            factors: float64, (units,). The gradient of a unit whose norm is not finite is NaN even
+                times 0.
+        """
+        with torch._C.DisableTorchFunction():
+            each = factors[self._tape.layout.unit_of_row].to(self._attached.dtype) * self._shares
+            total = (self._attached * each).sum()
+        self._tape.add(total)

@@ -22,7 +22,6 @@ margin is enough.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -52,7 +51,6 @@ _LEAST_AIM = 1e-30
 _seen: Answers[frozenset[torch.dtype]] = Answers()
 
 
-@functools.cache  # asked for each tensor of a pass; there are few dtypes
 def is_narrow(dtype: torch.dtype) -> bool:
     """Whether numbers of this type have fewer bits than float32's.
 
@@ -62,6 +60,12 @@ def is_narrow(dtype: torch.dtype) -> bool:
     if dtype.is_complex:
         return dtype.itemsize < 8
     return dtype.is_floating_point and dtype.itemsize < 4
+
+
+_NARROW = frozenset(
+    value for value in vars(torch).values() if isinstance(value, torch.dtype) and is_narrow(value)
+)
+_SEVERAL = (tuple, list)
 
 
 def margin(dtypes: Iterable[torch.dtype]) -> float:
@@ -173,9 +177,9 @@ class Watch(FunctionMode):
         """Look at tensors, and at those in tuples."""
         for value in values:
             if isinstance(value, Tensor):
-                if is_narrow(value.dtype):
+                if value.dtype in _NARROW:
                     self.narrow.add(value.dtype)
-            elif isinstance(value, tuple | list):
+            elif isinstance(value, _SEVERAL):
                 self.note(*value)
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -183,9 +187,9 @@ class Watch(FunctionMode):
         self.look(args, answer)
         return answer
 
-    def look(self, *values: Any) -> None:
-        """Note the types of ``values``, and that of an autocast around them."""
-        self.note(*values)
+    def look(self, args: Any, answer: Any) -> None:
+        """Note the types of a call's arguments and answer, and that of an autocast around it."""
+        self.note(answer, *args)
         if torch.is_autocast_enabled(self._device):
             self.narrow.add(torch.get_autocast_dtype(self._device))
 

@@ -45,12 +45,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
-from userdp.gradients.engines.places.reads import (
-    FIXED_LENGTH,
-    HANDS_OUT,
-    READS_KINDS,
-    READS_SHAPES,
-)
+from userdp.gradients.engines.places.reads import ASKS, FIXED_LENGTH, HANDS_OUT, READS_KINDS
 from userdp.gradients.engines.places.steps import steps
 from userdp.gradients.engines.places.writes import assigned, whole
 
@@ -124,13 +119,14 @@ class Rows:
         """Call ``function``, and note where rows lie in what it returns."""
         if self.count == 1 or self._paused:  # of one row, everything is that row's
             return function(*args, **kwargs)
-        if function is _SET:
-            return self._set(args)
+        if function in ASKS:
+            return self._ask(function, args, kwargs)
         rule = PLACES.get(function)
         if rule is None or not args:  # a rule looks for its tensor where the function has it first
+            if function is _SET:
+                return self._set(args)
             result = function(*args, **kwargs)
-            if function not in READS_KINDS:
-                self._note_reading(function, args, kwargs, result)
+            self._note_reading(function, args, kwargs, result)
             return result
         call = Call(self.place_of, args, kwargs)
         base, before = self._base_of(args[0])
@@ -148,6 +144,16 @@ class Rows:
             if place is None:
                 self._note_reading(function, args, kwargs, result)
         return result
+
+    def _ask(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call one of `ASKS`, as a third of all calls that a model makes."""
+        if function not in READS_KINDS and not self._read:
+            given = tree_leaves((args, kwargs)) if kwargs else args
+            # The shape of what is by rows is the pass's own.
+            self._read = any(self.place_of(t) is None for t in given if isinstance(t, Tensor))
+        return function(*args, **kwargs)
 
     def _base_of(self, tensor: object) -> tuple[Tensor | None, Place | None]:
         """What ``tensor`` is a view of, and its place; nothing where it is no view."""
@@ -235,9 +241,7 @@ class Rows:
             self._read = True
             return
         places = [self.place_of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        # The shape of what is by rows is the pass's own.
-        told = function in READS_SHAPES
-        self._read |= any(p is None or not (told or p.constant) for p in places)
+        self._read |= any(place is None or not place.constant for place in places)
 
 
 def _is_parameter(tensor: Tensor) -> bool:

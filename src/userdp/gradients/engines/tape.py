@@ -38,6 +38,7 @@ from userdp.gradients.engines import rules as rules  # registers them
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.layer import MODULE_RULES, RULES
 from userdp.gradients.engines.places.place import CONSTANT, FIRST
+from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Rows
 from userdp.gradients.engines.rules.broadcast import with_rows
@@ -103,6 +104,7 @@ class Tape:
         first = next(iter(parameters.values()))
         self.anchor = torch.zeros((), device=first.device, requires_grad=True)
         self.layout = layout
+        self._naming = self.derives and layout.rows > 1
         self.narrow: set[torch.dtype] = set()
         self.rows = Rows(layout.rows, nn.Module())
         self._names = {id(p): name for name, p in parameters.items()}
@@ -122,19 +124,22 @@ class Tape:
 
     def note_made(self, result: object) -> None:
         """Name ``result`` if parameters and constants alone made it, and it passes gradients on."""
-        if not self.derives or self.layout.rows == 1 or not torch.is_grad_enabled():
+        if not self._naming:
             return
-        for tensor in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(result, tuple | list):
+            for part in result:
+                self.note_made(part)
+        elif (
+            isinstance(result, Tensor)
+            and self.rows.place_of(result) == CONSTANT
             # Constants need a gradient only for the sake of parameters.
-            if (
-                isinstance(tensor, Tensor)
-                and tensor.requires_grad
-                and id(tensor) not in self._names
-                and id(tensor) not in self._made
-                and self.rows.place_of(tensor) == CONSTANT
-            ):
-                name = f"(made {len(self._made)})"
-                self._made[id(tensor)] = _Made(name, tensor, tensor._version)
+            and result.requires_grad
+            and torch.is_grad_enabled()
+            and id(result) not in self._names
+            and id(result) not in self._made
+        ):
+            name = f"(made {len(self._made)})"
+            self._made[id(result)] = _Made(name, result, result._version)
 
     def keep(self, name: str, use: Use, *factors: Tensor) -> None:
         """Keep a use that a rule hands over in the backward pass; see `Watcher.keep`."""
@@ -193,6 +198,19 @@ class Tape:
             NotCoveredError: a parameter is used in a way that no rule covers, or it was not seen
                 that rows were kept apart.
         """
+        with self.passing(model, loss, units, owners=owners, weighted=weighted) as ran:
+            losses, shares = ran
+        return mean_losses(losses, shares, owners), shares.double()
+
+    @contextmanager
+    def passing(
+        self, model: nn.Module, loss: Loss, units: Units, *, owners: Layout, weighted: bool = True
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """`run`; and within, what belongs to the pass is still watched.
+
+        Returns:
+            The losses, with their graph, and each row's share; (rows,).
+        """
         rows = units.cut()
         counts = units.offsets.diff().to(units.lengths.device)[owners.unit_of_row]
         with torch.enable_grad(), self.watching(model, *rows):
@@ -200,11 +218,9 @@ class Tape:
             proved = self.rows.prove(losses)
             shares = (1 / counts.double()).to(losses.dtype)
             missed = self.backward((losses * shares if weighted else losses).sum())
-        if missed or not proved:
-            raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
-        means = torch.zeros(owners.units, dtype=torch.float64)
-        each = losses.detach().double() * shares.double()
-        return means.index_add_(0, owners.unit_of_row.cpu(), each.cpu()), shares.double()
+            if missed or not proved:
+                raise NotCoveredError([*missed, *([] if proved else [NOT_BY_ROWS])])
+            yield losses, shares
 
     def backward(self, total: Tensor) -> list[str]:
         """Run the backward pass; the names of parameters that no rule covered."""
@@ -281,6 +297,13 @@ class Tape:
             self._uses[name] = [use.without(bad) for use in uses]
 
 
+def mean_losses(losses: Tensor, shares: Tensor, owners: Layout) -> Tensor:
+    """Each unit's mean loss, float64 (units,), on the CPU."""
+    means = torch.zeros(owners.units, dtype=torch.float64)
+    each = losses.detach().double() * shares.double()
+    return means.index_add_(0, owners.unit_of_row.cpu(), each.cpu())
+
+
 class _Made(NamedTuple):
     """What was made of parameters and constants, for as long as nothing was written to it."""
 
@@ -298,6 +321,8 @@ class _Mode(Watch):
         self.narrow = tape.narrow
 
     def ran(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if func in ASKS:  # of nothing that a rule, a name or a type could come from
+            return self._tape.rows.run(func, args, kwargs)
         rule = RULES.get(func)
         answer = None
         if rule is not None and torch.is_grad_enabled():

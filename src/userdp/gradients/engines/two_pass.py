@@ -3,14 +3,16 @@ r"""Engines for models that no single process holds: all processes in step, pass
 A sharded layer is gathered by all processes together, so all must run the same number of passes:
 who has fewer units goes through the motions with a made-up row that counts nothing.
 
-**All parameters sharded: two passes.** The first runs forward and backward with layers whose
-parameters count as constants; each hands over its units' squared norms (`norm_pass.NormTape`), so
-that no parameter's gradient is formed for more than a layer at a time, and none is reduced. The
-second is the ordinary backward pass of :math:`\sum_u c_u \ell_u` with the clip factors :math:`c_u`
-of the first; FSDP2 scatters its sum. What the two passes compute is compared once per model, on
-made-up rows (`_require_agreement`). Dropout masks are drawn in the first pass; the second begins
-from the generators' states of the first, with as many rows of the same lengths, and must end where
-the first did: the norm and the gradient of a unit are of the same masks.
+**All parameters sharded: one way forwards, two ways back** (`engines.norm_pass`). On the first way
+back each layer hands over its units' squared norms, so that no parameter's gradient is formed for
+more than a layer at a time, and none is reduced. The second goes through the same graph from
+:math:`\sum_u c_u \ell_u`, with the clip factors :math:`c_u` of the first, and FSDP2 scatters its
+sum. What both tell is compared once per model, on made-up rows (`_require_agreement`).
+
+A unit whose gradient is not finite would spoil that sum even times 0. Where any process has one,
+all run the pass again without such units. Where the model draws, that begins from the generators'
+states of the first pass, with made-up tokens in their places and as many rows of the same lengths,
+and must end where the first did: the norm and the gradient of a unit are of the same masks.
 
 **Frozen parameters sharded: one pass** over adapters, as in `engines.one_pass`.
 
@@ -41,7 +43,7 @@ from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import norms_of
 from userdp.gradients.engines.one_pass import LEAST_CLIP, _Pass
-from userdp.gradients.engines.passes import layout_of, most_units, passes
+from userdp.gradients.engines.passes import layout_of, most_units, passes, rows_per_pass
 from userdp.gradients.engines.precision import (
     dtypes_of,
     is_narrow,
@@ -96,7 +98,7 @@ def _sum_of_parts(task: Task) -> ClippedSum:
     with let_go(task.model):
         held = HeldState(task.model, task.loss)
         step = _Step(task)
-        rows = 1 if step.narrow else task.micro_batch
+        rows = 1 if step.narrow else rows_per_pass(task.units, task.micro_batch)
         counts = task.units.offsets.diff()
         mine = [
             (begin, end)
@@ -138,6 +140,7 @@ class _Step:
         self._margin = margin(wide or {torch.float32})
         self._nobody = nobody(task.model, masked=task.masked)
         self._workspace = Workspace()
+        self._device = task.units.lengths.device
         self.total = task.zero()
 
     def take(self, part: tuple[int, int] | None, *, alone: bool = False) -> bool:
@@ -154,45 +157,79 @@ class _Step:
         Returns:
             Whether its units were added; False asks for them one by one.
         """
-        task, begin, end = self._task, *(part or (0, 0))
-        units = self._nobody if part is None else task.units.select(begin, end)
-        first = GeneratorStates.read()
-        one_pass: _Pass | None = None
+        units = self._nobody if part is None else self._task.units.select(*part)
         try:
+            if self._two:
+                return self._through_twice(units, part, alone=alone)
             with watching_draws(self._drawn, len(units.lengths)):
-                if self._two:
-                    squares, losses, narrow = norms_of(
-                        task.model, task.loss, units, task.parameters, self._workspace
-                    )
-                else:
-                    one_pass = _Pass(task, units, self._workspace, Form.FORMED)
-                    squares, losses = one_pass.squared_norms, one_pass.losses
-                    narrow = one_pass.narrow
+                done = _Pass(self._task, units, self._workspace, Form.FORMED)
         except NotCoveredError as error:
             raise _not_covered(error.names) from None
-        seen = self._known if part is None else self._known | narrow
-        if not alone and _most(int(seen != self._known), squares.device):
+        seen = self._seen(part, done.narrow)
+        if self._anywhere(not alone and seen != self._known):
             require_no_masks(self._drawn)
             return False
-        least = _NARROW_MARGIN if self._two and any(map(is_narrow, seen)) else self._margin
-        aim = task.l2_clip_norm * (1 - least)
-        if one_pass is None:
-            factors = task.rule.factors(
-                {"": squares}, {"": sum(task.sizes.values())}, l2_clip_norm=aim
-            )[""]
-            factors = torch.where(multiplicable([factors]), factors, torch.zeros_like(factors))
+        if part is not None:
+            done.add_to(self.total.value, self._task.l2_clip_norm * (1 - self._margin))
+            self._note(part, done.squared_norms, done.losses)
+        return True
+
+    def _through_twice(self, units: Units, part: tuple[int, int] | None, *, alone: bool) -> bool:
+        """`take`, where no process holds a whole gradient."""
+        task = self._task
+        first = GeneratorStates.read()
+        with (
+            watching_draws(self._drawn, len(units.lengths)),
+            norms_of(task.model, task.loss, units, task.parameters, self._workspace) as norms,
+        ):
+            with torch._C.DisableTorchFunction():  # the model is not running
+                seen = self._seen(part, norms.narrow)
+                factors = torch.zeros_like(norms.squares)
+                if part is not None:
+                    factors = self._factors(norms.squares, seen)
+                left_out = part is not None and not bool((factors > 0).all())
+                if self._anywhere(not alone and seen != self._known):
+                    require_no_masks(self._drawn)
+                    return False
+                again = self._anywhere(left_out)
+            if not again:
+                norms.add(factors)
+        if again:
             last = GeneratorStates.read()
             first.load()
-            counted = None if part is None else factors
-            _add_weighted(task, units, counted, self.total.value, drawn=self._drawn)
+            _run_weighted(task, units, None if part is None else factors, drawn=self._drawn)
             require_same_states(last)
-        elif part is not None:
-            one_pass.add_to(self.total.value, aim)
+        _take_gradients(task.parameters, self.total.value)
         if part is not None:
-            self.total.norms[begin:end] = squares.sqrt().cpu()
-            self.total.losses[begin:end] = losses
-            self.total.non_finite += int((~squares.isfinite()).sum())
+            self._note(part, norms.squares, norms.losses)
         return True
+
+    def _factors(self, squares: Tensor, seen: frozenset[torch.dtype]) -> Tensor:
+        """The clip factors; 0 for a unit whose gradient float32 cannot hold."""
+        task = self._task
+        least = _NARROW_MARGIN if any(map(is_narrow, seen)) else self._margin
+        factors = task.rule.factors(
+            {"": squares},
+            {"": sum(task.sizes.values())},
+            l2_clip_norm=task.l2_clip_norm * (1 - least),
+        )[""]
+        return torch.where(multiplicable([factors]), factors, torch.zeros_like(factors))
+
+    def _seen(
+        self, part: tuple[int, int] | None, narrow: set[torch.dtype]
+    ) -> frozenset[torch.dtype]:
+        """The precisions of a pass, of which made-up rows tell nothing."""
+        return self._known if part is None else self._known | narrow
+
+    def _anywhere(self, here: bool) -> bool:
+        """Whether it is so in any process; a collective."""
+        return bool(_most(int(here), self._device))
+
+    def _note(self, part: tuple[int, int], squares: Tensor, losses: Tensor) -> None:
+        begin, end = part
+        self.total.norms[begin:end] = squares.sqrt().cpu()
+        self.total.losses[begin:end] = losses
+        self.total.non_finite += int((~squares.isfinite()).sum())
 
 
 @secretly
@@ -245,10 +282,8 @@ def _draws(task: Task) -> Draws:
     return drawn
 
 
-def _add_weighted(
-    task: Task, units: Units, factors: Tensor | None, total: Mapping[str, Tensor], *, drawn: Draws
-) -> None:
-    """The second pass: add everybody's units, each times its factor; None: of no factor here.
+def _run_weighted(task: Task, units: Units, factors: Tensor | None, *, drawn: Draws) -> None:
+    """Another pass, of all units but those of factor 0; None: of no factor here.
 
     Units of factor 0 are left out: they may not be finite. Where the model draws, made-up tokens
     stand in their places, so that all others see their masks again.
@@ -270,7 +305,11 @@ def _add_weighted(
             counts = units.offsets.diff().to(owner.device)[owner]
             each = (1 / counts.double()).to(losses.dtype) * factors[owner].to(losses.dtype)
         torch.autograd.backward((losses * each).sum())
-    for name, parameter in task.parameters.items():
+
+
+def _take_gradients(parameters: Mapping[str, nn.Parameter], total: Mapping[str, Tensor]) -> None:
+    """Add what a pass left in ``.grad`` to ``total``, and clear it."""
+    for name, parameter in parameters.items():
         if parameter.grad is not None:
             total[name].add_(local(parameter.grad))
             parameter.grad = None
@@ -340,25 +379,35 @@ def _require_agreement(task: Task, *, two: bool) -> None:
 
 
 def _require_same_norms(probe: Task) -> None:
-    units = probe.units
+    """Compare norms with gradients of each unit, of the same graph and of another pass."""
+    units, parameters = probe.units, probe.parameters
     states = GeneratorStates.read()
-    squares, _, _ = norms_of(probe.model, probe.loss, units, probe.parameters, Workspace())
-    for unit, expected in enumerate(squares.sqrt().tolist()):
-        total = zeros_like_parts(probe.parameters)
-        alone = torch.zeros(len(units), dtype=torch.float64, device=squares.device)
-        alone[unit] = 1
+    for unit in range(len(units)):
         states.load()
-        _add_weighted(probe, units, alone, total, drawn=Draws.PER_ROW)
-        square = torch.tensor(squared_norm(total.values()), device=squares.device)
-        dist.all_reduce(square)
-        # Every process added the same rows.
-        norm = float(square.sqrt()) / dist.get_world_size()
-        if not abs(norm - expected) <= _CLOSE * norm:
-            raise FailureError(
-                f"the two passes disagree on made-up rows: norm {expected}, gradient {norm}; "
-                "clipping would not hold for this model",
-                hint="train it on one process, where the reference engine can take over",
-            )
+        with norms_of(probe.model, probe.loss, units, parameters, Workspace()) as norms:
+            with torch._C.DisableTorchFunction():
+                alone = torch.zeros_like(norms.squares)
+                alone[unit] = 1
+            norms.add(alone)
+        _require_norm(parameters, norms.squares[unit])
+        states.load()
+        _run_weighted(probe, units, alone, drawn=Draws.PER_ROW)
+        _require_norm(parameters, norms.squares[unit])
+
+
+def _require_norm(parameters: Mapping[str, nn.Parameter], square: Tensor) -> None:
+    total = zeros_like_parts(parameters)
+    _take_gradients(parameters, total)
+    found = torch.tensor(squared_norm(total.values()), device=square.device)
+    dist.all_reduce(found)
+    # Every process added the same rows.
+    norm, expected = float(found.sqrt()) / dist.get_world_size(), float(square.sqrt())
+    if not abs(norm - expected) <= _CLOSE * norm:
+        raise FailureError(
+            f"the two passes disagree on made-up rows: norm {expected}, gradient {norm}; "
+            "clipping would not hold for this model",
+            hint="train it on one process, where the reference engine can take over",
+        )
 
 
 def _not_covered(names: list[str]) -> UseError:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,25 +34,27 @@ _CANCELLED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which unit owns which rows of a pass: unit u owns rows ``bounds[u]:bounds[u + 1]``."""
+    """Which unit owns which rows of a pass: unit u owns rows ``bounds[u]:bounds[u + 1]``.
+
+    Attributes:
+        bounds: from 0 to the number of rows.
+        unit_of_row: int64, (rows,).
+        units, rows: how many there are in the pass.
+        equal: whether all units own the same number of rows, so that they can be batched.
+    """
 
     bounds: tuple[int, ...]
     unit_of_row: Tensor
+    units: int = field(init=False)
+    rows: int = field(init=False)
+    equal: bool = field(init=False)
 
-    @property
-    def units(self) -> int:
-        """Units in the pass."""
-        return len(self.bounds) - 1
-
-    @property
-    def rows(self) -> int:
-        """Rows in the pass."""
-        return self.bounds[-1]
-
-    @property
-    def equal(self) -> bool:
-        """Whether all units own the same number of rows, so that they can be batched."""
-        return all(end == unit * self.bounds[1] for unit, end in enumerate(self.bounds))
+    def __post_init__(self) -> None:  # each layer asks several times
+        bounds = self.bounds
+        object.__setattr__(self, "units", len(bounds) - 1)
+        object.__setattr__(self, "rows", bounds[-1])
+        equal = all(end == unit * bounds[1] for unit, end in enumerate(bounds))
+        object.__setattr__(self, "equal", equal)
 
     def split(self, tensor: Tensor) -> list[Tensor]:
         """Each unit's part of (rows, ..., width), flattened to (positions, width)."""
@@ -90,6 +92,10 @@ class Use(ABC):
         """Add the sum of the units, each times its factor, to ``total``."""
 
     @abstractmethod
+    def summed(self) -> Tensor:
+        """The sum of the units, of the parameter's shape."""
+
+    @abstractmethod
     def dense(self) -> Dense:
         """The per-unit gradients, formed."""
 
@@ -119,6 +125,9 @@ class Dense(Use):
         flat = self.gradients.reshape(len(self.gradients), -1)
         total.view(-1).add_(factors.to(flat.dtype) @ flat)
 
+    def summed(self) -> Tensor:
+        return self.gradients.sum(0)
+
     def dense(self) -> Dense:
         return self
 
@@ -141,12 +150,12 @@ def squares(gradients: Tensor) -> Tensor:
     flat = gradients.reshape(len(gradients), -1)
     units, size = flat.shape
     whole = size - size % _BLOCK
-    total = torch.zeros(units, dtype=torch.float64, device=flat.device)
-    if whole:
-        blocks = flat[:, :whole].reshape(-1, 1, _BLOCK)
-        total += torch.bmm(blocks, blocks.transpose(1, 2)).view(units, -1).double().sum(1)
+    if not whole:
+        return flat.square().sum(1, dtype=torch.float64)
+    blocks = flat[:, :whole].reshape(-1, 1, _BLOCK)
+    total = torch.bmm(blocks, blocks.transpose(1, 2)).view(units, -1).sum(1, dtype=torch.float64)
     if whole < size:
-        total += flat[:, whole:].square().sum(1).double()
+        total += flat[:, whole:].square().sum(1, dtype=torch.float64)
     return total
 
 

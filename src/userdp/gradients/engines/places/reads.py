@@ -26,6 +26,9 @@ READS_KINDS = frozenset(
 )
 """What tells of a tensor's kind, which is the same whatever it holds and however long it is."""
 
+ASKS = READS_SHAPES | READS_KINDS
+"""What is asked of a tensor without a look at its numbers."""
+
 HANDS_OUT = frozenset([*named("data_ptr set_ share_memory_"), getter("data"), setter("data")])
 """What hands out a tensor's memory, or puts another in its place: writes there are not counted."""
 

@@ -36,6 +36,9 @@ class Sparse(Use):
         rows = self.sums.double() * factors[self.units][:, None]
         total.index_add_(0, self.tokens, rows.to(total.dtype))
 
+    def summed(self) -> Tensor:
+        return self.sums.new_zeros(self.shape).index_add_(0, self.tokens, self.sums)
+
     def dense(self) -> Dense:
         gradients = self.sums.new_zeros(self.count, *self.shape)
         gradients[self.units, self.tokens] = self.sums

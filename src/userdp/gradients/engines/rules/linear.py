@@ -134,6 +134,10 @@ class Ghost(Use):
             left, right = self.left, self.right * weights
         total.add_(product(left.reshape(-1, p), right.reshape(-1, q)))
 
+    def summed(self) -> Tensor:
+        p, q = self.left.shape[-1], self.right.shape[-1]
+        return product(self.left.reshape(-1, p), self.right.reshape(-1, q))
+
     def dense(self) -> Dense:
         return Dense(form_gradients(self.left, self.right, self.layout))
 

@@ -1,0 +1,102 @@
+"""One setting in this process: rounds of both gradients, or the peak of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks import opacus_steps
+from benchmarks.paper_size.settings import Setting, build, setting_of, units_of
+from benchmarks.passes import CLIP, Step, engine_step
+from benchmarks.rows import add_row
+from benchmarks.step.memory import memory
+from userdp.gradients import Units, causal_lm_loss, trainable_parameters
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.passes import most_units, passes, rows_per_pass
+
+MICRO_BATCH = 64
+
+
+def plain_in_passes(model: nn.Module, units: Units, cuts: list[tuple[int, int]]) -> None:
+    """The ordinary gradient, in these ranges of rows."""
+    for parameter in trainable_parameters(model).values():
+        parameter.grad = None
+    count = len(units.lengths)
+    for begin, end in cuts:
+        here = slice(begin, end)
+        losses = causal_lm_loss(model, units.input_ids[here], units.lengths[here])
+        torch.autograd.backward(losses.sum() / count)
+
+
+def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
+    """The rows of each of the private step's passes."""
+    task = Task(
+        model=model,
+        loss=causal_lm_loss,
+        units=units,
+        l2_clip_norm=CLIP,
+        micro_batch=MICRO_BATCH,
+    )
+    ranges = passes(units, rows=rows_per_pass(units, MICRO_BATCH), most_units=most_units(task))
+    offsets = units.offsets.tolist()
+    return [(offsets[begin], offsets[end]) for begin, end in ranges]
+
+
+def steps_of(model: nn.Module, units: Units, methods: list[str]) -> dict[str, Step]:
+    """Each method's step."""
+    cuts = cuts_of(model, units)
+    makers: dict[str, Callable[[], Step]] = {
+        "plain": lambda: lambda: plain_in_passes(model, units, cuts),
+        "private": lambda: engine_step(
+            "auto", model, causal_lm_loss, units, micro_batch=MICRO_BATCH
+        ),
+        "opacus": lambda: _opacus(model, units, cuts[0][1] - cuts[0][0]),
+    }
+    return {method: makers[method]() for method in methods}
+
+
+def _opacus(model: nn.Module, units: Units, rows: int) -> Step:
+    step = opacus_steps.ghost(opacus_steps.supported(model), l2_clip_norm=CLIP)
+    return lambda: [step(units.select(at, at + rows)) for at in range(0, len(units), rows)]
+
+
+def two_passes(setting: Setting) -> Units:
+    """Units for two passes: the second has all that the first one leaves."""
+    return units_of(replace(setting, sequences=min(setting.sequences, 2 * max(8, setting.group))))
+
+
+def rounds(setting: Setting, *, done: int, wanted: int, results: Path, digest: str) -> None:
+    """Take what is missing of the rounds; each is a row of the results."""
+    torch.set_num_threads(1)
+    methods = ["plain", "private"]
+    if setting.key == "decoder_g1" and util.find_spec("opacus") is not None:
+        methods.append("opacus")
+    model, units = build(setting), units_of(setting)
+    for step in steps_of(model, two_passes(setting), methods).values():
+        step()  # warms up, and checks the engine
+    steps, rows = steps_of(model, units, methods), max(e - b for b, e in cuts_of(model, units))
+    for number in range(done, wanted):
+        seconds = {}
+        for method in methods if number % 2 else methods[::-1]:
+            begin = time.process_time()
+            steps[method]()
+            seconds[method] = time.process_time() - begin
+        row = {"setting": setting.key, "rows": rows, "seconds": seconds, "source": digest}
+        add_row(results, row)
+        print(setting.key, number + 1, seconds, flush=True)
+
+
+def peak(setting: Setting, method: str) -> int:
+    """Bytes at the peak of one gradient, above what the process holds after its imports."""
+    torch.set_num_threads(1)
+    build(setting_of("trial_lora"))  # imports what a model with adapters does
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
+    steps_of(build(setting), two_passes(setting), [method])[method]()
+    return memory("VmHWM") - before

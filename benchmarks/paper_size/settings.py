@@ -1,0 +1,124 @@
+"""The models, and how many sequences a round takes of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.decoders import Shape, cohort, gpt2
+from benchmarks.gpu.setting import DECODER, GPT2_SIZES, TINY
+from userdp.gradients import Units
+from userdp.training.config import TrainConfig
+from userdp.training.lora import add_adapters
+
+RANK = 32
+TINY_LLAMA = Shape(layers=2, width=64, heads=2, vocabulary=96, length=16)
+LLAMA_1B = Shape(layers=16, width=2048, heads=32, vocabulary=128_256, length=128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One model, and the units of its rounds.
+
+    Attributes:
+        key: its name on the command line and in the results.
+        model: its name on the page.
+        shape: of the model.
+        sequences: of a round.
+        group: sequences of a unit.
+        rank: of LoRA; None trains all parameters.
+        llama: whether it is a Llama rather than a GPT-2.
+    """
+
+    key: str
+    model: str
+    shape: Shape
+    sequences: int
+    group: int
+    rank: int | None = None
+    llama: bool = False
+
+
+_DECODER = "decoder, 353 M"
+
+SETTINGS = [
+    Setting(key="decoder_g1", model=_DECODER, shape=DECODER, sequences=32, group=1),
+    Setting(key="decoder_g4", model=_DECODER, shape=DECODER, sequences=32, group=4),
+    Setting(key="decoder_g16", model=_DECODER, shape=DECODER, sequences=32, group=16),
+    *(
+        Setting(
+            key=f"lora_{name.removeprefix('gpt2').removeprefix('-') or 'small'}",
+            model=f"{name}, LoRA r = {RANK}",
+            shape=shape,
+            sequences=16,
+            group=1,
+            rank=RANK,
+        )
+        for name, shape in GPT2_SIZES.items()
+    ),
+    Setting(
+        key="lora_llama_1b",
+        model=f"Llama, 1.2 G, LoRA r = {RANK}",
+        shape=LLAMA_1B,
+        sequences=8,
+        group=1,
+        rank=RANK,
+        llama=True,
+    ),
+]
+
+TRIALS = [
+    Setting(key="trial", model="trial", shape=TINY, sequences=16, group=4),
+    Setting(key="trial_lora", model="trial", shape=TINY, sequences=16, group=1, rank=4),
+    Setting(
+        key="trial_llama",
+        model="trial",
+        shape=TINY_LLAMA,
+        sequences=4,
+        group=1,
+        rank=4,
+        llama=True,
+    ),
+]
+"""Small ones, with which the benchmark itself is tried."""
+
+
+def setting_of(key: str) -> Setting:
+    return next(setting for setting in [*SETTINGS, *TRIALS] if setting.key == key)
+
+
+def build(setting: Setting) -> nn.Module:
+    """The model of random weights, in training mode, with its adapters."""
+    model: nn.Module = llama(setting.shape) if setting.llama else gpt2(setting.shape)
+    if setting.rank is not None:
+        model = add_adapters(model, TrainConfig(lora_rank=setting.rank))
+        with torch.no_grad():  # born as zeros, they would leave half of the adapters no gradient
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.normal_(std=0.02)
+    return model.train()
+
+
+def llama(shape: Shape) -> nn.Module:
+    """A Llama of random weights, with a quarter of the heads for keys and values."""
+    torch.manual_seed(0)
+    model: nn.Module = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.width,
+            intermediate_size=4 * shape.width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=max(1, shape.heads // 4),
+            max_position_embeddings=shape.length,
+            tie_word_embeddings=True,
+        )
+    )
+    return model
+
+
+def units_of(setting: Setting) -> Units:
+    return cohort(setting.sequences, setting.group, setting.shape, device="cpu")
