@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from benchmarks.cost.settings import FITTED, Setting
-from benchmarks.decoders import cohort
+from benchmarks.cost.settings import FITTED, Setting, build, task_of
+from benchmarks.paper_size.settings import units_of
 from userdp.gradients import causal_lm_loss
 from userdp.gradients.cost import PLAIN, Op, Rates, Recorder, step_of
 from userdp.gradients.cost.recording import Kind, Live
@@ -41,11 +41,10 @@ class _Timed(Recorder):
 
 def timed_operations(setting: Setting, rounds: int) -> list[Timed]:
     """The operations of the setting's plain and private steps, each with its seconds."""
-    model = setting.build()
-    units = cohort(setting.sequences, setting.group, setting.shape(setting.layers), device="cpu")
+    model, units = build(setting), units_of(setting)
     found: list[Timed] = []
     for _ in range(rounds):
-        for method in (PLAIN, setting.engine):
+        for method in (PLAIN, task_of(setting).engine):
             step = step_of(method, model, causal_lm_loss, units, rows=ROWS)
             step()
             with _Timed() as recorder:
