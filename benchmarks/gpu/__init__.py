@@ -21,6 +21,7 @@ Weights are random or the bundled model's, data are random tokens or our own sou
 ``memory_batch``, ``memory_model``  `memory`: the largest that fit, ours beside Opacus's ghost clip.
 ``compiled``  `compiled`: what torch.compile is worth to either side.
 ``training``  `training`: ``userdp train`` on this device, and its ledgers.
+``commands``  `commands`: every other command on this device and on the CPU, side by side.
 ``reads``  `reads`: how often an engine waits for the device, per layer.
 ``products``, ``forms``, ``passes``  `tuning`: what the engines' constants should be on this device.
 ``noise``  `noise`: 350 M numbers of noise, the law of what the device draws, the lattice attack.

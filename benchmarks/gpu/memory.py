@@ -33,8 +33,8 @@ from benchmarks.gpu.timing import seconds
 from benchmarks.opacus_steps import ghost, replace_conv1d
 from benchmarks.passes import CLIP, engine_step, plain
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
+from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import most_units, passes, rows_per_pass
 
 METHODS = ("plain", "auto", "opacus ghost")
 WIDE = Shape(layers=1, width=1600, heads=25, vocabulary=50257, length=128)
@@ -153,9 +153,14 @@ def facts(method: str, shape: Shape, sequences: int, setting: Setting, number: i
     rows = sequences
     if method == "auto":
         units = cohort(sequences, 1, shape, device="cpu")
-        few = rows_per_pass(units, sequences) if setting.device == "cpu" else sequences
-        task = Task(model=model, loss=causal_lm_loss, units=units, l2_clip_norm=1.0)
-        begin, end = passes(units, rows=few, most_units=most_units(task))[0]
+        task = Task(
+            model=model,
+            loss=causal_lm_loss,
+            units=units.to(setting.device),
+            l2_clip_norm=1.0,
+            micro_batch=sequences,
+        )
+        begin, end = one_pass.cut(task)[0]
         rows = end - begin
     return {
         "sequences": sequences,

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from benchmarks.gpu.by_k import by_k
+from benchmarks.gpu.commands import commands
 from benchmarks.gpu.compiled import beside_compiled
 from benchmarks.gpu.exactness import exact
 from benchmarks.gpu.memory import memory
@@ -50,6 +51,7 @@ def all_parts() -> dict[str, Part]:
     for precision in (Precision.FLOAT32, Precision.BFLOAT16):
         found[f"exact_{precision}"] = Part(work=partial(exact, precision), weight=1, least=60)
     found["training"] = Part(work=trained, weight=1, least=60)
+    found["commands"] = Part(work=commands, weight=2, least=60)
     for group in GROUPS:
         found[f"decoder_g{group}"] = Part(work=partial(decoder, group), weight=2)
     for size in GPT2_SIZES:

@@ -127,6 +127,17 @@ def _forms(name: str, row: Result) -> Cells:
     ]
 
 
+def _commands(name: str, row: Result) -> Cells:
+    cpu, apart = row.get("seconds_cpu"), row.get("difference")
+    yield [
+        row["command"],
+        f"{row['seconds']:.2f}",
+        "–" if cpu is None else f"{cpu:.2f}",
+        "–" if apart is None else f"{apart:.1e}",
+        "passed" if row["passed"] else "FAILED",
+    ]
+
+
 def _training(part: Result) -> Iterable[str]:
     if "checks" not in part:
         return
@@ -161,6 +172,12 @@ TABLES: tuple[Table, ...] = (
             "rounds",
         ],
         _ratios,
+    ),
+    (
+        "Commands",
+        ("commands",),
+        ["command", "seconds", "seconds on the CPU", "largest relative difference", ""],
+        _commands,
     ),
     (
         "What fits",

@@ -45,16 +45,7 @@ BUNDLED = Path(userdp.__file__).parent / "assets" / "base-model" / "model.safete
 def trained(setting: Setting, deadline: float) -> Result:
     """Train, and check what is left behind."""
     steps = 2 if setting.tiny else 20
-    plan = plan_of_size(
-        PoissonUsers,
-        population=USERS,
-        size=COHORT,
-        group_size=GROUP,
-        steps=steps,
-        l2_clip_norm=1.0,
-        target_delta=1e-5,
-        noise_multiplier=1.0,
-    )
+    plan = run_plan(steps=steps)
     with tempfile.TemporaryDirectory(prefix="userdp-gpu-") as folder:
         store, run = Path(folder) / "store", Path(folder) / "run"
         write_store(store)
@@ -75,19 +66,48 @@ def trained(setting: Setting, deadline: float) -> Result:
     }
 
 
-def write_store(out: Path) -> None:
-    """Modules of this package as users, each with up to 8 examples of 64 tokens."""
+def run_plan(*, steps: int) -> Plan:
+    """The constants of a run on `write_store`'s store."""
+    return plan_of_size(
+        PoissonUsers,
+        population=USERS,
+        size=COHORT,
+        group_size=GROUP,
+        steps=steps,
+        l2_clip_norm=1.0,
+        target_delta=1e-5,
+        noise_multiplier=1.0,
+    )
+
+
+def write_store(out: Path, *, held_out: bool = False) -> None:
+    """Modules of this package as users, each with up to 8 examples of 64 tokens.
+
+    Every fourth of them is held out, if asked for, and the last example of each of the others.
+    """
     tokenizer, tally = StoreTokenizer.load(), Tally()
     root = Path(userdp.__file__).parent
     modules = sorted(root.rglob("*.py"), key=lambda path: -path.stat().st_size)[:USERS]
     named = sorted((str(path.relative_to(root)).encode(), path) for path in modules)
     with StoreWriter.create(out, tokenizer=tokenizer, seq_len=LENGTH) as writer:
-        for name, path in named:
+        for number, (name, path) in enumerate(named):
             (tokens,) = tokenizer.encode([path.read_text()])
             examples = min(8, len(tokens) // LENGTH)
             cut = np.array(tokens[: examples * LENGTH], dtype=tokenizer.dtype)
             writer.user(name)
-            writer.write(Split.TRAIN, cut, np.full(examples, LENGTH, dtype=np.int64), records=1)
+            parts = {Split.TRAIN: examples}
+            if held_out:
+                parts = (
+                    {Split.HELD_OUT_USERS: examples}
+                    if number % 4 == 0
+                    else {Split.TRAIN: examples - 1, Split.HELD_OUT_EXAMPLES: 1}
+                )
+            for split, count in parts.items():
+                part, cut = np.split(cut, [count * LENGTH])
+                lengths = np.full(count, LENGTH, dtype=np.int64)
+                writer.write(
+                    split, part, lengths, records=int(split is not Split.HELD_OUT_EXAMPLES)
+                )
             tally.read()
             tally.store()
         source = {"kind": "modules", "public": True}

@@ -21,6 +21,9 @@ from benchmarks.paper_size.settings import SETTINGS, TRIALS, Setting, build, set
 from benchmarks.rows import add_options, add_row, whole_rows
 from userdp.gradients import trainable_parameters
 
+KEEP = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 40))
+"""Tells glibc to keep freed memory."""
+
 
 def main() -> None:
     assert benchmarks.paper_size.__doc__ is not None
@@ -82,7 +85,7 @@ def _run(setting: Setting, what: str, options: argparse.Namespace) -> str:
     command = [sys.executable, "-m", "benchmarks.paper_size", "--child", setting.key, what]
     command += ["--results", str(options.results), "--rounds", str(options.rounds)]
     if what.startswith("rounds"):
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, env={**os.environ, **KEEP})
         return ""
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return str(json.loads(out.strip().splitlines()[-1]))

@@ -17,8 +17,8 @@ from benchmarks.passes import CLIP, Step, engine_step
 from benchmarks.rows import add_row
 from benchmarks.step.memory import memory
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
+from userdp.gradients.engines import one_pass
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import most_units, passes, rows_per_pass
 
 MICRO_BATCH = 64
 
@@ -43,9 +43,8 @@ def cuts_of(model: nn.Module, units: Units) -> list[tuple[int, int]]:
         l2_clip_norm=CLIP,
         micro_batch=MICRO_BATCH,
     )
-    ranges = passes(units, rows=rows_per_pass(units, MICRO_BATCH), most_units=most_units(task))
     offsets = units.offsets.tolist()
-    return [(offsets[begin], offsets[end]) for begin, end in ranges]
+    return [(offsets[begin], offsets[end]) for begin, end in one_pass.cut(task)]
 
 
 def steps_of(model: nn.Module, units: Units, methods: list[str]) -> dict[str, Step]:

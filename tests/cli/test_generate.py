@@ -89,6 +89,19 @@ def test_prompts_of_unequal_length_share_a_batch_and_nothing_else(run):
     assert together == alone
 
 
+def test_a_token_is_read_once_even_if_the_models_configuration_says_no_cache(run):
+    generator = TextGenerator(run, GenerateConfig(max_tokens=4, prompt=("w1 w2",)))
+    model, widths = generator._model, []
+    model.config.use_cache = model.generation_config.use_cache = False
+    model.register_forward_pre_hook(
+        lambda model, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    text = next(generator.texts(1))
+    assert widths[0] == 2
+    assert widths[1:] == [1] * (len(widths) - 1)
+    assert len(widths) >= len(text.tokens) > 0
+
+
 @pytest.mark.slow
 def test_a_seed_repeats_and_its_absence_does_not(run):
     def sampled(seed):

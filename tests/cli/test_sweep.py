@@ -76,7 +76,7 @@ def test_methods_are_compared_by_their_plans_and_the_table_is_shown(
 ):
     from tests.sweeping.launch import InProcess
 
-    monkeypatch.setattr("userdp.sweeping.sweep.launcher", lambda jobs: InProcess())
+    monkeypatch.setattr("userdp.training.side_by_side.launch", InProcess())
     command = ["sweep", str(place / "store"), "--out", str(tmp_path / "sweep"), "--no-tensorboard"]
     options = ["--plan", str(place / "plan.json"), str(place / "els.json"), *NON_PRIVATE]
     assert userdp([*command, *options, *NEW]) == 0

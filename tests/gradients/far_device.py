@@ -4,22 +4,29 @@ What an engine does on a GPU differs from what it does on a CPU in which tensors
 operation that is given tensors of both devices fails as it would there; otherwise it runs on the
 CPU's numbers, so that results can be compared. The device calls itself "xla": a PyTorch without
 CUDA lets nothing call itself that. Kernels, autocast and compiled code are not covered.
+
+`far_machine` is a machine that has it: every command takes ``--device xla`` there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from userdp.training import devices
+
 FAR = torch.device("xla", 0)
 """Its name."""
 
 _MAY_MIX = {"copy_", "_to_copy"}
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 _TAKES_HOST_INDICES = {"index", "index_put_", "index_put", "_unsafe_index"}
 
 
@@ -31,6 +38,7 @@ class Far(Tensor):
     """A tensor on the device that is not there."""
 
     near: Tensor
+    place: ClassVar[torch.device] = FAR
 
     @staticmethod
     def __new__(cls, near: Tensor) -> Far:
@@ -51,10 +59,14 @@ class Far(Tensor):
 
     @property
     def device(self) -> torch.device:
-        return FAR
+        return Far.place
 
     def tolist(self) -> Any:
         return self.near.tolist()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """That of the numbers: which tensors share one is asked when a model is saved."""
+        return self.near.untyped_storage()
 
     def __getitem__(self, index: Any) -> Tensor:
         if isinstance(index, list):  # torch would make it a tensor of no device
@@ -76,7 +88,15 @@ class Far(Tensor):
 
 
 class Accelerator(TorchDispatchMode):
-    """Within, the device is there: tensors can be made on it and moved to it."""
+    """Within, the device is there: tensors can be made on it and moved to it.
+
+    Attributes:
+        products: how many matrix products were computed there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = 0
 
     def __torch_dispatch__(
         self,
@@ -85,7 +105,9 @@ class Accelerator(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return _run(func, args, kwargs or {})
+        found = _run(func, args, kwargs or {})
+        self.products += isinstance(found, Far) and func.overloadpacket.__name__ in _PRODUCTS
+        return found
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,3 +155,36 @@ def on_far(model: nn.Module) -> nn.Module:
             if buffer is not None:
                 module._buffers[name] = Far(buffer)
     return model
+
+
+@contextmanager
+def far_machine(index: int = 0) -> Iterator[Accelerator]:
+    """Within, this machine has the device: ``--device xla`` means it, and models move to it.
+
+    Args:
+        index: of this process's own device, where several run together.
+    """
+
+    def to(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        place = kwargs.get("device", args[0] if args else None)
+        there = isinstance(place, (str, torch.device)) and torch.device(place).type == FAR.type
+        return on_far(module) if there else honest(module, *args, **kwargs)
+
+    def tensor(data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
+        """PyTorch's own asks no mode when it moves what it was given."""
+        made = make(data, **kwargs)
+        return made if device is None else made.to(device)
+
+    honest, device_there, make = nn.Module.to, devices._accelerator, torch.tensor
+
+    def accelerator(name: str, device: torch.device, processes: int) -> torch.device:
+        return Far.place if device.type == FAR.type else device_there(name, device, processes)
+
+    with (
+        mock.patch.object(nn.Module, "to", to),
+        mock.patch.object(devices, "_accelerator", accelerator),
+        mock.patch.object(torch, "tensor", tensor),
+        mock.patch.object(Far, "place", torch.device(FAR.type, index)),
+        Accelerator() as machine,
+    ):
+        yield machine

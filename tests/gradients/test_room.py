@@ -259,7 +259,7 @@ def drops_the_half_that_failed(patch: pytest.MonkeyPatch) -> None:
     """A broken twin: of what did not fit, only the first half is computed."""
 
     def half(
-        compute: Callable[[Task], ClippedSum], task: Task, *, rows_of: Callable[[Task], int]
+        compute: Callable[[Task], ClippedSum], task: Task, *, cut: Callable[[Task], object]
     ) -> ClippedSum:
         try:
             return compute(task)

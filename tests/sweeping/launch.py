@@ -1,4 +1,4 @@
-"""Trials of a sweep that run in this process."""
+"""Runs that would be processes side by side, in this process."""
 
 from userdp.cli.app import run as userdp
 
@@ -24,11 +24,13 @@ class InProcess:
 
     def __init__(self, *, crash_before=None, refuse=None):
         self.calls = []
+        self.environments = []
         self._crash_before = crash_before
         self._refuse = refuse
 
-    def __call__(self, arguments, *, log):
+    def __call__(self, arguments, *, log, environment):
         self.calls.append(arguments)
+        self.environments.append(dict(environment))
         if len(self.calls) == self._crash_before:
             raise KeyboardInterrupt
         if len(self.calls) == self._refuse:

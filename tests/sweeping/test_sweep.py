@@ -25,13 +25,14 @@ from userdp.cli.app import run as userdp
 from userdp.codec import encode
 from userdp.errors import FailureError, UseError
 from userdp.ledger import RunFolder, StoreLedger
+from userdp.planning.proposal import load_plan
 from userdp.reporting.run_facts import read_run
 from userdp.sweeping.request import TuningMode, build_request, grid
 from userdp.sweeping.result import describe
 from userdp.sweeping.scores import selection_score
 from userdp.sweeping.sweep import run_sweep
-from userdp.sweeping.trials import train_arguments
 from userdp.training.constants import constants_digest
+from userdp.training.side_by_side import train_arguments
 from userdp.vocabulary import round_up
 
 PLAN = uls_plan(cohort_size=8, group_size=2, steps=3, l2_clip_norm=1.0)
@@ -295,21 +296,13 @@ def test_the_options_of_a_trial_are_its_configuration(tmp_path):
     from userdp.training.config import train_config
 
     config = dataclasses.replace(CONFIG, activation_checkpointing=True, weight_decay=0.1)
-    plan, options = SweepFolder(tmp_path).write_settings(1, Candidate(plan=PLAN, config=config))
+    named = SweepFolder(tmp_path).write_settings(1, Candidate(plan=PLAN, config=config))
+    options = Path(named[named.index("--config") + 1])
     assert stat.S_IMODE(options.stat().st_mode) == 0o600
     assert train_config(tomllib.loads(options.read_text())["train"]) == config
-    arguments = train_arguments(
-        tmp_path,
-        RunFolder(tmp_path / "run"),
-        plan,
-        options,
-        slot=None,
-        tensorboard=True,
-        device="cpu",
-    )
-    assert arguments[arguments.index("--device") + 1] == "cpu"
-    assert arguments[arguments.index("--config") + 1] == str(options)
-    assert arguments[arguments.index("--plan") + 1] == str(plan)
+    assert load_plan(Path(named[named.index("--plan") + 1])) == PLAN
+    arguments = train_arguments(tmp_path, RunFolder(tmp_path / "run"), named)
+    assert arguments[-6:] == [*named, "--allow-large-delta", "--no-tensorboard"]
     assert "--resume" not in arguments
 
 

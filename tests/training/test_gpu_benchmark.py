@@ -11,20 +11,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu import memory, parts, training
+from benchmarks.gpu import commands, memory, parts, training
 from benchmarks.gpu.compiled import beside_compiled
 from benchmarks.gpu.memory import METHODS, absent, largest
 from benchmarks.gpu.noise import noise
 from benchmarks.gpu.parts import Part, all_parts, run
 from benchmarks.gpu.report import markdown
 from benchmarks.gpu.setting import Setting
+from tests.sweeping.launch import InProcess
 from userdp.gradients import noise as noise_module
 from userdp.noise import Gaussian
+from userdp.training import side_by_side
 
 ROOT = Path(__file__).parents[2]
 TINY = Setting(device="cpu", tiny=True, memory_gib=1)
 CPU = ["--device", "cpu", "--tiny"]
-APART = {"training", "compiled", "memory_batch", "memory_model"}  # with tests of their own below
+APART = {
+    "training",
+    "commands",
+    "compiled",
+    "memory_batch",
+    "memory_model",
+}  # with tests of their own below
 
 
 @pytest.mark.slow
@@ -179,6 +187,34 @@ def test_twin_a_claim_that_is_not_the_plans_is_noticed(monkeypatch):
     assert not found["passed"]
     wrong = {check for check, holds in found["checks"].items() if not holds}
     assert wrong == {"the run claims the plan's epsilon", "the store claims the same"}
+
+
+@pytest.mark.slow
+def test_every_command_is_run_and_judged(monkeypatch):
+    monkeypatch.setattr(side_by_side, "launch", InProcess())
+    found = commands.commands(TINY, float("inf"))
+    assert [row["command"] for row in found["rows"]] == list(commands.CASES)
+    assert found["passed"], found["rows"]
+    tables = markdown({"device": "cpu", "torch": "", "tiny": True, "parts": {"commands": found}})
+    assert tables.count("| passed |") == len(commands.CASES)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "beside", "passed"),
+    [
+        ({"loss": 2.0}, {"loss": 2.0001}, True, True),
+        ({"loss": 2.0}, {"loss": 2.01}, True, False),
+        ({"loss": float("nan")}, {"loss": 2.0}, True, False),
+        ({"loss": 2.0}, {"other": 2.0}, True, False),
+        ({"invariant 3": 1.0}, {}, False, True),
+        ({"invariant 3": 0.0}, {}, False, False),
+        ({"AUC": float("nan")}, {}, False, False),
+    ],
+)
+def test_a_command_fails_by_what_it_says(here, there, beside, passed):
+    said = iter([here, there])
+    case = commands.Case(work=lambda place, device: next(said), beside=beside)
+    assert commands.compared("any", case, None, TINY)["passed"] is passed
 
 
 @pytest.mark.slow

@@ -254,9 +254,9 @@ class Looks(Role):
         out = self.world.folder / f"sweep-{self.turns}"
 
         def work() -> int:
-            import userdp.sweeping.sweep as sweeping
+            from userdp.training import side_by_side
 
-            sweeping.launcher = lambda jobs: forked
+            side_by_side.launch = forked
             return userdp(
                 "sweep", self.world.store, "--out", out, "--no-tensorboard",
                 "--tuning", "non-private", "--plan", self.world.plan,

@@ -58,6 +58,7 @@ def audit(
     inference: bool = True,
     repeat: bool = True,
     references: int = 0,
+    jobs: int = 1,
     most_users: int = 2000,
     most_examples: int = 8,
     confidence: float = 0.95,
@@ -73,6 +74,8 @@ def audit(
         inference: attack the released model.
         repeat: run the plan once more, with canaries, on a copy of the store: it releases nothing.
         references: make the attack also against so many reference runs (an even number).
+        jobs: reference runs that train at the same time, each on a CUDA device of its own where
+            that is where they train.
         most_users: most users of each side of the attack.
         most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
@@ -97,6 +100,7 @@ def audit(
             opened(store),
             inference=inference,
             references=references,
+            jobs=jobs,
             repeat=repeat,
             canaries=canaries,
             most_users=most_users,

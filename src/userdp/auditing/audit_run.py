@@ -26,7 +26,7 @@ from userdp.ledger.folder import read_lines
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import plan_of
 from userdp.training.config import PlainPlan
-from userdp.training.devices import AUTO, choose_device
+from userdp.training.devices import AUTO, choose_device, seats
 from userdp.training.models import read_model, require_fit, require_released
 from userdp.training.recipe import Configured
 from userdp.training.run_models import recipe_of
@@ -41,6 +41,7 @@ def audit_run(
     *,
     inference: bool = True,
     references: int = 0,
+    jobs: int = 1,
     repeat: bool = True,
     canaries: int = 128,
     most_users: int = 2000,
@@ -61,6 +62,7 @@ def audit_run(
         inference: the user-inference attack on the released model.
         references: runs like this one that the attack is also made against, see
             `userdp.auditing.references`; even. Those that are finished are kept.
+        jobs: of the reference runs, how many train at the same time.
         repeat: the extra run with canaries and white-box checks; only for a private run.
         canaries: of the extra run.
         most_users: of a side of the attack.
@@ -103,6 +105,7 @@ def audit_run(
         )
     if references:
         require_references(references)
+        seats(device, jobs)
         if not inference:
             raise UseError("references serve the attack on the released model, which is left out")
         if not isinstance(recipe, Configured):
@@ -132,6 +135,7 @@ def audit_run(
                 recipe.config,
                 place=place / "references",
                 count=references,
+                jobs=jobs,
                 device=device,
                 progress=progress,
             )

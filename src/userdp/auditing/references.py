@@ -20,6 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
+import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,17 +34,25 @@ from userdp import files
 from userdp.arrays import read_array
 from userdp.auditing.copies import clean_folder, copy_user, scratch, writer_like
 from userdp.auditing.inference import FreshText, fresh_examples
-from userdp.data.progress import NoProgress, Note, Progress
+from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Tally
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.strategy import Strategy
-from userdp.errors import UseError
+from userdp.errors import FailureError, UseError
+from userdp.ledger import RunFolder
 from userdp.plans import Plan
 from userdp.training.config import PlainPlan, TrainConfig
 from userdp.training.devices import AUTO, choose_device
-from userdp.training.loop import train
 from userdp.training.models import read_model
+from userdp.training.side_by_side import (
+    Launch,
+    SideBySide,
+    last_words,
+    settings,
+    steps_done,
+    train_arguments,
+)
 
 _NEVER = 1e9  # seconds
 _SALT = 0x7265666572  # public: the same halves on every machine, and when the work goes on
@@ -88,10 +99,16 @@ def reference_scores(
     *,
     place: Path,
     count: int,
+    jobs: int = 1,
     device: str = AUTO,
     progress: Progress | None = None,
+    start: Launch | None = None,
+    poll: float = 0.5,
 ) -> NDArray[np.float64]:
     """Train the reference runs that are missing in ``place``, and score everybody by each.
+
+    Each is a `userdp train` process with a store, a folder and randomness of its own: how many
+    train at a time changes no score's law.
 
     Args:
         store: of the audited run.
@@ -101,14 +118,18 @@ def reference_scores(
         place: a folder for the operator alone, where each finished run's scores are kept; a killed
             audit goes on after them.
         count: how many; even.
-        device: auto (cuda where there is one, else cpu), cpu, cuda or cuda:N.
-        progress: is told how many steps of a run are done.
+        jobs: how many train at the same time.
+        device: of all of them, see `userdp.training.devices.seats`.
+        progress: is told how many steps of all missing runs are done.
+        start: starts a run; a process by default.
+        poll: seconds between looks at them.
 
     Returns:
         float64 (count, people), as `per_token`.
 
     Raises:
-        UseError: ``count`` is odd, or training refuses.
+        UseError: ``count`` is odd, or there are fewer CUDA devices than ``jobs``.
+        FailureError: a reference run failed; those that are finished are kept.
     """
     require_references(count)
     clean_folder(place)
@@ -117,28 +138,44 @@ def reference_scores(
     )
     if config.selection.scored:
         quiet = replace(quiet, selection=Strategy.RANDOM)
-    scores = []
-    for number in range(count):
-        kept = place / f"{_key(store, fresh, plan, quiet)}-{number:03d}.npy"
-        if not kept.exists():
-            with scratch(place) as work:
-                train(
-                    copy_half(store, work / "store", number),
-                    plan,
-                    quiet,
-                    out=work / "run",
-                    device=device,
-                    progress=_Named(progress or NoProgress(), f"reference {number + 1}/{count}"),
-                    tensorboard=False,
-                    allow_large_delta=True,  # the audited run's own affair
+    key = _key(store, fresh, plan, quiet)
+    kept = [place / f"{key}-{number:03d}.npy" for number in range(count)]
+    waiting = deque(number for number in range(count) if not kept[number].exists())
+    shown, missing = progress or NoProgress(), list(waiting)
+    shown.stage("references", len(missing) * plan.steps, unit="step")
+    with scratch(place) as work, SideBySide(device, jobs, start=start) as processes:
+        runs = [RunFolder(work / str(number) / "run") for number in range(count)]
+        while waiting or processes.running:
+            while waiting and processes.free is not None:
+                number = waiting.popleft()
+                half = copy_half(store, work / str(number) / "store", number)
+                files.operator_folder(runs[number].path)
+                what = settings(work / str(number), "settings", plan, quiet)
+                arguments = train_arguments(half.path, runs[number], what)
+                processes.start(number, arguments, log=work / f"{number}.log")
+            for number in processes.ended():
+                if not runs[number].finished:
+                    raise FailureError(
+                        f"reference {number + 1} of {count} failed: "
+                        f"{last_words(work / f'{number}.log')}",
+                        hint="audit once more: reference runs that are finished are kept",
+                    )
+                assert processes.free is not None  # where the run was
+                trained = read_model(str(runs[number].model))
+                own = per_token(trained.to(choose_device(processes.free.here)), fresh)
+                data = io.BytesIO()
+                np.save(data, own)
+                files.write_file(kept[number], data.getvalue(), mode=files.OPERATOR_FILE)
+                shutil.rmtree(work / str(number))
+            shown.at(
+                sum(
+                    plan.steps if kept[number].exists() else steps_done(runs[number])
+                    for number in missing
                 )
-                trained = read_model(str(work / "run" / "model")).to(choose_device(device))
-                own = per_token(trained, fresh)
-            data = io.BytesIO()
-            np.save(data, own)
-            files.write_file(kept, data.getvalue(), mode=files.OPERATOR_FILE)
-        scores.append(read_array(kept, what="the scores of a reference run"))
-    return np.stack(scores)
+            )
+            if waiting or processes.running:
+                time.sleep(poll)
+    return np.stack([read_array(path, what="the scores of a reference run") for path in kept])
 
 
 def copy_half(store: UserStore, out: Path, number: int) -> UserStore:
@@ -177,18 +214,3 @@ def _key(store: UserStore, fresh: FreshText, plan: Plan | PlainPlan, config: Tra
         for values in (side.people, side.counts, side.examples):
             digest.update(values.tobytes())
     return digest.hexdigest()[:16]
-
-
-class _Named(NoProgress):
-    """Passes progress on under the name of the reference run, whatever stage it is in."""
-
-    def __init__(self, to: Progress, name: str) -> None:
-        self._to, self._name = to, name
-
-    def stage(
-        self, name: str, total: int | None, *, unit: str = "", note: Note | None = None
-    ) -> None:
-        self._to.stage(self._name, total, unit=unit)  # its price is nobody's: it releases nothing
-
-    def at(self, done: int) -> None:
-        self._to.at(done)

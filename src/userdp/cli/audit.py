@@ -27,6 +27,7 @@ def audit(
     inference: Annotated[bool, Parameter(negative="--no-inference")] = True,
     repeat: Annotated[bool, Parameter(negative="--no-repeat")] = True,
     references: int = 0,
+    jobs: int = 1,
     most_users: int = 2000,
     most_examples: int = 8,
     confidence: float = 0.95,
@@ -51,6 +52,8 @@ def audit(
         repeat: make the extra run; --no-repeat attacks the released model only.
         references: make the attack also against so many reference runs (an even number): runs like
             this one on halves of all people, each of which costs as much. It is the sharper attack.
+        jobs: reference runs that train at the same time, each on a GPU of its own where that is
+            where they train.
         most_users: most users of each side of the attack.
         most_examples: most fresh examples of a user that the attack reads.
         confidence: of the lower bound by canaries.
@@ -71,6 +74,7 @@ def audit(
         inference=inference,
         repeat=repeat,
         references=references,
+        jobs=jobs,
         most_users=most_users,
         most_examples=most_examples,
         confidence=confidence,

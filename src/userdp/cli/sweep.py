@@ -88,7 +88,8 @@ def sweep(
         mean_trials: of the random number of candidates (private-selection).
         distribution: of that number: logarithmic (the default, mostly the cheapest for its mean),
             geometric or poisson. A fixed number has no such claim and is refused.
-        jobs: trials that train at the same time.
+        jobs: trials that train at the same time, each on a GPU of its own where that is where they
+            train.
         resume: go on with the interrupted sweep in --out; its options need not be given again.
         device: where the trials and their scores compute: auto (cuda where there is one, else cpu),
             cpu, cuda or cuda:N.

@@ -36,12 +36,12 @@ from userdp.claims.weights import describe, digest_of
 from userdp.codec import decode, encode
 from userdp.errors import UseError
 from userdp.ledger import RunFolder
-from userdp.ledger.folder import train_toml
 from userdp.ledger.journal import read_entries
 from userdp.ledger.run import write_winner
 from userdp.strict_json import parse
 from userdp.sweeping.request import Candidate, SweepRequest
 from userdp.sweeping.scores import Score
+from userdp.training.side_by_side import settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,15 +154,10 @@ class SweepFolder:
         files.operator_folder(folder)
         return folder / f"trial-{number:03d}.log"
 
-    def write_settings(self, number: int, candidate: Candidate) -> tuple[Path, Path]:
-        """The plan file of a trial, and the file of its other options."""
+    def write_settings(self, number: int, candidate: Candidate) -> list[str]:
+        """Write a trial's plan and other settings; the options that name them."""
         folder = self.path / "plans"
-        files.operator_folder(folder)
-        plan, config = (folder / f"trial-{number:03d}.{end}" for end in ("json", "toml"))
-        files.write_json(plan, encode(candidate.plan), mode=files.OPERATOR_FILE)
-        options = train_toml(encode(candidate.config))
-        files.write_file(config, options.encode(), mode=files.OPERATOR_FILE)
-        return plan, config
+        return settings(folder, f"trial-{number:03d}", candidate.plan, candidate.config)
 
     def note(self, number: int, candidate: Candidate, score: Score) -> None:
         """Keep a score, on the disk before it is shown."""

@@ -39,18 +39,17 @@ from userdp.sweeping.scores import (
     trial_losses,
 )
 from userdp.sweeping.standing import standings
-from userdp.sweeping.trials import (
+from userdp.training.constants import constants_digest
+from userdp.training.devices import AUTO
+from userdp.training.opened import settle_finished
+from userdp.training.side_by_side import (
     Launch,
-    Process,
+    SideBySide,
     is_held,
     last_words,
-    launcher,
+    steps_done,
     train_arguments,
 )
-from userdp.training.constants import constants_digest
-from userdp.training.devices import AUTO, choose_device
-from userdp.training.opened import settle_finished
-from userdp.vocabulary import require_count
 
 Say = Callable[[str], None]
 
@@ -80,23 +79,24 @@ def run_sweep(
         store: trained on, scored on, charged.
         out: the sweep's folder; new, unless ``resume``.
         request: what to do; may be left out to go on with what ``out`` keeps.
-        jobs: trials that train at the same time.
+        jobs: trials that train at the same time, each on a CUDA device of its own where that is
+            where they train; the claim does not depend on it.
         resume: go on with an interrupted sweep: finished trials and scores are kept.
         tensorboard: trials write curves, where TensorBoard is installed.
-        device: of the trials and their scores; see `userdp.training.devices`.
+        device: of the trials and their scores; see `userdp.training.devices.seats`.
         progress: is told how many steps of all trials are done; operator-only.
         say: is told what happens; operator-only.
         launch: starts a trial; a `userdp` process by default.
         poll: seconds between looks at the trials.
 
     Raises:
-        UseError: ``out`` is in use or not new, or what is asked for is not what it keeps.
+        UseError: ``out`` is in use or not new, what is asked for is not what it keeps, or there are
+            fewer CUDA devices than ``jobs``.
         FailureError: a trial failed; the others were finished, and ``resume`` goes on with it.
         Interrupted: by Ctrl-C or SIGTERM; trials that were running have finished the step that
             they had charged, and ``resume`` goes on with them.
     """
-    require_count("jobs", jobs, at_most=256)
-    choose_device(device)
+    processes = SideBySide(device, jobs, start=launch)
     if not resume and request is None:
         raise UseError("a new sweep needs its candidates", hint="give --plan and --tuning")
     if not out.exists():
@@ -134,12 +134,10 @@ def run_sweep(
             folder=folder,
             request=request,
             sweep_id=sweep_id,
-            jobs=jobs,
+            processes=processes,
             tensorboard=tensorboard,
-            device=device,
             progress=progress or NoProgress(),
             say=say,
-            launch=launch or launcher(jobs),
             poll=poll,
         ).run()
 
@@ -152,12 +150,10 @@ class _Sweep:
     folder: SweepFolder
     request: SweepRequest
     sweep_id: str
-    jobs: int
+    processes: SideBySide
     tensorboard: bool
-    device: str
     progress: Progress
     say: Say
-    launch: Launch
     poll: float
     trials: list[int] = field(default_factory=list)
     slots: list[str] = field(default_factory=list)
@@ -219,68 +215,50 @@ class _Sweep:
         """Finish every trial and score it; those that failed, with their last words."""
         scored = self.folder.scores()
         waiting = deque(number for number in self._numbers() if number not in scored)
-        running: dict[int, Process] = {}
         failed: list[tuple[int, str]] = []
         told: set[int] = set()
-        try:
-            while waiting or running:
+        with self.processes as processes:
+            while waiting or processes.running:
                 for _ in range(len(waiting)):
-                    if len(running) >= self.jobs:
+                    if (seat := processes.free) is None:
                         break
                     number = waiting.popleft()
                     if self.folder.run(number).finished:
-                        self._score(number)
+                        self._score(number, device=seat.here)
                     elif is_held(self.folder.run(number)):  # it outlived an earlier sweep
                         if number not in told:
                             self.say(f"trial {number} is still trained by an earlier process")
                             told.add(number)
                         waiting.append(number)
                     else:
-                        running[number] = self._start(number)
-                for number, process in list(running.items()):
-                    status = process.poll()
-                    if status is None:
-                        continue
-                    del running[number]
+                        self._start(number)
+                for number, status in processes.ended().items():
                     if self.folder.run(number).finished or is_held(self.folder.run(number)):
                         waiting.appendleft(number)  # to be scored, or trained by a child still
                     else:
                         why = last_words(self.folder.log(number))
                         self.say(f"trial {number} failed: {why}")
                         failed.append((number, f"{why} (exit status {status})"))
-                self.progress.at(sum(self._steps_done(number) for number in self._numbers()))
-                if waiting or running:
+                self.progress.at(sum(steps_done(self.folder.run(n)) for n in self._numbers()))
+                if waiting or processes.running:
                     time.sleep(self.poll)
-        finally:
-            for process in running.values():
-                process.terminate()
-            for process in running.values():
-                process.wait()
         return failed
 
-    def _start(self, number: int) -> Process:
+    def _start(self, number: int) -> None:
         candidate, run = self._candidate(number), self.folder.run(number)
         # Closed in every mode: a trial is chosen from, and only the winner is copied out.
         files.operator_folder(run.path)
         arguments = train_arguments(
             self.store.path,
             run,
-            *self.folder.write_settings(number, candidate),
+            self.folder.write_settings(number, candidate),
             slot=self.slots[number - 1] if self._selects else None,
             tensorboard=self.tensorboard,
-            device=self.device,
         )
         self.say(f"trial {number}: {'resumed' if '--resume' in arguments else 'begun'}")
-        return self.launch(arguments, log=self.folder.log(number))
+        self.processes.start(number, arguments, log=self.folder.log(number))
 
-    def _steps_done(self, number: int) -> int:
-        """Attempts in a trial's ledger, counted without reading them: for the progress bar."""
-        try:
-            return self.folder.run(number).ledger.read_bytes().count(b'"kind":"attempt"')
-        except OSError:
-            return 0
-
-    def _score(self, number: int) -> None:
+    def _score(self, number: int, *, device: str) -> None:
         request, run = self.request, self.folder.run(number)
         settle_finished(run, StoreLedger(self.store.path))  # a kill may have kept the trial from it
         candidate = self._candidate(number)
@@ -289,7 +267,7 @@ class _Sweep:
             self.store,
             request.split,
             batch=candidate.config.micro_batch,
-            device=self.device,
+            device=device,
         )
         if request.tuning is None:
             score = exact_score(losses)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from userdp.errors import UseError
+from userdp.vocabulary import require_count
 
 AUTO: Final = "auto"
 NAMES: Final = "auto, cpu, cuda or cuda:N"
@@ -33,18 +36,58 @@ def choose_device(name: str = AUTO, *, processes: int = 1) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UseError(f"there is no device {name!r}", hint=NAMES) from error
-    if device.type == "cpu":
-        return device
-    if device.type != "cuda":
+    return device if device.type == "cpu" else _accelerator(name, device, processes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """Where one of several processes that run side by side computes.
+
+    Args:
+        device: as that process knows it, for its ``--device``.
+        environment: to start it with. Where it has a CUDA device of its own that is the only one
+            it sees, so that it takes no memory of the others'.
+        here: the same device as this process knows it.
+    """
+
+    device: str
+    environment: Mapping[str, str]
+    here: str
+
+
+def seats(name: str, jobs: int) -> list[Seat]:
+    """A seat for each of ``jobs`` processes that run side by side, on this machine.
+
+    With ``cuda``, and ``auto`` where there is CUDA, each has a device of its own. One that is named
+    (``cuda:1``) is shared by all, and so is the CPU, whose cores they divide.
+
+    Raises:
+        UseError: there is no such device, or ``cuda`` and ``auto`` find fewer than ``jobs``.
+    """
+    require_count("jobs", jobs, at_most=256)
+    chosen = choose_device(name)
+    cores = str(max(1, (os.cpu_count() or 1) // jobs))
+    threads = {} if jobs == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": cores}
+    if jobs == 1 or chosen.type != "cuda" or ":" in name:
+        return [Seat(device=name, environment=threads, here=name)] * jobs
+    there = torch.cuda.device_count()
+    if jobs > there:
         raise UseError(
-            f"userdp computes on cpu or cuda, got {name!r}: no engine was tried elsewhere",
-            hint=NAMES,
+            f"{jobs} processes at a time want a CUDA device each, and there are {there}",
+            hint=f"give --jobs {there}; or let them share one (--device cuda:0) or the CPU "
+            "(--device cpu)",
         )
-    if processes > 1:
-        return _own_of_several(name, device)
-    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-        raise _not_there(name)
-    return device
+    # Of the devices that this process sees, which may be a part of the machine's already.
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    ids = [str(n) for n in range(there)] if seen is None else seen.split(",")
+    return [
+        Seat(
+            device="cuda",
+            environment={**threads, "CUDA_VISIBLE_DEVICES": ids[place].strip()},
+            here=f"cuda:{place}",
+        )
+        for place in range(jobs)
+    ]
 
 
 def local_processes() -> int:
@@ -65,6 +108,20 @@ def _cuda(processes: int) -> torch.device:
     if processes == 1:
         return torch.device("cuda")
     return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
+
+def _accelerator(name: str, device: torch.device, processes: int) -> torch.device:
+    """The device that is no CPU, if this machine has it and userdp computes on its kind."""
+    if device.type != "cuda":
+        raise UseError(
+            f"userdp computes on cpu or cuda, got {name!r}: no engine was tried elsewhere",
+            hint=NAMES,
+        )
+    if processes > 1:
+        return _own_of_several(name, device)
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise _not_there(name)
+    return device
 
 
 def _own_of_several(name: str, device: torch.device) -> torch.device:

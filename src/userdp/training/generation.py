@@ -134,6 +134,7 @@ class TextGenerator:
             max_new_tokens=min(self._config.max_tokens, self._room),
             eos_token_id=self._end,
             pad_token_id=pad,
+            use_cache=True,  # whoever trains under checkpointing saves a model that says no
         )
         return [
             self._text(prompt, row[width:].tolist())

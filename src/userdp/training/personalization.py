@@ -254,7 +254,7 @@ def personalize_run(
     }
     for name, model in models.items():
         # Local SGD in bfloat16 would round small updates away, whatever the run trained in.
-        model = add_adapters(model.float().to(computes), TrainConfig(lora_rank=lora_rank))
+        model = add_adapters(model.float(), TrainConfig(lora_rank=lora_rank)).to(computes)
         personalized = personalize(model, split, kept, how, progress=progress)
         result[name] = [
             {"learning_rate": rate, **summary(personalized, which)}

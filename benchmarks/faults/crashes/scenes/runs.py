@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from benchmarks.faults.crashes.scenes.base import (
     MODEL,
@@ -18,9 +19,6 @@ from benchmarks.faults.crashes.scenes.base import (
     train,
     userdp,
 )
-
-if TYPE_CHECKING:
-    from userdp.sweeping.trials import Launch
 
 
 class Train(Scene):
@@ -138,11 +136,11 @@ class Sweep(Scene):
         must(prepare(folder))
 
     def act(self, folder: Path) -> int:
-        import userdp.sweeping.sweep as sweeping
+        from userdp.training import side_by_side
 
         out = folder / "sweep"
         # Trials become forks, which the layer of files follows: of it a new process knows nothing.
-        sweeping.launcher = _forks
+        side_by_side.launch = forked
         begun = ("--resume",) if (out / "sweep.json").exists() else (
             "--tuning", "non-private", "--plan", folder / "plan.json",
             "--learning-rate", 0.003, 0.03, *MODEL[:-1], "--checkpoint-every", 2,
@@ -193,12 +191,8 @@ class _Forked:
         return self._status
 
 
-def _forks(jobs: int) -> Launch:
-    return forked
-
-
-def forked(arguments: list[str], *, log: Path) -> _Forked:
-    """Start a trial in a fork of this process, which has loaded everything."""
+def forked(arguments: list[str], *, log: Path, environment: Mapping[str, str]) -> _Forked:
+    """Start a run in a fork of this process, which has loaded everything."""
     process = os.fork()
     if process:
         return _Forked(process)
@@ -206,6 +200,7 @@ def forked(arguments: list[str], *, log: Path) -> _Forked:
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(descriptor, 2)
+        os.environ.update(environment)
         status = userdp(*arguments)
     finally:
         os._exit(status)

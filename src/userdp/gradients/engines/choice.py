@@ -156,15 +156,17 @@ def _sum_in_room(name: str, task: Task, *, forgiving: bool) -> ClippedSum:
     return sum_that_fits(
         partial(_attempt, name, forgiving=forgiving),
         task,
-        rows_of=partial(_rows_together, "reference" if forgiving else name),
+        cut=partial(_cut, "reference" if forgiving else name),
     )
 
 
-def _rows_together(name: str, task: Task) -> int:
-    """Most rows that engine ``name`` puts into a pass of several units."""
+def _cut(name: str, task: Task) -> list[tuple[int, int]]:
+    """The ranges of units that engine ``name`` puts into one pass."""
     if name == "reference":
-        return 1
-    return task.micro_batch if name == "vmap" else rows_per_pass(task.units, task.micro_batch)
+        return [(unit, unit + 1) for unit in range(len(task.units))]
+    if name == "vmap":
+        return vmap.cut(task)
+    return one_pass.cut(task, Form.FORMED if name == "lora" else None)
 
 
 def _attempt(name: str, task: Task, *, forgiving: bool) -> ClippedSum:

@@ -51,7 +51,14 @@ from userdp.gradients.draws import Draws, draws_of, watching_draws
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.forms import Form
-from userdp.gradients.engines.passes import layout_of, most_units, passes, rows_per_pass
+from userdp.gradients.engines.passes import (
+    formed_bytes,
+    layout_of,
+    most_units,
+    passes,
+    rows_per_pass,
+    whole_bytes,
+)
 from userdp.gradients.engines.precision import aim, reduced_products, require_no_masks
 from userdp.gradients.engines.replay import clipped_again
 from userdp.gradients.engines.tape import NotCoveredError, Tape, Workspace
@@ -82,9 +89,8 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
         raise NotCoveredError(["(random numbers that the rows of a pass share)"])
     total, workspace = task.zero(), Workspace()
     aimed = replace(task, l2_clip_norm=aim(task))
-    rows = rows_per_pass(task.units, task.micro_batch)
     alone: list[int] = []
-    for begin, end in passes(task.units, rows=rows, most_units=most_units(task)):
+    for begin, end in cut(task, form):
         part = task.units.select(begin, end)
         count = int(part.offsets[-1])
         if count == 0:
@@ -121,6 +127,14 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
         one = replace(aimed, units=task.units.select(unit, unit + 1))
         total.add_unit(unit, reference.sum_of_units(one))
     return total
+
+
+def cut(task: Task, form: Form | None = None) -> list[tuple[int, int]]:
+    """The ranges of units that share a pass; arguments as of `sum_of_passes`."""
+    rows = rows_per_pass(task.units, task.micro_batch)
+    formed = whole_bytes(task) if form is Form.FORMED else sum(formed_bytes(task))
+    most = most_units(task, formed)
+    return passes(task.units, rows=rows, most_units=most)
 
 
 class _Pass:

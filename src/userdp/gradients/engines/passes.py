@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.forms import Form, choose_form
+from userdp.gradients.engines.precision import reduced_products
 from userdp.gradients.engines.uses import Layout
 from userdp.gradients.units import Units
 
@@ -71,11 +74,50 @@ def passes(units: Units, *, rows: int, most_units: int) -> list[tuple[int, int]]
     return ranges
 
 
-def most_units(task: Task) -> int:
-    """Units in a pass, so that their gradients fit even if all are formed."""
-    size = sum(p.numel() * max(4, p.element_size()) for p in task.parameters.values())
-    budget = max(FORMED_BYTES, 4 * size)
-    return max(1, budget // size // (1 if task.item_clip_norm is None else 4))
+def most_units(task: Task, unit_bytes: int) -> int:
+    """Units in a pass, so that there is memory for what is formed of each.
+
+    Args:
+        task: whose parameters say how much memory that may be.
+        unit_bytes: what is formed of one unit.
+    """
+    budget = max(FORMED_BYTES, 4 * whole_bytes(task)) // max(1, unit_bytes)
+    return max(1, budget // (1 if task.item_clip_norm is None else 4))
+
+
+def whole_bytes(task: Task) -> int:
+    """Memory of one unit's gradient."""
+    return sum(map(_bytes_of, task.parameters.values()))
+
+
+def formed_bytes(task: Task) -> list[int]:
+    """Memory for what is formed of one unit, by parameter.
+
+    Nothing is formed of a matrix whose norms come from Gram matrices, whichever units of the task
+    share its pass: the longest of them decides (`engines.forms`). It depends on numbers of rows and
+    the width of ``input_ids`` alone.
+    """
+    every = task.item_clip_norm is not None or reduced_products()
+    offsets = task.units.offsets
+    rows = int(offsets.diff().max()) if len(task.units) else 0
+    positions = rows * task.units.input_ids.shape[1]
+    device = task.units.input_ids.device.type
+    return [
+        0 if not every and _of_grams(p, positions, device) else _bytes_of(p)
+        for p in task.parameters.values()
+    ]
+
+
+def _of_grams(parameter: Tensor, positions: int, device: str) -> bool:
+    if parameter.dim() != 2:
+        return False
+    p, q = parameter.shape
+    form = choose_form(units=2, positions=2 * positions, p=p, q=q, device=device)
+    return form is Form.GHOST
+
+
+def _bytes_of(parameter: Tensor) -> int:
+    return parameter.numel() * max(4, parameter.element_size())
 
 
 def layout_of(units: Units, *, by_row: bool = False) -> Layout:

@@ -27,7 +27,6 @@ from dataclasses import replace
 
 from userdp.errors import FailureError
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import most_units, passes
 from userdp.gradients.made_up import Answers
 from userdp.gradients.memory import let_go_of_memory
 from userdp.gradients.model_randomness import GeneratorStates
@@ -42,7 +41,7 @@ def sum_that_fits(
     compute: Callable[[Task], ClippedSum],
     task: Task,
     *,
-    rows_of: Callable[[Task], int],
+    cut: Callable[[Task], list[tuple[int, int]]],
 ) -> ClippedSum:
     """The clipped sum of a task, in passes that memory has room for.
 
@@ -53,7 +52,7 @@ def sum_that_fits(
         compute: the sum of a task, which reads nothing that an attempt leaves behind; one that
             could refuses to go on (`engines.choice`).
         task: what is to be computed.
-        rows_of: most rows that ``compute`` puts into a pass of several units of a task.
+        cut: the ranges of a task's units that ``compute`` puts into one pass.
 
     Raises:
         FailureError: a pass of one row does not fit.
@@ -75,7 +74,7 @@ def sum_that_fits(
         # Not in the clause above: until its end the error holds the frames, and these the tensors.
         let_go_of_memory()
         begun.load()
-        rows = _largest_pass(fitting, rows_of(fitting))
+        rows = _largest_pass(fitting, cut(fitting))
         if rows < 2:
             raise FailureError(
                 "memory ran out in a pass over one example, and no pass is smaller: training "
@@ -94,12 +93,9 @@ def sum_that_fits(
         halvings += 1
 
 
-def _largest_pass(task: Task, rows: int) -> int:
+def _largest_pass(task: Task, cut: list[tuple[int, int]]) -> int:
     """Rows of the largest pass over whole units, or within a unit that is a pass by itself."""
     offsets = task.units.offsets
     longest = int(offsets.diff().max()) if len(task.units) else 0
-    together = [
-        int(offsets[end] - offsets[begin])
-        for begin, end in passes(task.units, rows=rows, most_units=most_units(task))
-    ]
+    together = [int(offsets[end] - offsets[begin]) for begin, end in cut]
     return min(task.micro_batch, max([longest, *together]))

@@ -43,7 +43,13 @@ from userdp.gradients.engines.engine import Engine, Task
 from userdp.gradients.engines.forms import Form
 from userdp.gradients.engines.norm_pass import norms_of
 from userdp.gradients.engines.one_pass import LEAST_CLIP, _Pass
-from userdp.gradients.engines.passes import layout_of, most_units, passes, rows_per_pass
+from userdp.gradients.engines.passes import (
+    formed_bytes,
+    layout_of,
+    most_units,
+    passes,
+    rows_per_pass,
+)
 from userdp.gradients.engines.precision import (
     dtypes_of,
     is_narrow,
@@ -98,13 +104,8 @@ def _sum_of_parts(task: Task) -> ClippedSum:
     with let_go(task.model):
         held = HeldState(task.model, task.loss)
         step = _Step(task)
-        rows = 1 if step.narrow else rows_per_pass(task.units, task.micro_batch)
         counts = task.units.offsets.diff()
-        mine = [
-            (begin, end)
-            for begin, end in passes(task.units, rows=rows, most_units=most_units(task))
-            if int(counts[begin:end].sum())
-        ]
+        mine = [(begin, end) for begin, end in step.cut() if int(counts[begin:end].sum())]
         device = task.units.lengths.device
         later: list[tuple[int, int]] = []
         for number in range(_most(len(mine), device)):
@@ -142,6 +143,15 @@ class _Step:
         self._workspace = Workspace()
         self._device = task.units.lengths.device
         self.total = task.zero()
+
+    def cut(self) -> list[tuple[int, int]]:
+        """The ranges of this process's units that share a pass."""
+        task = self._task
+        rows = 1 if self.narrow else rows_per_pass(task.units, task.micro_batch)
+        formed = formed_bytes(task)
+        # Where gradients pass through twice, what is formed of a layer goes before the next one's.
+        most = most_units(task, max(formed) if self._two else sum(formed))
+        return passes(task.units, rows=rows, most_units=most)
 
     def take(self, part: tuple[int, int] | None, *, alone: bool = False) -> bool:
         """Add one pass's units to the sum; a collective.

@@ -31,7 +31,7 @@ from userdp.gradients.clipping import multiplicable
 from userdp.gradients.draws import Draws, draws_of, watching_host
 from userdp.gradients.engines import reference
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import most_units, passes
+from userdp.gradients.engines.passes import most_units, passes, whole_bytes
 from userdp.gradients.engines.places.place import tensors_in
 from userdp.gradients.engines.places.steps import jumps
 from userdp.gradients.engines.precision import Watch, aim, require_no_masks
@@ -90,6 +90,12 @@ class _With(nn.Module):
         return functional_call(self._model, self._values, args, kwargs)
 
 
+def cut(task: Task) -> list[tuple[int, int]]:
+    """The ranges of units that share a pass, which forms all of their gradients."""
+    most = most_units(task, whole_bytes(task))
+    return passes(task.units, rows=task.micro_batch, most_units=most)
+
+
 def _sum_of_batches(task: Task) -> ClippedSum:
     drawn = draws_of(task.model, task.loss, task.units)
     detached = {name: p.detach() for name, p in task.parameters.items()}
@@ -112,7 +118,7 @@ def _sum_of_batches(task: Task) -> ClippedSum:
         randomness="different",
     )
     alone: list[int] = []
-    for begin, end in passes(task.units, rows=task.micro_batch, most_units=most_units(task)):
+    for begin, end in cut(task):
         part = task.units.select(begin, end)
         rows = int(part.offsets[-1])
         if rows == 0:

@@ -1,0 +1,209 @@
+"""``userdp train`` processes that run side by side, each on a device of its own.
+
+A sweep's trials are such processes, and an audit's reference runs. Each has a folder, a ledger and
+a generator of its own, so that nothing of one run reaches another but the processor's time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from userdp import files
+from userdp.codec import encode
+from userdp.errors import FailureError
+from userdp.ledger import RunFolder
+from userdp.ledger.folder import train_toml
+from userdp.ledger.journal import exclusive
+from userdp.plans import Plan
+from userdp.training.config import PlainPlan, TrainConfig
+from userdp.training.devices import Seat, seats
+from userdp.withheld import WithheldError
+
+
+class Process(Protocol):
+    """A process that was started; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None:
+        """Its exit status, or None while it runs."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def wait(self) -> int:
+        """Wait for its end."""
+
+
+class Launch(Protocol):
+    """Starts ``userdp ARGUMENTS``, its errors going to the file ``log``."""
+
+    def __call__(
+        self, arguments: list[str], *, log: Path, environment: Mapping[str, str]
+    ) -> Process: ...
+
+
+def launch(arguments: list[str], *, log: Path, environment: Mapping[str, str]) -> Process:
+    """Start a child of this process.
+
+    Args:
+        arguments: of the command line.
+        log: where its errors go.
+        environment: of the child, over this process's own.
+    """
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, files.OPERATOR_FILE)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "userdp", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=descriptor,
+            env={**os.environ, **environment},
+            # The terminal's Ctrl-C is for the caller, which asks its children to stop, once.
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+
+
+class SideBySide:
+    """At most ``jobs`` processes at a time; at the end of a ``with`` block those left are ended.
+
+    Args:
+        device: of all of them, see `userdp.training.devices.seats`.
+        jobs: how many run at the same time.
+        start: starts one; a process of the operating system by default.
+
+    Raises:
+        UseError: there is no such device, or not one for each.
+    """
+
+    def __init__(self, device: str, jobs: int, *, start: Launch | None = None) -> None:
+        self._free = deque(seats(device, jobs))
+        self._running: dict[int, tuple[Process, Seat]] = {}
+        self._start = start or launch
+
+    @property
+    def running(self) -> int:
+        """How many have not been seen to end."""
+        return len(self._running)
+
+    @property
+    def free(self) -> Seat | None:
+        """Where the next one will compute; None if all places are taken."""
+        return self._free[0] if self._free else None
+
+    def start(self, number: int, arguments: list[str], *, log: Path) -> None:
+        """Start ``userdp ARGUMENTS --device …`` in the free place, and call it ``number``."""
+        seat = self._free.popleft()
+        device = ["--device", seat.device]
+        process = self._start([*arguments, *device], log=log, environment=seat.environment)
+        self._running[number] = process, seat
+
+    def ended(self) -> dict[int, int]:
+        """The exit status of each process that has ended since this was last asked."""
+        statuses = {number: one.poll() for number, (one, _) in self._running.items()}
+        done = {number: status for number, status in statuses.items() if status is not None}
+        # What just became free is the next to be taken: its device is warm.
+        self._free.extendleft(self._running.pop(number)[1] for number in done)
+        return done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        left = [process for process, _ in self._running.values()]
+        for process in left:
+            process.terminate()
+        for process in left:
+            process.wait()
+
+
+def settings(folder: Path, name: str, plan: Plan | PlainPlan, config: TrainConfig) -> list[str]:
+    """Write what a run trains by to files of mode 0600; the options that name them.
+
+    Args:
+        folder: for the operator alone; made, where it is not there.
+        name: of the files, without their ends.
+        plan: of a run without privacy all of it is options, and no file.
+        config: everything that privacy does not depend on.
+    """
+    files.operator_folder(folder)
+    options = folder / f"{name}.toml"
+    files.write_file(options, train_toml(encode(config)).encode(), mode=files.OPERATOR_FILE)
+    named = ["--config", str(options)]
+    if isinstance(plan, PlainPlan):
+        plain = ["--privacy", "none", "--steps", str(plan.steps)]
+        return [*plain, "--batch-size", str(plan.batch_size), *named]
+    files.write_json(folder / f"{name}.json", encode(plan), mode=files.OPERATOR_FILE)
+    return ["--plan", str(folder / f"{name}.json"), *named]
+
+
+def train_arguments(
+    store: Path,
+    run: RunFolder,
+    what: list[str],
+    *,
+    slot: str | None = None,
+    tensorboard: bool = False,
+) -> list[str]:
+    """The command line of a run: what its folder holds decides whether it begins or goes on.
+
+    Args:
+        store: trained on.
+        run: where.
+        what: from `settings`.
+        slot: of a private selection.
+        tensorboard: write curves, where TensorBoard is installed.
+    """
+    arguments = ["train", str(store), "--out", str(run.path), *what]
+    arguments.append("--allow-large-delta")  # whoever starts several runs has judged their plans
+    if slot is not None:
+        arguments += ["--slot", slot]
+    if not tensorboard:
+        arguments.append("--no-tensorboard")
+    if run.begun:
+        arguments.append("--resume")
+    return arguments
+
+
+def is_held(run: RunFolder) -> bool:
+    """Whether a process trains in the folder, such as one that outlived its sweep."""
+    if not run.lock.exists():
+        return False
+    held = FailureError(f"{run.path} is held")
+    try:
+        with exclusive(run.lock, refusal=held):
+            return False
+    except FailureError:
+        return True
+
+
+def steps_done(run: RunFolder) -> int:
+    """Attempts in a run's ledger, counted without reading them: for a progress bar."""
+    try:
+        return run.ledger.read_bytes().count(b'"kind":"attempt"')
+    except OSError:
+        return 0
+
+
+def last_words(log: Path) -> str:
+    """The error that a process ended with."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return "it left no word"
+    fault = f"{WithheldError.__module__}.{WithheldError.__qualname__}: "
+    said = [line for line in lines if line.startswith(("error: ", fault))]
+    last = (said or lines or ["it left no word"])[-1]
+    return last.removeprefix("error: ").removeprefix(fault)[:500]
