@@ -206,7 +206,7 @@ def _plain_step(model: nn.Module, loss: Loss, units: Units, rows: int) -> None:
     for begin in range(0, count, rows):
         here = slice(begin, begin + rows)
         losses = loss(model, units.input_ids[here], units.lengths[here])
-        (losses.sum() / count).backward()
+        torch.autograd.backward(losses.sum() / count)
 
 
 @contextmanager

@@ -142,7 +142,8 @@ class Live:
         self.now = 0
         self.peaks: dict[str, int] = {}
         self._layer_of, self._layers = layer_of, layers
-        self._segments, self._backward, self._in_layers = ("begin",), False, False
+        self._segments: tuple[str, ...] = ("begin",)
+        self._backward, self._in_layers = False, False
 
     def enter(self, read: Iterable[int]) -> None:
         """Learn which storages the next operation reads."""
@@ -182,7 +183,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, live: Live, *, copies: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types there
         self.ops: list[Op] = []
         self.live = live
         self._copies = copies
