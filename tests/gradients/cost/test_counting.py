@@ -52,7 +52,7 @@ def directly(task: Work, method: str, *, units: int, passes: int) -> tuple[tuple
     live = Live({}, DEPTH)
     live.added(sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()]))
     recorder = Recorder(live, copies=True)
-    with passes_of(units, rows=rows, most_rows=rows, device="cpu"):
+    with passes_of(units, most_rows=rows, device="cpu"):
         step()
         model.zero_grad()
         with recorder:
@@ -117,7 +117,7 @@ def test_forms_are_chosen_for_the_device_that_is_meant():
         asked.append(shape["device"])
         return kept(**shape)
 
-    with passes_of(2, rows=4, most_rows=4, device="cuda"):
+    with passes_of(2, most_rows=4, device="cuda"):
         assert linear.choose_form is not kept
         form = linear.choose_form(units=2, positions=256, p=1024, q=1024, device="cpu")
     assert linear.choose_form is kept
@@ -127,10 +127,10 @@ def test_forms_are_chosen_for_the_device_that_is_meant():
 
 
 def test_passes_are_put_back_after_an_error():
-    kept = one_pass.rows_per_pass, one_pass.most_units
-    with pytest.raises(ZeroDivisionError), passes_of(2, rows=4, most_rows=4, device="cpu"):
+    kept = one_pass.cut
+    with pytest.raises(ZeroDivisionError), passes_of(2, most_rows=4, device="cpu"):
         raise ZeroDivisionError
-    assert (one_pass.rows_per_pass, one_pass.most_units) == kept
+    assert one_pass.cut is kept
 
 
 def test_a_copy_that_no_mode_sees_is_counted_on_a_cpu():

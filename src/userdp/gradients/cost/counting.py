@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.cost.recording import Live, Op, Recorder
-from userdp.gradients.engines import choice, get_engine, one_pass
-from userdp.gradients.engines.forms import choose_form
+from userdp.gradients.engines import choice, get_engine, one_pass, passes
+from userdp.gradients.engines.engine import Task
+from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.rules import linear
 from userdp.gradients.losses import Loss
 from userdp.gradients.units import Units
@@ -210,23 +211,28 @@ def _plain_step(model: nn.Module, loss: Loss, units: Units, rows: int) -> None:
 
 
 @contextmanager
-def passes_of(units: int, *, rows: int, most_rows: int, device: str) -> Iterator[None]:
+def passes_of(units: int, *, most_rows: int, device: str) -> Iterator[None]:
     """Within, engines put so many units into a pass, and choose forms as on ``device``.
 
     They ask the device that tensors lie on, and here that is a CPU whatever device is meant.
 
     Args:
         units: in a pass.
-        rows: in one, all its units together.
         most_rows: for which the engines prove that a model keeps rows apart, once for all passes.
         device: "cpu" or "cuda".
     """
     changes: list[tuple[object, str, object]] = [
-        (one_pass, "rows_per_pass", lambda units, micro_batch: rows),
+        (one_pass, "cut", partial(_cut, most_units=units)),
         (choice, "rows_per_pass", lambda units, micro_batch: most_rows),
-        (one_pass, "most_units", lambda task: units),
-        (linear, "choose_form", lambda **shape: choose_form(**{**shape, "device": device})),
+        (linear, "choose_form", _choosing_for(device)),
     ]
+    with _changed(changes):
+        yield
+
+
+@contextmanager
+def _changed(changes: list[tuple[object, str, object]]) -> Iterator[None]:
+    """Within, (module, name, value) are in the places of what the engines call."""
     kept = [getattr(module, name) for module, name, _ in changes]
     try:
         for module, name, changed in changes:
@@ -235,6 +241,26 @@ def passes_of(units: int, *, rows: int, most_rows: int, device: str) -> Iterator
     finally:
         for (module, name, _), value in zip(changes, kept, strict=True):
             setattr(module, name, value)
+
+
+def units_in_pass(task: Task, form: Form | None, *, device: str) -> int:
+    """How many units the engines put into a task's first pass on ``device``."""
+    changes: list[tuple[object, str, object]] = [(passes, "choose_form", _choosing_for(device))]
+    if device != "cpu":
+        changes.append((one_pass, "rows_per_pass", lambda units, micro_batch: micro_batch))
+    with _changed(changes):
+        return one_pass.cut(task, form)[0][1]
+
+
+def _choosing_for(device: str) -> Callable[..., Form]:
+    """`choose_form` for ``device``, whatever device is asked for."""
+    return lambda **shape: choose_form(**{**shape, "device": device})
+
+
+def _cut(task: Task, form: Form | None = None, *, most_units: int) -> list[tuple[int, int]]:
+    """As `one_pass.cut`: ranges of so many units."""
+    starts = range(0, len(task.units), most_units)
+    return [(begin, min(begin + most_units, len(task.units))) for begin in starts]
 
 
 class _Watched:
@@ -265,7 +291,7 @@ class _Watched:
         step = step_of(self._method, self._model, work.loss, cohort, rows=asked)
         self._model.zero_grad(set_to_none=True)
         with (
-            passes_of(units, rows=rows, most_rows=self._most_rows, device=work.device),
+            passes_of(units, most_rows=self._most_rows, device=work.device),
             within or nullcontext(),
         ):
             step()

@@ -15,13 +15,13 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from userdp.gradients.cost.counting import PLAIN, Count, StepCount, Work, count_step
+from userdp.gradients.cost.counting import PLAIN, Count, StepCount, Work, count_step, units_in_pass
 from userdp.gradients.cost.hardware import Hardware
 from userdp.gradients.cost.prediction import seconds_of
 from userdp.gradients.cost.recording import Kind, Live, Op, Recorder
 from userdp.gradients.engines.choice import choose
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.engines.passes import most_units, rows_per_pass
+from userdp.gradients.engines.forms import Form
 from userdp.gradients.gaussian import draw_on_device
 from userdp.gradients.models import trainable_parameters
 from userdp.noise.gaussian import DRAWS
@@ -98,12 +98,15 @@ class Forecaster:
         """As many as the engine takes on this hardware; plain training's passes are equal."""
         if method == "reference" or (method == PLAIN and self.engine == "reference"):
             return 1
-        units = self.work.units(1)
-        rows = self._micro_batch
-        if self.hardware.kind == "cpu":
-            rows = rows_per_pass(units, rows)
-        task = Task(model=self._whole, loss=self.work.loss, units=units, l2_clip_norm=1.0)
-        return max(1, min(rows // self.work.group_size, most_units(task)))
+        task = Task(
+            model=self._whole,
+            loss=self.work.loss,
+            units=self.work.units(self._micro_batch),
+            l2_clip_norm=1.0,
+            micro_batch=self._micro_batch,
+        )
+        form = Form.FORMED if self.engine == "lora" else None
+        return units_in_pass(task, form, device=self.hardware.kind)
 
     def _count(self, method: str, units: int) -> StepCount:
         key = method, units
