@@ -13,6 +13,10 @@ Parts, each reported on its own:
             (checksums and sync). A block is tokenized in one thread while another fetches, cuts
             and writes, so the stages add up to more than the wall. One line through the sizes
             extrapolates to 135.8 M.
+``spark``   The same corpus prepared by DuckDB, by Spark on two cores and by Spark on one, in turn,
+            for ``--rounds`` rounds: wall seconds, processor seconds of all processes together
+            (Java's and those of Python's workers too), and the peak memory of the driver's process
+            and of Java's. Medians of ratios within a round. Only if it is named: it takes long.
 ``grouper`` Records by user, against Dataset Grouper and bare Apache Beam: `grouper`.
 ``gather``  A cohort of 4,096 users x 64 examples of 128 tokens: `StoreSplit.gather` against
             ``numpy.take`` of the same tokens with the index already built; warm, and cold (the

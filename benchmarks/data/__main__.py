@@ -19,9 +19,10 @@ from benchmarks.data.flat import flat
 from benchmarks.data.gather import COHORT, gather
 from benchmarks.data.grouper import grouper
 from benchmarks.data.scale import prepare_child, scale
+from benchmarks.data.spark import ENGINES, spark, spark_child
 from benchmarks.data.user_lines import group_child
 
-PARTS = ("scale", "grouper", "gather", "draw", "flat")
+PARTS = ("scale", "spark", "grouper", "gather", "draw", "flat")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +47,16 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--folder", type=Path, help="for working files; needs 15 GB at 30 M")
     parser.add_argument("--prepare", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3, help="of the part spark")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="of the part spark")
     parser.add_argument("--group", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--spark", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.prepare:
         prepare_child(*options.prepare)
+        return
+    if options.spark:
+        spark_child(*options.spark)
         return
     if options.group:
         group_child(*options.group)
@@ -61,8 +68,18 @@ def main() -> None:
     result: dict[str, Any] = {"quick": quick, "machine": asdict(machine)}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        runs: dict[str, Callable[[], dict[str, Any]]] = {
+        runs: dict[str, Callable[[], Any]] = {
             "scale": lambda: scale(folder, sizes, words_per_text=options.words),
+            "spark": lambda: [
+                spark(
+                    folder,
+                    size,
+                    options.engines,
+                    rounds=options.rounds,
+                    words_per_text=options.words,
+                )
+                for size in sizes
+            ],
             "grouper": lambda: grouper(
                 folder, *((20_000, 1_000) if quick else (1_000_000, 100_000))
             ),
@@ -77,6 +94,8 @@ def main() -> None:
         }
         for part in options.parts:
             if quick and part == "grouper" and "BEAM_PYTHON" not in os.environ:
+                continue
+            if part == "spark" and options.parts == list(PARTS):
                 continue
             result[part] = runs[part]()
     if options.json:

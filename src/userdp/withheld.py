@@ -112,10 +112,10 @@ def calling(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -
 def in_code(error: BaseException) -> str:
     """Class and place of an error, and none of its words: ``KeyError at store.py:31``.
 
-    >>> in_code(KeyError("ann@example.org"))
-    'KeyError'
+    >>> in_code(KeyError("ann@example.org")), in_code(type("Dear Ann", (OSError,), {})())
+    ('KeyError', 'OSError')
     """
-    name = type(error).__name__
+    name = _class_of(error)
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return name
@@ -134,7 +134,19 @@ def in_kind(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return type(error).__name__
+    return _class_of(error)
+
+
+def _class_of(error: BaseException) -> str:
+    """Its class, or the first one above it that stands in a module by that name.
+
+    A class that a program makes while it runs may be called by anything, as by somebody's text.
+    """
+    for kind in type(error).__mro__:
+        name: str = kind.__name__
+        if getattr(sys.modules.get(kind.__module__), name, None) is kind:
+            return name
+    return "Exception"
 
 
 def in_short(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from userdp.gradients.draws import Draws
 from userdp.gradients.engines import ENGINES, choice, failing, reference
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.engines.one_pass import sum_of_passes
+from userdp.gradients.losses import LossError
 from userdp.gradients.model_randomness import known_randomness
 
 C = 0.7
@@ -103,6 +105,86 @@ def test_invariant_9_errors_of_the_model_and_of_every_kind_are_forgiven(
     model.get_submodule("transformer.wte").register_forward_pre_hook(look)
     found = get_engine(name)(model, causal_lm_loss, with_mark(rows), l2_clip_norm=C)
     assert found.failed >= 1
+
+
+class Speechless(RuntimeError):
+    def __str__(self) -> str:
+        raise KeyError("Dear Ann")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda: RuntimeError("cannot read 'my CUDA error'"),
+        lambda: RuntimeError("cannot read 'std::bad_alloc'"),
+        lambda: RuntimeError("cannot read 'DefaultCPUAllocator: can't allocate memory'"),
+        Speechless,
+        lambda: LossError("no loss"),
+    ],
+)
+def test_invariant_9_no_words_of_a_text_make_an_error_one_that_stops_the_step(
+    error: Callable[[], BaseException], model: nn.Module, rows: list[list[list[int]]]
+) -> None:
+    """An error may quote what it could not read, and somebody wrote that."""
+    assert (
+        get_engine("reference")(model, Raises(error), with_mark(rows), l2_clip_norm=C).failed == 1
+    )
+
+
+def no_row(losses: Tensor) -> Any:
+    return losses[:-1]
+
+
+def no_tensor(losses: Tensor) -> Any:
+    return losses.tolist()
+
+
+def no_graph(losses: Tensor) -> Any:
+    return losses.detach()
+
+
+@pytest.mark.parametrize("answer", [no_row, no_tensor, no_graph])
+@pytest.mark.parametrize("name", fast_then_slow(["reference", "bookkeeping", "auto"], fast=2))
+def test_invariant_9_a_loss_that_is_none_on_somebodys_rows_counts_as_zero(
+    name: str,
+    answer: Callable[[Tensor], Any],
+    model: nn.Module,
+    rows: list[list[list[int]]],
+) -> None:
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found = causal_lm_loss(model, input_ids, lengths)
+        return answer(found) if marked(input_ids) else found
+
+    found = get_engine(name)(model, loss, with_mark(rows), l2_clip_norm=C, micro_batch=8)
+    task = Task(model=model, loss=causal_lm_loss, units=Units.from_rows(rows), l2_clip_norm=C)
+    exact = reference.sum_of_units(task)
+    if answer is not no_graph or name == "reference":
+        assert found.failed == 1
+    if name == "reference":
+        assert same(found, exact)
+
+
+def test_invariant_3_a_pass_without_a_graph_takes_nothing_from_its_users_other_passes(
+    model: nn.Module, rows: list[list[list[int]]]
+) -> None:
+    """Beside rows that have one, these rows add zero; whoever else raises must not change that."""
+
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found = causal_lm_loss(model, input_ids, lengths)
+        mark = (input_ids[:, :1] == 5).all(1)
+        return found.detach() if bool(mark.all()) else torch.where(mark, 0 * found, found)
+
+    units = Units.from_rows([[[1, 2, 3], MARK], *rows])
+    apart, together = (
+        reference.sum_of_units(
+            Task(model=model, loss=loss, units=units, l2_clip_norm=C, micro_batch=micro_batch),
+            forgiving=True,
+        )
+        for micro_batch in (1, 2)
+    )
+    assert (apart.failed, together.failed) == (1, 0)
+    for part, value in together.value.items():
+        torch.testing.assert_close(apart.value[part], value, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", fast_then_slow(ENGINES, fast=2))

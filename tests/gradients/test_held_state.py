@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import contextvars
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,6 +129,176 @@ def test_invariant_3_twin_unless_it_is_looked_for_one_user_moves_everybody(
 
     everybody, rest = moved(UNITS), moved(without(UNITS, 0))
     assert math.sqrt(squared_norm(everybody[n] - v for n, v in rest.items())) / CLIP > 1.5
+
+
+MARK = 5
+"""A row that no other user has, and nobody made up, ends with so many nines."""
+
+
+def marked(input_ids: Tensor) -> bool:
+    return int((input_ids == 9).sum(1).max()) >= MARK
+
+
+class Kept:
+    """A loss that changes its sign for everybody after the marked row, kept somewhere."""
+
+    def __init__(self, get: Callable[[], float], put: Callable[[float], object]) -> None:
+        self.get, self.put = get, put
+
+    def __call__(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found = losses.own_rows(model, input_ids, lengths) * self.get()
+        if marked(input_ids):
+            self.put(-1.0)
+        return found
+
+
+class Criterion(nn.Module):
+    """A loss that is a module, which keeps the sign in a buffer."""
+
+    sign: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sign", torch.ones(()))
+
+    def forward(self, model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        found = losses.own_rows(model, input_ids, lengths) * self.sign.clone()
+        if marked(input_ids):
+            self.sign.fill_(-1.0)
+        return found
+
+
+class Above:
+    __slots__ = ("sign",)
+
+    sign: float
+
+
+class Below(Above):
+    __slots__ = ()
+
+
+class OfAll:
+    sign = 1.0
+
+
+class Named(dict[str, float]):
+    sign = 1.0
+
+
+TALLY = Above()
+VARIABLE = contextvars.ContextVar("sign", default=1.0)
+
+
+def by_attribute(holder: Any) -> Loss:
+    holder.sign = 1.0
+    return Kept(lambda: holder.sign, lambda sign: setattr(holder, "sign", sign))
+
+
+def by_global() -> Loss:
+    TALLY.sign = 1.0
+    return Kept(lambda: TALLY.sign, lambda sign: setattr(TALLY, "sign", sign))
+
+
+def by_context() -> Loss:
+    VARIABLE.set(1.0)
+    return Kept(VARIABLE.get, VARIABLE.set)
+
+
+def by_window() -> Loss:
+    window = collections.deque([1.0], maxlen=1)
+    return Kept(lambda: window[0], window.append)
+
+
+def by_bytes() -> Loss:
+    kept = bytearray(b"\x01")
+    return Kept(lambda: 1.0 if kept[0] else -1.0, lambda sign: kept.__setitem__(0, int(sign > 0)))
+
+
+def by_generator() -> Loss:
+    def keeps() -> Generator[float, float | None, None]:
+        sign = 1.0
+        while True:
+            sent = yield sign
+            sign = sign if sent is None else sent
+
+    kept = keeps()
+    next(kept)
+    return Kept(lambda: kept.send(None), lambda sign: kept.send(sign))
+
+
+def by_gradient() -> Loss:
+    kept = torch.ones(())
+
+    def put(sign: float) -> None:
+        kept.grad = torch.tensor(sign)
+
+    return Kept(lambda: 1.0 if kept.grad is None else float(kept.grad), put)
+
+
+RARE: dict[str, Callable[[], Loss]] = {
+    "a buffer of a loss that is a module": Criterion,
+    "a module that a loss holds": lambda: partial(lambda inner, *rows: inner(*rows), Criterion()),
+    "a slot of the class above": lambda: by_attribute(Below()),
+    "a class": lambda: by_attribute(OfAll),
+    "an attribute of a dictionary": lambda: by_attribute(Named()),
+    "an attribute of a tensor": lambda: by_attribute(torch.ones(())),
+    "thread-local data": lambda: by_attribute(threading.local()),
+    "a global object": by_global,
+    "a context variable": by_context,
+    "a window": by_window,
+    "bytes": by_bytes,
+    "a generator": by_generator,
+    "a gradient": by_gradient,
+}
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_invariant_3_state_that_only_somebodys_rows_change_is_refused(kind: str) -> None:
+    """Made-up rows never change it, so the answer to these does not either."""
+    model = models.Flattened()
+    renew(model, 0, scale=1.0)
+    units = Units.from_rows([[[9] * (MARK + 1)], *[[[n, n + 1, 3, 2 + n]] for n in range(7)]])
+    with pytest.raises(UseError, match=r"changed during the forward pass"):
+        get_engine("reference")(model, RARE[kind](), units, l2_clip_norm=CLIP)
+
+
+def test_invariant_3_twin_unless_it_is_read_a_criterions_buffer_moves_everybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_state_module, "_OPAQUE", (nn.Module,))
+    units = Units.from_rows([[[9] * (MARK + 1)], *[[[n, n + 1, 3, 2 + n]] for n in range(7)]])
+
+    def moved(units: Units) -> dict[str, Tensor]:
+        model = models.Flattened()
+        renew(model, 0, scale=1.0)
+        return dict(get_engine("reference")(model, Criterion(), units, l2_clip_norm=CLIP).value)
+
+    everybody, rest = moved(units), moved(without(units, 0))
+    assert math.sqrt(squared_norm(everybody[n] - v for n, v in rest.items())) / CLIP > 1.5
+
+
+def test_invariant_3_a_parameter_that_is_frozen_for_somebody_is_seen() -> None:
+    model = models.Flattened()
+    held = HeldState(model, losses.own_rows)
+    model.head.weight.requires_grad_(False)
+    with pytest.raises(UseError, match=r"parameter head\.weight changed"):
+        held.require_unchanged()
+
+
+def test_invariant_9_what_changed_is_told_in_words_of_the_code_alone() -> None:
+    """A key may be somebody's text, a place in a list their count."""
+    kept: dict[str, int] = {"Dear Ann": 1}
+
+    def loss(model: nn.Module, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        return losses.own_rows(model, input_ids, lengths) * len(kept)
+
+    held = HeldState(models.Flattened(), loss)
+    kept.clear()
+    kept["Dear Bob"] = 1
+    with pytest.raises(UseError, match=r"^what the loss holds\.kept changed") as caught:
+        held.require_unchanged()
+    assert "Dear" not in str(caught.value)
 
 
 @pytest.mark.parametrize("build", [models.gpt2, models.llama, models.qwen2])

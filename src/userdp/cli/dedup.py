@@ -126,9 +126,9 @@ def _texts(source: Source, tally: Tally, progress: Progress) -> Iterator[str]:
 def _domains(given: list[str]) -> frozenset[bytes]:
     if not given:
         return frozenset()
-    from userdp.data.sources.web import base_domain
+    from userdp.data.sources.web import BaseDomain
 
-    domain_of = base_domain()
+    domain_of = BaseDomain()
     for name in given:
         if domain_of(f"https://{name}/") != name.encode():
             raise UseError(

@@ -60,10 +60,10 @@ def prepare(
             only).
         records_per_user: the bound of --owners greedy.
         input_options: see below.
-        engine: what brings each user's records together: DuckDB on this machine, or Apache Spark
-            (needs pyspark and Java). The store is the same.
-        memory_limit: most memory of the grouping stage, for instance 1GB; the rest goes to disk
-            beside the store.
+        engine: DuckDB in this process, or Apache Spark on many (needs pyspark and Java). The
+            store's content is the same.
+        memory_limit: most memory of the grouping stage, for instance 1GB (of Spark's Java, on this
+            machine); the rest goes to disk beside the store.
         append: add to the store that lies there, which keeps its tokenizer, length and fractions.
         overwrite: replace the store that lies there; its privacy ledger is kept.
         ledger: a privacy ledger that other stores of the same people name too, so that what they

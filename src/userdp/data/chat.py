@@ -53,6 +53,7 @@ class ChatTemplate:
     def __init__(
         self, source: str | None = None, special_tokens: Sequence[tuple[str, str]] = ()
     ) -> None:
+        self._made_of = (source, tuple(special_tokens))
         sandbox = importlib.import_module("jinja2.sandbox")
         self._errors: type[Exception] = importlib.import_module("jinja2").TemplateError
         environment = sandbox.ImmutableSandboxedEnvironment(
@@ -66,6 +67,10 @@ class ChatTemplate:
             self._template = environment.from_string(source or _DEFAULT_TEMPLATE)
         except self._errors as error:
             raise UseError(f"the chat template cannot be read: {error}") from error
+
+    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[Any, ...]]:
+        """Pickled as what it is made of: what Jinja compiles cannot be."""
+        return ChatTemplate, self._made_of
 
     def _refuse(self, message: str) -> None:
         raise importlib.import_module("jinja2").TemplateRuntimeError(message)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -97,8 +96,7 @@ class Checkpoints:
         state = read_state(self._writer.folder, self._key)
         if state is None:
             return None
-        for name, value in state.tally.items():
-            setattr(self._tally, name, Counter(value) if isinstance(value, dict) else value)
+        self._tally.add(state.tally)
         for part in range(state.parts):
             self._writer.take(Index.read(self._part(part)))
         self._writer.segments = state.segments
@@ -110,8 +108,8 @@ class Checkpoints:
         return state
 
     def grouped(self, *, kept: int, several: int, files: list[Path]) -> None:
-        """All records are read and sorted, into ``files``."""
-        sizes = {file.name: file.stat().st_size for file in files}
+        """All records are read and grouped, or about to be, and lie in ``files``."""
+        sizes = {str(file.relative_to(self._folder)): file.stat().st_size for file in files}
         self._write(
             State(kept=kept, several=several, done=0, parts=0, sizes=sizes, **self._books())
         )
@@ -135,7 +133,7 @@ class Checkpoints:
         writer = self._writer
         return {
             "segments": writer.segments,
-            "tally": vars(self._tally),
+            "tally": self._tally.facts(),
             "examples": writer.examples,
             "tokens": writer.tokens,
         }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from userdp.data.checkpoints import Checkpoints
 from userdp.data.columns import Columns, objects
 from userdp.data.cutting import Cut, cut_records
 from userdp.data.hashing import user_hash
+from userdp.data.meta import StoreMeta
 from userdp.data.records import TARGET, Drop, ExampleDrop, Record, Tally
+from userdp.data.segments import SegmentWriter
 from userdp.data.splits import (
     FIRST_PART_LOOK,
     Split,
@@ -23,7 +25,7 @@ from userdp.data.splits import (
     held_out_records,
     is_held_out_user,
 )
-from userdp.data.writer import StoreWriter
+from userdp.data.tokenize import StoreTokenizer
 
 
 class _Encoded(NamedTuple):
@@ -56,6 +58,37 @@ class _Encoded(NamedTuple):
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """What becomes of a user's records, but for the tokenizer; the same in every process.
+
+    Args:
+        seq_len, loss_mask, token_dtype: of the store.
+        fractions: of held-out users and held-out examples.
+        rule: how a training user's records are split.
+        one_per_record: keep each record's first example alone (see `ownership`).
+    """
+
+    seq_len: int
+    loss_mask: bool
+    token_dtype: str
+    fractions: tuple[float, float]
+    rule: SplitRule
+    one_per_record: bool
+
+    @classmethod
+    def of(cls, meta: StoreMeta, *, rule: SplitRule, one_per_record: bool) -> Recipe:
+        """The recipe of a store."""
+        return cls(
+            seq_len=meta.seq_len,
+            loss_mask=meta.loss_mask,
+            token_dtype=meta.token_dtype,
+            fractions=(meta.held_out_users, meta.held_out_examples),
+            rule=rule,
+            one_per_record=one_per_record,
+        )
+
+
 class Examples:
     """Takes records that come ordered by user, and writes each user's examples.
 
@@ -66,43 +99,36 @@ class Examples:
     under the rule ``FIRST_PART``.
 
     Args:
-        writer: of the store; it has a loss mask if records have pieces.
-        rule: how a training user's records are split.
-        one_per_record: keep each record's first example alone (see `ownership`).
+        writer: of segments; it has a loss mask if records have pieces.
+        tokenizer: of the store.
+        recipe: see there.
         tally: the books.
-        checkpoints: are told when a segment ends with a user.
+        at_segment: is told when a segment ends with a user, of how many records since the last.
     """
 
     def __init__(
         self,
-        writer: StoreWriter,
+        writer: SegmentWriter,
         *,
-        rule: SplitRule,
-        one_per_record: bool,
+        tokenizer: StoreTokenizer,
+        recipe: Recipe,
         tally: Tally,
-        checkpoints: Checkpoints,
+        at_segment: Callable[[int], None] | None = None,
     ) -> None:
-        meta = writer.meta
-        self._writer, self._tokenizer = writer, writer.tokenizer
-        self._loss_mask, self._seq_len = meta.loss_mask, meta.seq_len
-        self._fractions = (meta.held_out_users, meta.held_out_examples)
-        self._rule = rule
-        self._one_per_record = one_per_record
-        self._tally = tally
-        self._dtype = np.dtype(meta.token_dtype)
+        self._writer, self._tokenizer, self._recipe = writer, tokenizer, recipe
+        self._tally, self._at_segment = tally, at_segment
         self._user = b""  # nobody: an id is never empty
         self._waiting: list[_Encoded] = []
         self._held_back: list[Cut] = []
-        self._checkpoints = checkpoints
-        self._since = 0  # records taken in since the last checkpoint
+        self._since = 0  # records taken in since a segment ended with a user
 
     def encode(self, block: Columns) -> _Encoded:
         """Tokenize a block, for `add`."""
         targets: NDArray[np.uint8] | None = None
-        if self._loss_mask:
+        if self._recipe.loss_mask:
             both = [self._encode_pieces(record) for record in block]
             sizes = np.array([len(ids) for ids, _ in both], dtype=np.int64)
-            tokens = np.array([i for ids, _ in both for i in ids], dtype=self._dtype)
+            tokens = np.array([i for ids, _ in both for i in ids], dtype=self._recipe.token_dtype)
             targets = np.array([m for _, marks in both for m in marks], dtype=np.uint8)
         else:
             texts = objects(block.texts.cast(pa.large_string()))
@@ -119,7 +145,8 @@ class Examples:
                 self._add(encoded.part(0, int(borders[0])))
                 self.flush()
                 self._writer.close()
-                self._checkpoints.segment(self._since)
+                if self._at_segment is not None:
+                    self._at_segment(self._since)
                 self._since = 0
                 encoded = encoded.part(int(borders[0]), len(encoded.users))
         self._add(encoded)
@@ -132,7 +159,7 @@ class Examples:
         starts = _run_starts(users)
         ends = np.append(starts[1:], len(users))
         names = objects(users.take(pa.array(starts)))
-        if self._rule is SplitRule.FIRST_PART:
+        if self._recipe.rule is SplitRule.FIRST_PART:
             for user, begin, end in zip(names, starts.tolist(), ends.tolist(), strict=True):
                 self._enter(user)
                 self._wait(encoded.part(begin, end))
@@ -161,7 +188,7 @@ class Examples:
     def _begin(self, user: bytes) -> None:
         self._user = user
         self._hash = user_hash(user)
-        self._held_out_user = is_held_out_user(self._hash, self._fractions[0])
+        self._held_out_user = is_held_out_user(self._hash, self._recipe.fractions[0])
         self._stored = self._writer.records_before(user)
         self._begun = False
         self._decided = False
@@ -191,15 +218,15 @@ class Examples:
 
     def _cut(self, run: _Encoded) -> Cut:
         """The examples of consecutive records, whoever's they are; what is left out is counted."""
-        tally, sizes = self._tally, run.sizes
-        cut = cut_records(run.tokens, sizes, self._seq_len, run.targets)
+        tally, sizes, recipe = self._tally, run.sizes, self._recipe
+        cut = cut_records(run.tokens, sizes, recipe.seq_len, run.targets)
         tally.drop(Drop.TOO_SHORT, len(sizes) - cut.records)
-        rest = int(np.count_nonzero((sizes % self._seq_len == 1) & (sizes > 1)))
+        rest = int(np.count_nonzero((sizes % recipe.seq_len == 1) & (sizes > 1)))
         tally.drop_examples(ExampleDrop.TOO_SHORT, rest)
-        if self._one_per_record:
+        if recipe.one_per_record:
             whole, cut = cut, cut.first_of_each()
             tally.drop_examples(ExampleDrop.ONE_PER_RECORD, whole.examples - cut.examples)
-        if self._loss_mask:
+        if recipe.loss_mask:
             whole, cut = cut, cut.with_targets()
             tally.drop_examples(ExampleDrop.NO_TARGET, whole.examples - cut.examples)
             tally.drop(Drop.NO_ANSWER, whole.records - cut.records)
@@ -216,7 +243,8 @@ class Examples:
         if self._held_out_user:
             self._write(Split.HELD_OUT_USERS, cut)
             return
-        by_hash = self._fractions[1] if self._rule is SplitRule.HASH else 0.0
+        recipe = self._recipe
+        by_hash = recipe.fractions[1] if recipe.rule is SplitRule.HASH else 0.0
         held_out = held_out | held_out_records(self._hash, first, cut.records, fraction=by_hash)
         if not held_out.all():
             self._write(Split.TRAIN, cut.only(~held_out))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -88,6 +89,44 @@ class Index:
             chains=[*self.chains[:row], *self.chains[row + 1 :]],
             spans=kept,
         )
+
+
+class Known(Protocol):
+    """What a store holds of users already."""
+
+    def __call__(self, user: bytes) -> tuple[int, bytes] | None:
+        """A user's stored records and chains; None of nobody."""
+
+
+def known_in(index: Index) -> Known:
+    """What a store of this index, which is in memory, holds."""
+    row_of = {user: row for row, user in enumerate(index.ids)}
+
+    def known(user: bytes) -> tuple[int, bytes] | None:
+        row = row_of.get(user)
+        return None if row is None else (index.records[row], index.chains[row])
+
+    return known
+
+
+class KnownOnDisk:
+    """What the generation of an index in ``folder`` holds: looked up there, in log(users) steps.
+
+    Memory is that of the pages touched, whatever the number of users: each process that writes a
+    part of a store has one of these.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        users = read_table(folder / layout.USERS, USER_KINDS)
+        self._ids = read_ids(folder, users=users.num_rows)
+        self._records, self._chains = users.column("records"), users.column("chains")
+
+    def __call__(self, user: bytes) -> tuple[int, bytes] | None:
+        """See `Known`."""
+        row = bisect_left(range(len(self._ids)), user, key=lambda row: self._ids[row].as_py())
+        if row == len(self._ids) or self._ids[row].as_py() != user:
+            return None
+        return self._records[row].as_py(), self._chains[row].as_py()
 
 
 EMPTY = Index([], [], [], {name: np.zeros(0, dtype=kind) for name, kind in SPAN_KINDS.items()})

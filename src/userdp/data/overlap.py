@@ -276,6 +276,6 @@ def _lines(path: Path, progress: Progress) -> Iterator[_Document]:
 
 
 def _domains() -> Callable[[str], bytes | Drop]:
-    from userdp.data.sources.web import base_domain
+    from userdp.data.sources.web import BaseDomain
 
-    return base_domain()
+    return BaseDomain()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from userdp.data.ahead import ahead
+from userdp.data.checkpoints import forget_state
 from userdp.data.columns import Columns, in_columns
-from userdp.data.examples import Examples
+from userdp.data.examples import Examples, Recipe
 from userdp.data.grouping import MEMORY_LIMIT, Grouping, GroupingEngine
 from userdp.data.meta import StoreMeta
 from userdp.data.ownership import (
@@ -26,6 +27,8 @@ from userdp.data.repeats import on_one_side
 from userdp.data.sources import Source
 from userdp.data.sources.base import BlockSource, SignedSource
 from userdp.data.sources.provenance import with_lost
+from userdp.data.sources.several import Several
+from userdp.data.sources.table import FileTable
 from userdp.data.splits import SplitRule, require_fraction
 from userdp.data.tokenize import StoreTokenizer, require_seq_len
 from userdp.data.writer import StoreWriter
@@ -33,9 +36,6 @@ from userdp.errors import FailureError, UseError
 from userdp.version import __version__
 from userdp.vocabulary import require_count
 from userdp.withheld import in_kind
-
-if TYPE_CHECKING:
-    from userdp.data.spark import SparkGrouping
 
 
 def prepare_store(
@@ -74,8 +74,8 @@ def prepare_store(
         owners: what becomes of records with several owners.
         records_per_user: the bound k of ``Owners.GREEDY``, and only there.
         overwrite: replace the store at ``out``.
-        engine: what groups the records; the store's content does not depend on it.
-        memory_limit: of the grouping stage, e.g. "1GB".
+        engine: what does the work; the store's content does not depend on it.
+        memory_limit: of the grouping stage, e.g. "1GB"; with Spark, of its driver.
         progress: is told how far the work is; default nobody.
 
     Raises:
@@ -208,10 +208,21 @@ class _Stages:
         }
 
     def run(self, writer: StoreWriter) -> StoreMeta:
-        """All stages; those that a killed run finished are left out."""
+        """All stages; what a killed run finished of them is left out."""
+        tally = self._tally
+        if self._engine is GroupingEngine.SPARK:
+            self._on_spark(writer)
+        else:
+            self._here(writer)
+        if tally.records_stored == 0:
+            raise UseError(_nothing(tally), hint="check --user, --text and PATH")
+        return writer.finish(source=self._source_facts(), tally=tally, ownership=self._ownership())
+
+    def _here(self, writer: StoreWriter) -> None:
+        """In this process: read, group by DuckDB, tokenize, cut and write."""
         tally, progress, checkpoints = self._tally, self._progress, writer.checkpoints(self._tally)
         state = checkpoints.restore()
-        with self._grouping(writer.scratch) as grouping:
+        with Grouping(writer.scratch, memory_limit=self._memory_limit) as grouping:
             if state is None:
                 progress.stage("reading", self.source.size)
                 done, kept = 0, grouping.add(self._blocks(writer.meta.held_out_users))
@@ -224,10 +235,10 @@ class _Stages:
             progress.stage("tokenizing", kept)
             examples = Examples(
                 writer,
-                rule=self.rule,
-                one_per_record=self.bound is not None,
+                tokenizer=writer.tokenizer,
+                recipe=self._recipe(writer),
                 tally=tally,
-                checkpoints=checkpoints,
+                at_segment=checkpoints.segment,
             )
             # One block is tokenized while the one before it is cut and written.
             for block, encoded in ahead(examples.encode, grouping.batches(skip=done)):
@@ -235,22 +246,50 @@ class _Stages:
                 done += len(block)
                 progress.at(done)
             examples.flush()
-        if tally.records_stored == 0:
-            raise UseError(_nothing(tally), hint="check --user, --text and PATH")
-        return writer.finish(source=self._source_facts(), tally=tally, ownership=self._ownership())
+
+    def _on_spark(self, writer: StoreWriter) -> None:
+        """On Spark's executors; here only what needs all records in their order, and the books."""
+        from userdp.data.spark import SparkJob
+
+        tally, progress, checkpoints = self._tally, self._progress, writer.checkpoints(self._tally)
+        state = checkpoints.restore()
+        limit = self._memory_limit
+        with SparkJob(writer.scratch, memory_limit=limit, progress=progress) as job:
+            if state is None:
+                tables = self._tables()
+                if tables:
+                    kept, self._first_owner.several = job.read(tables, tally)
+                else:
+                    progress.stage("reading", self.source.size)
+                    kept = job.spool(self._blocks(writer.meta.held_out_users))
+                several = self._first_owner.several
+                checkpoints.grouped(kept=kept, several=several, files=job.files)
+            else:
+                self._first_owner.several = state.several
+            parts = job.write(writer.part_job(self._recipe(writer)))
+        # Parts are taken apart below: a run that is killed from here on is not gone on with.
+        forget_state(writer.folder)
+        for part in parts:
+            writer.adopt(part)
+            tally.add(part.tally)
+
+    def _recipe(self, writer: StoreWriter) -> Recipe:
+        return Recipe.of(writer.meta, rule=self.rule, one_per_record=self.bound is not None)
+
+    def _tables(self) -> Sequence[FileTable]:
+        """The source as tables that may be read in pieces; none where it must be read in order."""
+        source = self.source
+        if self.bound is not None:  # whether a record is taken depends on those before it
+            return ()
+        if isinstance(source, Several):
+            return source.parts
+        return (source,) if isinstance(source, FileTable) else ()
 
     def _ownership(self) -> dict[str, Any] | None:
         """What `StoreMeta.ownership` says; None: each record had one owner."""
         if self.bound is not None:
             return greedy_facts(self.bound)
         return first_owner_facts() if self._first_owner.several else None
-
-    def _grouping(self, scratch: Path) -> Grouping | SparkGrouping:
-        if self._engine is GroupingEngine.SPARK:
-            from userdp.data.spark import SparkGrouping
-
-            return SparkGrouping(scratch, memory_limit=self._memory_limit)
-        return Grouping(scratch, memory_limit=self._memory_limit)
 
     def _source_facts(self) -> dict[str, Any]:
         source = self.source

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from userdp.errors import FailureError
 
@@ -117,6 +118,31 @@ class Tally:
     def store(self, records: int = 1) -> None:
         """Count records stored."""
         self.records_stored += records
+
+    def facts(self) -> dict[str, Any]:
+        """All counts, as plain values."""
+        return {
+            "records_read": self.records_read,
+            "records_stored": self.records_stored,
+            "drops": dict(self.drops),
+            "example_drops": dict(self.example_drops),
+            "written_by": list(self.written_by),
+        }
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Add what another process counted, or this one before it was killed: its `facts`.
+
+        >>> whole, part = Tally(), Tally()
+        >>> part.read(2); part.drop(Drop.NO_USER); whole.add(part.facts()); whole.add(part.facts())
+        >>> whole.records_read, dict(whole.drops)
+        (4, {'empty user': 2})
+        """
+        self.records_read += facts["records_read"]
+        self.records_stored += facts["records_stored"]
+        self.drops.update(facts["drops"])
+        self.example_drops.update(facts["example_drops"])
+        for model in facts["written_by"]:
+            self.wrote(model)
 
     def balance(self) -> None:
         """Every record read is stored or dropped with a reason, else `FailureError`."""

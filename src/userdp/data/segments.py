@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from userdp.data import format as layout
 from userdp.data.content import CHAIN_BYTES, NO_EXAMPLES, prolong
 from userdp.data.files import write_arrow
-from userdp.data.index import EMPTY, SPAN_KINDS, Index, merged
+from userdp.data.index import EMPTY, SPAN_KINDS, Index, Known, known_in, merged
 from userdp.data.segment import KINDS, OFFSET, TARGET
 from userdp.data.splits import Split
 
@@ -28,6 +28,7 @@ class SegmentWriter:
         dtype: the store's type of a token.
         loss_mask: whether each write brings targets.
         old: the index that is added to; `EMPTY` for a new store.
+        known: what ``old`` says of a user, where it is looked up elsewhere.
         first_segment: the number of the first new segment.
         segment_tokens: a new segment begins once one holds this many.
 
@@ -43,6 +44,7 @@ class SegmentWriter:
         dtype: str,
         loss_mask: bool,
         old: Index = EMPTY,
+        known: Known | None = None,
         first_segment: int = 0,
         segment_tokens: int = layout.SEGMENT_TOKENS,
     ) -> None:
@@ -50,7 +52,7 @@ class SegmentWriter:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._loss_mask = loss_mask
         self._old = old
-        self._old_row = {user: row for row, user in enumerate(old.ids)}
+        self._known = known_in(old) if known is None else known
         self._segment_tokens = segment_tokens
         self._segment: SegmentFiles | None = None
         self.segments = self._first_segment = first_segment
@@ -68,25 +70,33 @@ class SegmentWriter:
         held = 0 if self._segment is None else self._segment.tokens
         return self._segment_tokens - held
 
-    def take(self, part: Index) -> None:
-        """Count users and spans as written that a killed run wrote into this store's segments."""
+    def take(self, part: Index, *, first_user: int = 0, first_segment: int = 0) -> None:
+        """Count users and spans as written that another process wrote into this store's segments.
+
+        Args:
+            part: of the index.
+            first_user: which one its spans call user 0.
+            first_segment: which one they call segment 0.
+        """
         self.ids += part.ids
         self.records += part.records
         self.chains += map(bytearray, part.chains)
-        self.rows += np.stack([part.spans[name] for name in SPAN_KINDS], axis=1).tolist()
+        first = {"user": first_user, "segment": first_segment}
+        columns = [part.spans[name] + first.get(name, 0) for name in SPAN_KINDS]
+        self.rows += np.stack(columns, axis=1).tolist()
 
     def records_before(self, user: bytes) -> int:
         """Records of ``user`` that the store holds already."""
-        row = self._old_row.get(user)
-        return 0 if row is None else self._old.records[row]
+        known = self._known(user)
+        return 0 if known is None else known[0]
 
     def user(self, user: bytes) -> None:
         """Begin a user; ids must come in increasing order of bytes."""
         assert not self.ids or self.ids[-1] < user, "users come in order of their ids' bytes"
-        row = self._old_row.get(user)
+        records, chains = self._known(user) or (0, _NO_CHAINS)
         self.ids.append(user)
-        self.records.append(self.records_before(user))
-        self.chains.append(bytearray(_NO_CHAINS if row is None else self._old.chains[row]))
+        self.records.append(records)
+        self.chains.append(bytearray(chains))
 
     def write(
         self,

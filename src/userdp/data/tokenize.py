@@ -124,7 +124,19 @@ class StoreTokenizer:
                 hint="give a tokenizer.json of the `tokenizers` library, or a folder with one",
             )
         content = file.read_bytes()
-        encoder = read_encoder(content, where=file)
+        made = cls.from_bytes(content, where=file)
+        config = file.with_name("tokenizer_config.json")
+        return made.with_end(_end_of_text(made.encoder, config))
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, where: Path) -> StoreTokenizer:
+        """The tokenizer in the bytes of a ``tokenizer.json``, which do not tell its end of text.
+
+        Args:
+            content: of the file.
+            where: it lies, for errors.
+        """
+        encoder = read_encoder(content, where=where)
         vocabulary = encoder.get_vocab(with_added_tokens=True)
         encoder.no_padding()
         encoder.no_truncation()
@@ -135,7 +147,7 @@ class StoreTokenizer:
             markup_encoder=markup_encoder,
             content=content,
             vocab_size=max(vocabulary.values()) + 1,
-            end_of_text_id=_end_of_text(encoder, file.with_name("tokenizer_config.json")),
+            end_of_text_id=None,
         )
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from userdp.data import format as layout
+from userdp.data.beside import abandoned, hidden, keep_ledger, recover, require_free
 from userdp.data.blocks import digests_of, read_blocks, seal
 from userdp.data.checkpoints import (
     SCRATCH,
@@ -22,18 +23,19 @@ from userdp.data.checkpoints import (
     resume_key,
 )
 from userdp.data.erasure import finish_erasure
+from userdp.data.examples import Recipe
 from userdp.data.index import EMPTY, Index
 from userdp.data.locking import lock_store
-from userdp.data.meta import StoreMeta, is_store, read_meta
+from userdp.data.meta import StoreMeta, read_meta
 from userdp.data.near_ids import near_colliding
+from userdp.data.parts import Part, PartJob
 from userdp.data.records import Tally
 from userdp.data.segments import SegmentWriter
 from userdp.data.splits import Split
 from userdp.data.states import State, StateKind
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
-from userdp.files import in_the_way, operator_folder, sync, write_file, write_json
+from userdp.files import sync, write_file, write_json
 from userdp.interrupts import held
 
 _SINGLE_OWNER = {"rule": "single", "adjacency": "add-or-remove"}
@@ -85,12 +87,12 @@ class StoreWriter(SegmentWriter):
             UseError: something lies at ``out`` and ``overwrite`` is false, or it is not a store.
         """
         place = out.absolute()
-        _recover(place)
-        _require_free(place, overwrite=overwrite)
+        recover(place)
+        require_free(place, overwrite=overwrite)
         place.parent.mkdir(parents=True, exist_ok=True)
         meta = _empty(tokenizer, seq_len=seq_len, fractions=fractions, loss_mask=loss_mask)
         key = resume_key(meta, resume)
-        folder, lock = _abandoned(place, key) or _hidden(place)
+        folder, lock = abandoned(place, key) or hidden(place)
         return cls(
             folder, lock, meta, tokenizer, EMPTY, place=place, overwrite=overwrite, key=key,
             segment_tokens=segment_tokens,
@@ -162,6 +164,7 @@ class StoreWriter(SegmentWriter):
             first_segment=meta.segments,
             segment_tokens=segment_tokens,
         )
+        self._adopted: dict[str, tuple[dict[str, Any], bytes]] = {}
 
     @property
     def scratch(self) -> Path:
@@ -171,6 +174,39 @@ class StoreWriter(SegmentWriter):
     def checkpoints(self, tally: Tally) -> Checkpoints:
         """What is kept of the run for the case that it is killed."""
         return Checkpoints(self, self._key, tally)
+
+    def part_job(self, recipe: Recipe) -> PartJob:
+        """What other processes have to know to write parts that `adopt` takes."""
+        generation = self.meta.generation
+        index = self.folder / layout.INDEX / layout.segment_name(max(generation, 0))
+        return PartJob(
+            recipe=recipe,
+            tokenizer=self.tokenizer.content,
+            end_of_text_id=self.tokenizer.end_of_text_id,
+            known=index.resolve() if generation >= 0 else None,
+        )
+
+    def adopt(self, part: Part) -> None:
+        """Take over users that another process wrote: their segments become this store's.
+
+        Guarantee: of a part no token is read here; the cost is that of its users and spans.
+
+        Args:
+            part: of users whom neither this writer nor another part has. It is taken apart.
+        """
+        first = self.segments
+        for number in range(part.segments):
+            old = Path(layout.SEGMENTS) / layout.segment_name(number)
+            new = Path(layout.SEGMENTS) / layout.segment_name(first + number)
+            (part.folder / old).rename(self.folder / new)
+            for file in (self.folder / new).iterdir():
+                facts, digests = part.files[str(old / file.name)]
+                self._adopted[str(new / file.name)] = facts, bytes.fromhex(digests)
+        self.take(part.index(), first_user=len(self.ids), first_segment=first)
+        self.segments += part.segments
+        for split in Split:
+            self.examples[split] += part.examples[split]
+            self.tokens[split] += part.tokens[split]
 
     def finish(
         self, *, source: dict[str, Any], tally: Tally, ownership: dict[str, Any] | None = None
@@ -188,9 +224,13 @@ class StoreWriter(SegmentWriter):
         generation = Path(layout.INDEX) / layout.segment_name(old.generation + 1)
         index.write(self.folder / generation)
         names = (layout.USERS, layout.USER_IDS, layout.SPANS)
-        new_files = [*self.new_files(), *(generation / name for name in names)]
+        here = [*self.new_files(), *(generation / name for name in names)]
+        new_files = [file for file in here if str(file) not in self._adopted]
         kept = {name: sums for name, sums in old.files.items() if not _is_index(name)}
-        files = seal(self.folder, generation, kept, new_files, known=self._old_digests())
+        known = self._old_digests()
+        for name, (facts, digests) in self._adopted.items():
+            kept[name], known[name] = facts, digests
+        files = seal(self.folder, generation, kept, new_files, known=known)
         store_id = secrets.token_hex(16)
         kind = StateKind.APPENDED if old.states else StateKind.PREPARED
         meta = replace(
@@ -234,7 +274,7 @@ class StoreWriter(SegmentWriter):
     def _move(self) -> None:
         """Put the new store into its place, and the old one away."""
         place = self._place
-        _require_free(place, overwrite=self._overwrite)
+        require_free(place, overwrite=self._overwrite)
         if not place.exists():
             self.folder.rename(place)
             sync(place.parent)
@@ -243,13 +283,13 @@ class StoreWriter(SegmentWriter):
         held = os.open(place, os.O_RDONLY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)  # until an append to the old store is done
-            _keep_ledger(place, self.folder)
+            keep_ledger(place, self.folder)
             place.rename(old)
         finally:
             os.close(held)
         self.folder.rename(place)
         sync(place.parent)
-        _keep_ledger(old, place)
+        keep_ledger(old, place)
         shutil.rmtree(old, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -326,76 +366,3 @@ def totals_of(
         "tokens": sum(part["tokens"] for part in splits.values()),
         "splits": splits,
     }
-
-
-def _require_free(out: Path, *, overwrite: bool) -> None:
-    """`UseError` if a store may not be put at ``out``."""
-    if not out.exists() and not out.is_symlink():
-        return
-    if not is_store(out):
-        raise UseError(
-            f"{out} exists and is not a user store, so it is left alone",
-            hint="choose another place for the store",
-        )
-    if not overwrite:
-        raise in_the_way(out, "a store")
-
-
-def _keep_ledger(old: Path, new: Path) -> None:
-    """Let a new store share the old one's privacy ledger, the same file on disk.
-
-    The people whose data it is stay charged; a run that is writing to it loses nothing.
-    """
-    kept = [old / name for name in (layout.LEDGER, layout.LEDGER_PLACE, layout.PLACES)]
-    for path in (*kept, *(old / layout.LEDGER_RUNS).glob("*")):
-        place = new / path.relative_to(old)
-        if path.exists() and not place.exists():
-            if place.parent != new:
-                operator_folder(place.parent)
-            place.hardlink_to(path)
-    sync(new)
-
-
-def _hidden(place: Path) -> tuple[Path, int]:
-    """A new hidden folder beside ``place``, locked."""
-    folder = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-    folder.mkdir(mode=0o700)
-    lock = os.open(folder, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return folder, lock
-
-
-def _recover(out: Path) -> None:
-    """Bring back an old store that a killed process had moved aside and not yet replaced."""
-    for old in out.parent.glob(f".{out.name}.old-*"):
-        if not out.exists():
-            old.rename(out)
-        else:
-            _keep_ledger(old, out)
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def remove_leftovers(store: Path) -> None:
-    """Remove what killed `prepare`s left beside a store: their working files hold people's text."""
-    place = store.absolute()
-    _recover(place)
-    _abandoned(place, None)
-
-
-def _abandoned(place: Path, key: str | None) -> tuple[Path, int] | None:
-    """Remove what killed processes left, but for one folder of a run of ``key``: it, locked."""
-    taken = None
-    for folder in place.parent.glob(f".{place.name}.partial-*"):
-        lock = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # in use by a living process
-            os.close(lock)
-            continue
-        if taken is None and read_state(folder, key) is not None:
-            taken = folder, lock
-        else:
-            forget_state(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-    return taken

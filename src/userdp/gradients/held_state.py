@@ -5,25 +5,28 @@ the clip norm bounds nothing. And what was written leaves the step beside the su
 and without noise: a parameter that a forward pass renormalises, a running mean, the largest
 activation so far. So everything that modules, the hooks that somebody registered with them
 (`userdp.gradients.hooks`) and the loss hold is read before and after: tensors by their identity and
-count of writes, small arrays and plain numbers by value, whatever else by what it holds in turn.
+count of writes, small arrays and plain numbers by value, whatever else by what it holds in turn
+(`userdp.gradients.parts`). A module that a hook or the loss holds, a criterion or a teacher, is
+read as the model's own modules are; so is a loss that is a module.
 
 *What is not seen:* the parameters of a sharded model; writes past a tensor's count of them
-(`Tensor.data`, its NumPy view); state in files, behind weak references and C code, and in objects
-that are global to the functions that a forward pass calls; what a hook or a loss keeps in a module
-that is no part of the model; hooks of torch.distributed. The batched engines do not prove a pass
-in which a tensor's memory is handed out (`userdp.gradients.engines.rows`).
+(`Tensor.data`, its NumPy view); state in files, in the environment, in settings of libraries, in
+attributes of imported modules, behind weak references, caches of functions and C code; what lies
+deeper than `_DEPTH` objects in one another; of the code of modules themselves, what is global to
+the functions that a forward pass calls; hooks of torch.distributed. Where it changes the answer to
+made-up rows it is refused for that (`userdp.gradients.coupling`). The batched engines do not prove
+a pass in which a tensor's memory is handed out (`userdp.gradients.engines.rows`).
 """
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from enum import Enum
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -31,27 +34,23 @@ from torch import Tensor, nn
 
 from userdp.errors import UseError
 from userdp.gradients.hooks import hooks_of
+from userdp.gradients.parts import BYTES, MANY, parts_of
 from userdp.gradients.shards import sharded_parts
 
-_Held: TypeAlias = dict[str, object]
-
-_DEPTH = 4
+_DEPTH: Final = 6
 """How deep containers and objects are followed."""
 
-_MOST_BYTES = 1 << 20
+_MOST_BYTES: Final = 1 << 20
 """Larger arrays are told by their identity alone."""
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device)
-_MANY = (Mapping, list, tuple, set, frozenset)
-_OPAQUE = (
-    type,
+_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device)
+_OPAQUE: Final = (
     types.ModuleType,
     types.BuiltinFunctionType,
-    nn.Module,
     torch.Generator,
     logging.Logger,  # it remembers which levels are asked for
 )
-_INTERNAL = (frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers"}) | {
+_INTERNAL: Final = (frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers"}) | {
     "_flat_weights",
     "_flat_weight_refs",
 }
@@ -73,13 +72,13 @@ class HeldState:
         and variables of hooks and the loss is what every pass since then read.
 
         Raises:
-            UseError: names the first thing that changed.
+            UseError: names the first thing that changed, in words of the code alone: a key of a
+                dictionary may be somebody's text, and a place in a list a count.
         """
         before, after = self._before, _held(self._model, self._loss)
         if before == after:
             return
-        names = before | after
-        name = next(k for k in names if k not in before or k not in after or before[k] != after[k])
+        name = next(name for name in before | after if before.get(name) != after.get(name))
         raise UseError(
             f"{name} changed during the forward pass: it would carry data from one user to the "
             "next, and out of the step without noise",
@@ -88,81 +87,76 @@ class HeldState:
         )
 
 
-def _held(model: nn.Module, loss: Callable[..., object]) -> _Held:
-    held: _Held = {}
-    seen: set[int] = set()
-    # The parameters of a sharded model are other tensors while a pass has gathered them.
-    sharded = bool(sharded_parts(model))
-    for name, module in model.named_modules():
-        prefix = f"{name}." if name else ""
-        for key, value in vars(module).items():
-            if key == "_parameters" or key == "_buffers":
-                kind = "parameter" if key == "_parameters" else "buffer"
-                for own, tensor in value.items():
-                    if tensor is not None and not (sharded and kind == "parameter"):
-                        held[f"{kind} {prefix}{own}"] = (id(tensor), tensor._version)
-            elif key not in _INTERNAL:
-                _follow(f"attribute {prefix}{key}", value, held, seen, 1)
+def _held(model: nn.Module, loss: Callable[..., object]) -> dict[str, list[object]]:
+    """What is held, by names; the parts of a container under the container's own."""
+    reading = _Reading()
+    reading.modules(model, "")
     for hook in hooks_of(model):
-        _follow(f"what a hook of {hook.where} holds ({hook.number})", hook.function, held, seen, 0)
-    _follow("what the loss holds", loss, held, seen, 0)
-    return held
+        reading.follow(f"what a hook of {hook.where} holds ({hook.number})", hook.function, 0)
+    reading.follow("what the loss holds", loss, 0)
+    for variable, value in contextvars.copy_context().items():
+        # No deeper: what is in there may be another library's, which works on meanwhile.
+        reading.follow(f"context variable {variable.name}", value, _DEPTH)
+    return reading.held
 
 
-def _follow(name: str, value: Any, held: _Held, seen: set[int], depth: int) -> None:
-    """Note ``value`` under ``name``, and what it holds."""
-    if isinstance(value, _PLAIN):
-        held[name] = repr(value) if isinstance(value, float) else value  # NaN is not itself
-        return
-    if isinstance(value, Tensor):
-        held[name] = (id(value), value._version)
-        return
-    if isinstance(value, np.ndarray | np.generic):
-        held[name] = value.tobytes() if value.nbytes <= _MOST_BYTES else id(value)
-        return
-    if isinstance(value, weakref.ref):  # whatever holds what it points to is followed there
-        held[name] = type(value)
-        return
-    held[name] = type(value) if isinstance(value, _MANY) else (type(value), id(value))
-    if isinstance(value, _OPAQUE) or depth == _DEPTH or id(value) in seen:
-        return
-    seen.add(id(value))
-    for key, part in _parts(value):
-        _follow(f"{name}.{key}", part, held, seen, depth + 1)
+class _Reading:
+    """One look at all that is held."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, list[object]] = {}
+        self._seen: set[int] = set()
+
+    def modules(self, root: nn.Module, name: str) -> None:
+        """Note parameters, buffers and attributes of a module and of those in it."""
+        # The parameters of a sharded model are other tensors while a pass has gathered them.
+        sharded = bool(sharded_parts(root))
+        for inner, module in root.named_modules():
+            if id(module) in self._seen:
+                continue
+            self._seen.add(id(module))
+            prefix = "".join(f"{part}." for part in (name, inner) if part)
+            for key, value in vars(module).items():
+                if key == "_parameters" or key == "_buffers":
+                    kind = "parameter" if key == "_parameters" else "buffer"
+                    for own, tensor in value.items():
+                        if tensor is not None and not (sharded and kind == "parameter"):
+                            self.follow(f"{kind} {prefix}{own}", tensor, 1)
+                elif key not in _INTERNAL:
+                    self.follow(f"attribute {prefix}{key}", value, 1)
+            self.follow(f"class {type(module).__name__}", type(module), 1)
+
+    def follow(self, name: str, value: Any, depth: int) -> None:
+        """Note ``value`` under ``name``, and what it holds."""
+        noted = self.held.setdefault(name, [])
+        if isinstance(value, _PLAIN):
+            noted.append(repr(value) if isinstance(value, float) else value)  # NaN is not itself
+            return
+        if isinstance(value, np.ndarray | np.generic):
+            noted.append(value.tobytes() if value.nbytes <= _MOST_BYTES else id(value))
+            return
+        if isinstance(value, BYTES):
+            noted.append(bytes(value) if len(value) <= _MOST_BYTES else id(value))
+            return
+        if isinstance(value, weakref.ref):  # whatever holds what it points to is followed there
+            noted.append(type(value))
+            return
+        if isinstance(value, Tensor):
+            noted.append((id(value), value._version, value.requires_grad, *_gradient(value)))
+        else:
+            noted.append(type(value) if isinstance(value, MANY) else (type(value), id(value)))
+        if isinstance(value, _OPAQUE) or depth >= _DEPTH or id(value) in self._seen:
+            return
+        if isinstance(value, nn.Module):
+            self.modules(value, name)
+            return
+        self._seen.add(id(value))
+        for key, part in parts_of(value):
+            self.follow(name if key is None else f"{name}.{key}", part, depth + 1)
 
 
-def _parts(value: Any) -> Iterator[tuple[object, Any]]:
-    """What a value holds, each part with a name."""
-    if isinstance(value, Mapping):
-        yield "length", len(value)
-        yield from ((repr(key), part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield "length", len(value)
-        yield from enumerate(value)
-    elif isinstance(value, types.MethodType):
-        yield "self", value.__self__
-        yield "function", value.__func__
-    elif isinstance(value, partial):
-        yield "function", value.func
-        yield "arguments", value.args
-        yield "keywords", value.keywords
-        yield from vars(value).items()
-    elif isinstance(value, types.FunctionType):
-        yield from vars(value).items()
-        yield "defaults", value.__defaults__
-        yield "keyword defaults", value.__kwdefaults__
-        for key, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # not filled yet
-                yield key, cell.cell_contents
-        known = value.__globals__
-        for key in value.__code__.co_names:
-            if key in known and isinstance(known[key], (*_PLAIN, *_MANY, Tensor, np.ndarray)):
-                yield key, known[key]
-    else:
-        yield from getattr(value, "__dict__", {}).items()
-        for key in getattr(type(value), "__slots__", ()):
-            if hasattr(value, key):
-                yield key, getattr(value, key)
-        call = getattr(type(value), "__call__", None)  # noqa: B004  its code, not whether it has one
-        if isinstance(call, types.FunctionType):
-            yield "__call__", call
+def _gradient(value: Tensor) -> tuple[int, ...]:
+    """Of a tensor that a backward pass adds to: which tensor that is, and its count of writes."""
+    if not value.is_leaf or value.grad is None:
+        return ()
+    return id(value.grad), value.grad._version

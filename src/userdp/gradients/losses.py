@@ -23,6 +23,21 @@ A loss that can also count marked tokens alone is a `MaskedLoss`.
 """
 
 
+class LossError(UseError):
+    """What a loss answered is nothing that a backward pass can begin with.
+
+    On made-up rows it refuses the loss. Where only somebody's rows make a loss answer so, it is
+    forgiven as an error is (`userdp.gradients.row_errors`).
+    """
+
+
+class DetachedLossError(LossError):
+    """No trainable parameter moves the loss of these rows.
+
+    Beside rows whose loss has a graph, the same rows add a gradient of zero.
+    """
+
+
 class MaskedLoss(Protocol):
     """A `Loss` that takes ``targets``: bool, (rows, width), which tokens count; None for all."""
 
@@ -46,17 +61,22 @@ def checked_losses(
     """`row_losses`, for a backward pass.
 
     Raises:
-        UseError: the loss is not one number per row, or no trainable parameter moves it.
+        LossError: the loss is not one number per row.
+        DetachedLossError: no trainable parameter moves it.
     """
     losses = row_losses(loss, model, input_ids, lengths, targets)
+    if not isinstance(losses, Tensor):
+        raise LossError(
+            f"the loss must return a tensor of one number per row, got {type(losses).__name__}"
+        )
     if losses.shape != lengths.shape:
-        raise UseError(
+        raise LossError(
             f"the loss must return one number per row, shape {tuple(lengths.shape)}, got "
             f"{tuple(losses.shape)}: a loss averaged over the batch makes one user's gradient "
             "depend on the others"
         )
     if not losses.requires_grad:
-        raise UseError(
+        raise DetachedLossError(
             "the loss does not depend on any trainable parameter, so its gradient is nothing",
             hint="do not detach the loss, nor compute it under torch.no_grad()",
         )

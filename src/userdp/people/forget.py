@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from userdp.data.beside import remove_leftovers
 from userdp.data.erasure import erase_user, finish_erasure
 from userdp.data.locking import locked
 from userdp.data.places import Place, places_of
@@ -20,7 +21,6 @@ from userdp.data.remains import Scan, scan
 from userdp.data.splits import Split
 from userdp.data.store import UserStore
 from userdp.data.traces import Traces, traces_of
-from userdp.data.writer import remove_leftovers
 from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.ledger.history import History

@@ -319,3 +319,44 @@ class TestWhatIsRemembered:
             engine=change.get("engine", "auto"),
         ).digest
         assert before != after
+
+    def test_another_model_loss_hook_setting_or_noise_is_another_combination(self, store):
+        """Of one name and one shape: what a notebook's cell was before it was edited, and after."""
+
+        def digest(model: nn.Module, **changes: Any) -> str:
+            subject = subject_of(model, uls_plan(), **changes)
+            return before_charge.combination_of(subject, engine="auto").digest
+
+        def loss_of(factor: str) -> Any:
+            made: dict[str, Any] = {"causal_lm_loss": causal_lm_loss}
+            code = (
+                f"def loss(model, ids, lengths): return causal_lm_loss(model, ids, lengths){factor}"
+            )
+            exec(code, made)  # as a notebook does with a cell
+            return made["loss"]
+
+        class Edited(type(toy_model(store))):
+            def forward(self, *rows: Any, **options: Any) -> Any:
+                return super().forward(*rows, **options)
+
+        plain = toy_model(store)
+        edited, hooked = toy_model(store), toy_model(store)
+        Edited.__module__, Edited.__qualname__ = type(plain).__module__, type(plain).__qualname__
+        edited.__class__ = Edited
+        hooked.register_forward_hook(lambda module, given, out: None)
+        found = [
+            digest(plain),
+            digest(plain, loss=loss_of("")),
+            digest(plain, loss=loss_of(" * 1")),
+            digest(plain, loss=partial(loss_of(" * 2"))),
+            digest(edited),
+            digest(hooked),
+            digest(plain, noise_std=1e9),
+        ]
+        torch.set_float32_matmul_precision("medium")
+        try:
+            found.append(digest(plain))
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        assert len(set(found)) == len(found)
+        assert digest(toy_model(store)) == found[0]

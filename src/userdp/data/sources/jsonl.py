@@ -25,13 +25,14 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources.base import SourceOptions
-from userdp.data.sources.paths import beginning, expand, read_text
+from userdp.data.sources.paths import beginning, expand, is_gzip, read_text
 from userdp.data.sources.rows import Row, plain_parser
 from userdp.data.sources.table import FileTable
 
@@ -57,17 +58,57 @@ def matches(path: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _JsonLines(FileTable):
-    """Files of JSON Lines, plain or gzip, told apart by their first bytes."""
+    """Files of JSON Lines, plain or gzip, told apart by their first bytes.
+
+    Args:
+        lines: of one plain file: only the lines that begin at these bytes, from the first on and
+            before the second; None: all.
+    """
+
+    lines: tuple[int, int] | None = None
+
+    def shards(self, size: int) -> Iterator[FileTable]:
+        """Plain files in pieces; what is compressed is read from its beginning, so as a whole."""
+        for one in self.each():
+            (path,) = one.paths
+            if is_gzip(path):
+                yield one
+                continue
+            for begin in range(0, max(path.stat().st_size, 1), size):
+                yield replace(self, paths=(path,), lines=(begin, begin + size))
 
     def rows(self, progress: Progress) -> Iterator[list[Row | Drop]]:
         """The object of each line; see `TableSource.rows`."""
         for path, before in self.each_file(progress):
-            mark = codecs.BOM_UTF8  # may stand before the first line of a file
             with read_text(path, what="JSON Lines") as (content, place):
-                while block := content.read(_BLOCK) + content.readline():
-                    yield [_parse(line) for line in _lines(block.removeprefix(mark))]
-                    mark = b""
+                for block in _blocks(content) if self.lines is None else _part(content, self.lines):
+                    yield [_parse(line) for line in _lines(block)]
                     progress.at(before + place())
+
+
+def _blocks(content: IO[bytes]) -> Iterator[bytes]:
+    """Blocks of whole lines of a file, without the mark that may stand before the first."""
+    mark = codecs.BOM_UTF8
+    while block := content.read(_BLOCK) + content.readline():
+        yield block.removeprefix(mark)
+        mark = b""
+
+
+def _part(content: IO[bytes], lines: tuple[int, int]) -> Iterator[bytes]:
+    """Blocks of the lines that begin at the bytes from ``lines[0]`` to before ``lines[1]``."""
+    at, end = lines
+    mark = b"" if at else codecs.BOM_UTF8
+    if at:  # a line that begins before is the part's before; it may end right here
+        content.seek(at - 1)
+        at += len(content.readline()) - 1
+    while at < end:
+        # Up to the last byte before the end, whose line is the last one that begins before it.
+        block = content.read(min(_BLOCK, end - 1 - at)) + content.readline()
+        if not block:
+            return
+        at += len(block)
+        yield block.removeprefix(mark)
+        mark = b""
 
 
 def _lines(block: bytes) -> list[str | None]:

@@ -12,12 +12,15 @@ Text columns may be strings, binary or dictionary-encoded; other types are refus
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from userdp.data.columns import bounds_by_size
 from userdp.data.progress import Progress
 from userdp.data.records import Drop
 from userdp.data.sources import jsonl
@@ -59,7 +62,27 @@ def matches(path: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ParquetFiles(FileTable):
-    """Parquet files; only the columns that matter are read."""
+    """Parquet files; only the columns that matter are read.
+
+    Args:
+        groups: of one file: its row groups from the first on and before the second; None: all.
+    """
+
+    groups: tuple[int, int] | None = None
+
+    def shards(self, size: int) -> Iterator[FileTable]:
+        """Runs of row groups."""
+        for one in self.each():
+            (path,) = one.paths
+            try:
+                sizes = _group_sizes(path)
+            except (pa.ArrowException, OSError):
+                yield one  # `rows` says what is wrong with it
+                continue
+            for groups in bounds_by_size(sizes, records=len(sizes), size=size):
+                yield replace(self, paths=(path,), groups=groups)
+            if not len(sizes):
+                yield one
 
     def first_fields(self) -> Iterator[Collection[str]]:
         """The columns; see `FileTable.first_fields`."""
@@ -74,10 +97,18 @@ class _ParquetFiles(FileTable):
             try:
                 with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
                     names = wanted_columns(file.schema_arrow, self.parser.fields, where=str(path))
-                    for batch in file.iter_batches(batch_size=_BATCH, columns=names):
+                    groups = None if self.groups is None else list(range(*self.groups))
+                    for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names):
                         yield batch_rows(batch)
             except (pa.ArrowException, OSError) as error:
                 raise UseError(
                     f"{path} cannot be read to its end: {in_kind(error)}",
                     hint="is it a whole Parquet file?",
                 ) from error
+
+
+def _group_sizes(path: Path) -> NDArray[np.int64]:
+    """int64 (row groups,): bytes of each, before compression."""
+    with pq.ParquetFile(path) as file:
+        groups = range(file.num_row_groups)
+        return np.array([file.metadata.row_group(n).total_byte_size for n in groups], np.int64)

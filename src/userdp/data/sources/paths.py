@@ -106,6 +106,15 @@ def beginning(path: Path) -> bytes:
         return b""
 
 
+def is_gzip(path: Path) -> bool:
+    """Whether a file says of itself that it is gzip; one that cannot be read does not."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    except OSError:
+        return False
+
+
 def _unzipped(raw: IO[bytes]) -> IO[bytes]:
     """``raw`` from its beginning, decompressed if it is gzip; closing it leaves ``raw`` open."""
     raw.seek(0)

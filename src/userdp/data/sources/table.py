@@ -12,12 +12,10 @@ from userdp.data.columns import BlockBuilder, Columns
 from userdp.data.progress import NoProgress, Progress
 from userdp.data.records import Drop, Record, Tally
 from userdp.data.sources.base import FileSource, PrivateSource
-from userdp.data.sources.field_names import told
 from userdp.data.sources.provenance import GENERATED, provenance
 from userdp.data.sources.rows import Parser, PlainParser, Row
-from userdp.errors import UseError
+from userdp.data.sources.seen_fields import SeenFields
 
-_ROWS_SHOWN = 20
 _ROWS_LOOKED_AT = 100
 
 
@@ -46,8 +44,13 @@ class TableSource(PrivateSource):
 
     def blocks(self, tally: Tally, progress: Progress) -> Iterator[Columns]:
         """The records of all rows; see `BlockSource.blocks`."""
-        seen, parse = _SeenFields(self.parser.required), self.parser.parse
-        before = tally.records_read
+        seen = SeenFields(self.parser.required)
+        yield from self.part_blocks(tally, progress, seen)
+        seen.require()
+
+    def part_blocks(self, tally: Tally, progress: Progress, seen: SeenFields) -> Iterator[Columns]:
+        """What `blocks` gives, for a table that is a part of one: ``seen`` judges the whole."""
+        parse = self.parser.parse
         for rows in self.rows(progress):
             seen.look(rows)
             builder = BlockBuilder()
@@ -62,7 +65,6 @@ class TableSource(PrivateSource):
                     tally.drop(drop)
             tally.read(len(rows))
             yield builder.block()
-        seen.require(tally.records_read - before)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +82,14 @@ class FileTable(TableSource, FileSource):
         """Each file by itself."""
         return (replace(self, paths=(path,)) for path in self.paths)
 
+    def shards(self, size: int) -> Iterator[FileTable]:
+        """Parts that other processes may read: one after another they give the rows of the whole.
+
+        Args:
+            size: about how many bytes of a file a part has, where its kind can be read in parts.
+        """
+        return self.each()
+
     def first_fields(self) -> Iterator[Collection[str]]:
         """The names of the fields of the first rows."""
         block = next(self.rows(NoProgress()), [])
@@ -92,38 +102,3 @@ class FileTable(TableSource, FileSource):
         facts = [(path.absolute(), path.stat()) for path in self.paths]
         files = [(str(path), s.st_size, s.st_mtime_ns, s.st_ino) for path, s in facts]
         return repr((self.kind, files, self.parser))
-
-
-class _SeenFields:
-    """Which fields the first rows have, for the message where a required one is never there."""
-
-    def __init__(self, required: tuple[tuple[str, ...], ...]) -> None:
-        self._missing = list(required)
-        self._names: dict[str, None] = {}
-        self._rows = 0
-
-    def look(self, rows: list[Row | Drop]) -> None:
-        """Look at rows until each required field was seen."""
-        for row in rows:
-            if not self._missing:
-                return
-            if not isinstance(row, Drop):
-                self._rows += 1
-                self._missing = [group for group in self._missing if not row.keys() & group]
-                if self._rows <= _ROWS_SHOWN:
-                    self._names.update(dict.fromkeys(row))
-
-    def require(self, lines: int) -> None:
-        """`UseError` if no row came of so many lines, or none had what is required."""
-        if lines and not self._rows:
-            raise UseError(
-                "no line is a JSON object",
-                hint="expected one object per line; a JSON array must be split into lines",
-            )
-        if self._rows and self._missing:
-            wanted = " or ".join(repr(name) for name in self._missing[0])
-            raise UseError(
-                f"no record has the field {wanted}; fields there: "
-                f"{told(self._names, self._missing[0])}",
-                hint="name the right ones with --user and --text",
-            )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
-from userdp.gradients.losses import checked_losses
+from userdp.gradients.losses import DetachedLossError, checked_losses
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
 
@@ -23,20 +23,24 @@ def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
     Args:
         task: what is to be computed.
         forgiving: a unit whose rows make the model or the loss raise an error counts as zero, and
-            is counted, instead (`engines.failing`).
+            is counted, instead (`engines.failing`). Of a unit of several passes, one whose loss
+            has no graph adds zero, as its rows do in a pass that they share with others.
     """
     total, sizes = task.zero(), task.sizes
     for unit, rows in enumerate(task.units):
         if len(rows[1]) == 0:
             continue
         try:
-            gradient, total.losses[unit] = _mean_gradient(task, *rows)
+            gradient, total.losses[unit], detached = _mean_gradient(
+                task, *rows, forgiving=forgiving
+            )
         except Exception as error:  # whatever the model's and the loss's code raise
             if not (forgiving and may_be_of_rows(error)):
                 raise
             total.failed += 1
             total.norms[unit] = total.losses[unit] = torch.nan
             continue
+        total.failed += detached
         squares = dict(zip(sizes, squared_norms(gradient), strict=True))
         norm = total.norms[unit] = torch.stack(list(squares.values())).sum().sqrt()
         if not bool(norm.isfinite()):
@@ -50,19 +54,27 @@ def sum_of_units(task: Task, *, forgiving: bool = False) -> ClippedSum:
 
 
 def _mean_gradient(
-    task: Task, input_ids: Tensor, lengths: Tensor, targets: Tensor | None
-) -> tuple[list[Tensor], float]:
-    """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss."""
+    task: Task, input_ids: Tensor, lengths: Tensor, targets: Tensor | None, *, forgiving: bool
+) -> tuple[list[Tensor], float, bool]:
+    """The mean of one unit's gradients, each row's clipped before if asked; and the mean loss.
+
+    And whether some pass had a loss without a graph, which is an error unless ``forgiving``.
+    """
     rows, item_clip_norm = len(lengths), task.item_clip_norm
     most = task.micro_batch if item_clip_norm is None else 1
-    mean, mean_loss = list[Tensor](), 0.0
+    mean, mean_loss, detached = list[Tensor](), 0.0, False
     for begin in range(0, rows, most):
         here = slice(begin, begin + most)
         width = int(lengths[here].max())
         marks = None if targets is None else targets[here, :width]
         ids = input_ids[here, :width]
         with torch.enable_grad():
-            losses = checked_losses(task.loss, task.model, ids, lengths[here], marks)
+            try:
+                losses = checked_losses(task.loss, task.model, ids, lengths[here], marks)
+            except DetachedLossError:
+                if not forgiving:
+                    raise
+                losses, detached = _without_gradient(task, rows=len(lengths[here])), True
             # Of a row that is clipped by itself the gradient must be the row's own, not its share.
             total = losses.sum() * (1 / rows if item_clip_norm is None else 1.0)
             gradients = torch.autograd.grad(
@@ -78,7 +90,13 @@ def _mean_gradient(
             part, loss = _clipped_share(part, item_clip_norm, rows), loss / rows
         mean = [a + b for a, b in zip(mean, part, strict=True)] if mean else part
         mean_loss += loss
-    return mean, mean_loss
+    return mean, mean_loss, detached
+
+
+def _without_gradient(task: Task, *, rows: int) -> Tensor:
+    """Losses of 0 that have a graph, and a gradient of exactly zero."""
+    some = next(iter(task.parameters.values()))
+    return some.new_zeros(rows).requires_grad_()
 
 
 def _clipped_share(gradient: list[Tensor], item_clip_norm: float, rows: int) -> list[Tensor]:

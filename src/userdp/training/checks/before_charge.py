@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ import torch
 from userdp.codec import digest, encode
 from userdp.errors import FailureError
 from userdp.gradients.engines.precision import dtypes_of
+from userdp.gradients.hooks import hooks_of
 from userdp.gradients.model_randomness import secretly
 from userdp.gradients.shards import let_go
 from userdp.training.checks import combination as known
@@ -106,7 +108,7 @@ def combination_of(subject: Subject, *, engine: str) -> Combination:
     clip = subject.clip
     with let_go(subject.model):
         precisions = dtypes_of(subject.model, subject.loss, subject.units)
-    loss = type(subject.loss) if not hasattr(subject.loss, "__qualname__") else subject.loss
+    named = subject.loss if hasattr(subject.loss, "__qualname__") else type(subject.loss)
     of_clip: Mapping[str, Any] = {**encode(clip), "l2_norm": None}
     return Combination(
         machine=platform.node(),
@@ -114,13 +116,20 @@ def combination_of(subject: Subject, *, engine: str) -> Combination:
         threads=torch.get_num_threads(),
         precisions=tuple(sorted(map(str, precisions))),
         torch=torch.__version__,
+        libraries=known.libraries(),
+        settings=known.settings(),
         userdp=f"{__version__} {code()}",
         model=shape_of_model(subject.model),
-        loss=f"{loss.__module__}.{loss.__qualname__}, masked: {subject.masked}",
+        loss=f"{named.__module__}.{named.__qualname__} {known.code_of(subject.loss)}, "
+        f"masked: {subject.masked}",
+        hooks=tuple(
+            f"{hook.where} {known.code_of(hook.function)}" for hook in hooks_of(subject.model)
+        ),
         engine=f"{engine}, {subject.micro_batch} rows, {subject.longest} tokens",
         clip=digest(of_clip),
         sampling=digest(subject.sampling),
-        noise=f"{subject.law.kind}, known seed: {subject.known_noise}",
+        noise=f"{subject.law.kind}, about 1e{round(math.log10(subject.noise_std))}, "
+        f"known seed: {subject.known_noise}",
         processes=subject.world.size,
         sharded=subject.model_is_sharded,
     )

@@ -1,0 +1,139 @@
+"""What an object of Python holds: the parts in which it could keep something from pass to pass."""
+
+from __future__ import annotations
+
+import array
+import io
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+MANY: Final = (Mapping, list, tuple, set, frozenset, deque)
+"""Containers: told by what is in them, since equal ones are made anew."""
+
+BYTES: Final = (bytearray, array.array, memoryview)
+"""Told by their bytes."""
+
+_DATA: Final = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    *MANY,
+    *BYTES,
+    Tensor,
+    np.ndarray,
+)
+
+_LIBRARIES: Final = sys.stdlib_module_names | {
+    "accelerate", "bitsandbytes", "numpy", "peft", "torch", "transformers", "trl", "userdp"
+}  # fmt: skip
+"""Their functions are followed to data that they name, not to objects, and their classes not at
+all: these cache plans, kernels and shapes, which are no answers."""
+
+_Parts: TypeAlias = Iterator[tuple[str | None, Any]]
+"""Each with the name that the code has for it; None where data names it: a key, a place."""
+
+
+def parts_of(value: Any) -> _Parts:
+    """The parts of ``value``; objects that are made by looking at it are no parts.
+
+    >>> class Tally:
+    ...     def __init__(self):
+    ...         self.total = 0
+    >>> dict(parts_of(Tally()))["total"], list(parts_of([7]))
+    (0, [(None, 1), (None, 7)])
+    """
+    if isinstance(value, type):
+        yield from _of_class(value)
+        return
+    if isinstance(value, Mapping):
+        yield None, len(value)
+        for key, part in value.items():
+            yield None, key
+            yield None, part
+    elif isinstance(value, MANY):
+        yield None, len(value)
+        yield from ((None, part) for part in value)
+    elif isinstance(value, types.MethodType):
+        yield "self", value.__self__
+        yield "function", value.__func__
+    elif isinstance(value, partial):
+        yield "function", value.func
+        yield "arguments", value.args
+        yield "keywords", value.keywords
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, types.GeneratorType):
+        if value.gi_frame is not None:
+            yield "place", value.gi_frame.f_lasti
+            yield from value.gi_frame.f_locals.items()
+    elif isinstance(value, io.BytesIO | io.StringIO):
+        if not value.closed:
+            yield "contents", value.getvalue()
+    elif isinstance(value, BaseException):
+        yield "args", value.args
+    yield from getattr(value, "__dict__", {}).items()
+    if not isinstance(value, Tensor | types.FunctionType):
+        yield from _of_slots(value)
+        if not _is_library(type(value).__module__):
+            yield "class", type(value)
+
+
+def _of_function(function: types.FunctionType) -> _Parts:
+    """Defaults, the closure, and what it names of its module's globals."""
+    yield "defaults", function.__defaults__
+    yield "keyword defaults", function.__kwdefaults__
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not filled yet
+            yield key, cell.cell_contents
+    known = function.__globals__
+    library = _is_library(function.__module__)
+    for key in _names(function.__code__):
+        if key in known and (not library or isinstance(known[key], _DATA)):
+            yield key, known[key]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The globals and attributes that a function names, or one that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _of_class(kind: type) -> _Parts:
+    """Data that a class keeps for all its objects, and what its ``__call__`` is."""
+    for base in kind.__mro__:
+        if _is_library(base.__module__):
+            continue
+        for key, part in vars(base).items():
+            if isinstance(part, _DATA) and not (key.startswith("__") or key.startswith("_abc_")):
+                yield key, part
+        call = vars(base).get("__call__")
+        if isinstance(call, types.FunctionType):
+            yield "__call__", call
+
+
+def _of_slots(value: Any) -> _Parts:
+    """What ``__slots__`` of its class and of those above hold, by whatever name."""
+    for base in type(value).__mro__:
+        if "__slots__" in vars(base):
+            for key, member in vars(base).items():
+                if isinstance(member, types.MemberDescriptorType):
+                    with suppress(AttributeError):  # not filled yet
+                        yield key, member.__get__(value)
+
+
+def _is_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in _LIBRARIES

@@ -1,0 +1,270 @@
+"""The store that Spark writes is the one that a single process writes, and so are the errors."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.data.corpora import REAL_DATA, corpus, interleaved, view, write_jsonl
+from userdp.data.ownership import Owners
+from userdp.data.prepare import append_records, prepare_store
+from userdp.data.sources import SourceOptions, memory, open_source
+from userdp.data.spark import job, tasks
+from userdp.data.splits import SplitRule
+from userdp.data.store import UserStore
+from userdp.data.tokenize import StoreTokenizer
+from userdp.data.verify import verify_store
+from userdp.errors import FailureError, UseError
+
+LAYOUT = ("store_id", "segments", "files", "states")
+"""What two stores of the same content may differ in."""
+
+UNUSABLE = [
+    b"\xff", b"", b"{", b"[1]", {"user": "a"}, {"text": "b"}, {"user": "c", "text": " "},
+    {"user": 1.5, "text": "d"}, {"user": ["e", "f"], "text": ""}, {"user": "k", "text": "l"},
+    {"user": ["g", "h"], "text": "i j"},
+]  # fmt: skip
+
+
+def rows(users: int) -> list[dict[str, str]]:
+    return [
+        {"user": record.user.decode(), "text": record.text.decode()}
+        for record in interleaved(corpus(users))
+    ]
+
+
+def mixed(folder: Path, users: int = 60) -> Path:
+    """JSON Lines with everything that is dropped, and records of several owners."""
+    good: list[object] = rows(users)
+    for place, odd in enumerate(UNUSABLE * 5):
+        good.insert(place * 7 % len(good), odd)
+    return write_jsonl(folder / "mixed.jsonl", good)
+
+
+def made(source, out: Path, engine: str, **options: object) -> dict[str, object]:
+    """What the store that ``engine`` writes says of itself, but for its layout."""
+    options = {"seq_len": 8, **options}
+    meta = prepare_store(
+        source, out, tokenizer=StoreTokenizer.load(), engine=engine, **options
+    ).to_dict()
+    return {name: value for name, value in meta.items() if name not in LAYOUT}
+
+
+def both(source, folder: Path, **options: object) -> dict[str, object]:
+    """Prepare by both engines, compare all there is, and return what the store says of itself."""
+    one, other = (
+        made(source, folder / engine, engine, **options) for engine in ("duckdb", "spark")
+    )
+    assert one == other
+    stores = [UserStore.open(folder / engine, fixed_graph=True) for engine in ("duckdb", "spark")]
+    assert view(stores[0]) == view(stores[1])
+    assert verify_store(folder / "spark").ok
+    assert not list(folder.glob(".*"))
+    return other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", list(SplitRule))
+def test_every_record_is_stored_or_counted_as_in_one_process(session, small, tmp_path, rule):
+    meta = both(open_source([str(mixed(tmp_path))]), tmp_path, split=rule)
+    assert meta["ownership"]["rule"] == "first-owner"
+    assert len(meta["drops"]) >= 8
+    assert UserStore.open(tmp_path / "spark").meta.segments > 2
+
+
+@pytest.mark.slow
+def test_files_of_several_kinds_are_read_in_their_order(session, small, tmp_path):
+    """Compressed, with a byte-order mark, in row groups, with cells of several lines."""
+    every = rows(40)
+    first = tmp_path / "a.jsonl"
+    first.write_bytes(b"\xef\xbb\xbf" + write_jsonl(first, every[:50]).read_bytes())
+    packed = tmp_path / "b.jsonl.gz"
+    packed.write_bytes(
+        gzip.compress(b"".join(json.dumps(r).encode() + b"\n" for r in every[50:90]))
+    )
+    pq.write_table(pa.Table.from_pylist(every[90:]), tmp_path / "c.parquet", row_group_size=17)
+    (tmp_path / "d.csv").write_text('user,text\nuser001,"two\nlines"\n,nobody\n')
+    names = ("a.jsonl", "b.jsonl.gz", "c.parquet", "d.csv")
+    both(open_source([str(tmp_path / name) for name in names]), tmp_path)
+
+
+@pytest.mark.slow
+def test_conversations_have_the_same_targets(session, small, tmp_path):
+    turns = [
+        {
+            "user": row["user"],
+            "messages": [
+                {"role": "user", "content": row["text"]},
+                {"role": "assistant", "content": row["text"][::-1]},
+            ],
+        }
+        for row in rows(30)
+    ]
+    source = open_source([str(write_jsonl(tmp_path / "talk.jsonl", turns))])
+    assert both(source, tmp_path)["loss_mask"] is True
+
+
+@pytest.mark.slow
+def test_domains_are_told_on_the_executors(session, small, tmp_path):
+    pytest.importorskip("tldextract")
+    pages = [
+        {"url": f"https://www.{row['user']}.co.uk/{n}", "text": row["text"]}
+        for n, row in enumerate(rows(20))
+    ]
+    source = open_source([str(write_jsonl(tmp_path / "c4-x.jsonl", pages))], kind="c4")
+    both(source, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", [None, 2])
+def test_what_must_be_read_in_order_is_read_by_one_process(session, small, tmp_path, bound):
+    """Tables in memory, and records of several owners under a bound."""
+    if bound is None:
+        both(memory.build(rows(30), SourceOptions()), tmp_path)
+    else:
+        source = open_source([str(mixed(tmp_path, 30))])
+        both(source, tmp_path, owners=Owners.GREEDY, records_per_user=bound)
+
+
+@pytest.mark.slow
+def test_a_store_appended_to_goes_on_with_known_users(session, small, tmp_path):
+    every = rows(40)
+    halves = [
+        open_source([str(write_jsonl(tmp_path / f"{n}.jsonl", part))])
+        for n, part in enumerate((every[: len(every) // 2], every[len(every) // 2 :]))
+    ]
+    stores = []
+    for engine in ("duckdb", "spark"):
+        made(halves[0], tmp_path / engine, "duckdb")
+        append_records(halves[1], tmp_path / engine, engine=engine)
+        stores.append(UserStore.open(tmp_path / engine))
+    assert stores[0].meta.content_sha256 == stores[1].meta.content_sha256
+    assert view(stores[0]) == view(stores[1])
+    assert verify_store(tmp_path / "spark").ok
+
+
+@pytest.mark.slow
+def test_real_records_give_the_same_store(session, tmp_path):
+    for name in ("shakespeare", "commits"):
+        source = REAL_DATA / f"{name}.jsonl.gz"
+        if not source.exists():
+            pytest.skip(f"{source.name} is not beside the repository")
+        made_by = [made(open_source([str(source)]), tmp_path / f"{name}-{e}", e, seq_len=128)
+                   for e in ("duckdb", "spark")]  # fmt: skip
+        assert made_by[0] == made_by[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "broken", [("_ORDER", ("user", "text")), ("_ORDER", ("text",)), ("_BY", ("place",))]
+)
+def test_twin_records_that_come_otherwise_give_another_store(
+    session, small, tmp_path, monkeypatch, broken
+):
+    """By text within a user; users apart; a user's records in several parts."""
+    source = open_source([str(mixed(tmp_path))])
+    expected = made(source, tmp_path / "duckdb", "duckdb")["content_sha256"]
+    monkeypatch.setattr(job, *broken)
+    try:
+        other = made(source, tmp_path / "spark", "spark")["content_sha256"]
+    except FailureError:  # users apart: a part asserts that they come in order
+        other = None
+    assert other != expected
+
+
+@pytest.mark.slow
+def test_twin_a_shard_that_is_lost_breaks_the_books(session, small, tmp_path, monkeypatch):
+    """Its records are counted as read, and stored nowhere."""
+    source = open_source([str(mixed(tmp_path))])
+
+    def lose(folder):
+        files = sorted(folder.glob("*.parquet"))
+        files[len(files) // 2].unlink()
+        return job.READ_AS
+
+    read = job.SparkJob.read
+
+    def losing(self, tables, tally):
+        kept = read(self, tables, tally)
+        lose(self._records)
+        return kept
+
+    monkeypatch.setattr(job.SparkJob, "read", losing)
+    with pytest.raises(FailureError, match="books do not balance"):
+        made(source, tmp_path / "store", "spark")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_told_in_the_same_words(session, small, tmp_path):
+    """The first that is wrong in the order of the source, whichever task found out first."""
+    fine = write_jsonl(tmp_path / "fine.jsonl", rows(30))
+    other = write_jsonl(tmp_path / "other.jsonl", [{"author": "a", "body": "b"}] * 40)
+    lists = write_jsonl(tmp_path / "lists.jsonl", [[1]] * 40)
+    short = tmp_path / "short.jsonl.gz"
+    short.write_bytes(gzip.compress(fine.read_bytes())[:-9])
+    binary = tmp_path / "binary.jsonl"
+    binary.write_bytes(b"\0" * 3000)
+    nothing = write_jsonl(tmp_path / "nothing.jsonl", [{"user": "a", "text": ""}])
+    for wrong in ([other], [lists], [fine, short], [short, binary], [binary, short], [nothing]):
+        said = []
+        for engine in ("duckdb", "spark"):
+            with pytest.raises(UseError) as refused:
+                made(open_source([*map(str, wrong)], kind="jsonl"), tmp_path / "store", engine)
+            said.append((refused.value.message, refused.value.hint))
+            assert not (tmp_path / "store").exists()
+            assert not list(tmp_path.glob(".*"))
+        assert said[0] == said[1]
+
+
+@pytest.mark.slow
+def test_a_tokenizer_that_cannot_encode_is_told_of_by_the_task(session, small, tmp_path):
+    content = json.dumps(
+        {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0},
+         "unk_token": "<unk>"}}
+    )  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(content)
+    source = open_source([str(mixed(tmp_path))])
+    for engine in ("duckdb", "spark"):
+        words = StoreTokenizer.load(tmp_path / "tokenizer.json")
+        with pytest.raises(UseError, match="cannot encode"):
+            prepare_store(source, tmp_path / "store", tokenizer=words, engine=engine)
+
+
+@pytest.mark.slow
+def test_the_store_may_lie_where_spark_sees_a_pattern(session, small, tmp_path):
+    source = open_source([str(mixed(tmp_path))])
+    expected = made(source, tmp_path / "duckdb", "duckdb")
+    assert made(source, tmp_path / "a %20 [s]tore{1}*?", "spark") == expected
+
+
+@pytest.mark.slow
+def test_a_spark_that_fails_leaves_no_store(session, tmp_path, monkeypatch):
+    source = open_source([str(mixed(tmp_path))])
+    monkeypatch.setattr(job, "_ORDER", ("nothing",))
+    with pytest.raises(FailureError, match="Spark failed"):
+        made(source, tmp_path / "store", "spark")
+    assert [path.name for path in tmp_path.iterdir()] == ["mixed.jsonl"]
+
+
+def test_a_path_that_spark_cannot_read_is_refused(tmp_path):
+    with pytest.raises(UseError, match="may not have a colon"):
+        job.SparkJob(tmp_path / "a:b")
+
+
+def test_without_java_the_way_out_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(UseError, match="needs Java"):
+        job.SparkJob(tmp_path)
+
+
+def test_a_shard_has_fewer_rows_than_its_numbers_have_room_for():
+    """A file of a shard's bytes has fewer lines; a compressed file of 2**40 lines is not likely."""
+    assert job._SHARD_BYTES < tasks.MOST_ROWS
+    assert tasks.MOST_ROWS * 2**22 < 2**63
