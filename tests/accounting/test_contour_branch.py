@@ -179,3 +179,22 @@ def test_a_line_is_held_sound_as_far_as_halfway_to_the_next_of_its_points(
     line.make_lines(side, 2.0)
     assert asked
     assert min(asked) >= 1 - 1e-9
+
+
+@pytest.mark.parametrize(("imag", "sound"), [(0.5, False), (1.0, False), (1.3, True)])
+def test_between_grid_points_the_loss_may_fall_as_far_as_its_bend_allows(
+    imag: float, sound: bool
+) -> None:
+    """|d/dx Im l(x + iy)| <= y l'' / (1 - y^2 l''/2) = 0.5 * 6 / 0.25 = 12, half a step of 0.2."""
+    height, x = 0.5, np.arange(0.0, 2.1, 0.2)
+    law = losses.Law(np.array([0.0, 1.0]), np.log([0.9, 0.1]), 0.0)
+    found = line.is_sound(
+        law,
+        x,
+        np.array([height]),
+        np.full((1, x.size), 1 + 1j * imag),
+        np.full(x.size, imag / height),
+        np.full(x.size, 6.0),
+        height,
+    )
+    assert found is sound

@@ -15,7 +15,7 @@ from userdp.accounting.contour.attempts import Target, attempts
 from userdp.accounting.contour.compose import delta_at
 from userdp.accounting.contour.large import large_nodes, small_nodes
 from userdp.accounting.contour.losses import Law, _relevant
-from userdp.accounting.contour.rounding import widened
+from userdp.accounting.contour.rounding import rounding, widened
 from userdp.accounting.contour.side import make_side
 from userdp.accounting.contour.split import choices
 from userdp.accounting.contour.trapezoid import Nodes
@@ -128,3 +128,11 @@ def test_broken_twin_a_bracket_below_the_truth_is_found_by_what_is_known_from_el
     assert not list(corners.contradictions(mild, truth.lower, truth.upper))
     assert list(corners.contradictions(mild, 0.9 * truth.lower, 0.9 * truth.upper))
     assert list(corners.contradictions(mild, 2 * truth.lower, 2 * truth.upper))
+
+
+@pytest.mark.parametrize(("u", "reach"), [(0.05, 0.05 * 24), (7.0, 2.0 * 4)])
+def test_the_allowance_for_rounding_is_the_one_that_the_docs_state(u: float, reach: float) -> None:
+    """32 ulps of sum |w| min(2, u |l|), and 8 ulps of (1 + c + u) |l|; an ulp is 2^-53."""
+    weights, loss = np.array([1.0, -3.0j]), np.array([3.0, 7.0j])
+    (found,) = rounding(weights, loss, 2.0, np.array([u]))
+    assert found == pytest.approx(2.0**-53 * (32 * reach + 8 * (3 + u) * 24), rel=1e-12)

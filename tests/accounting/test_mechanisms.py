@@ -366,3 +366,10 @@ def test_the_result_names_its_accountant() -> None:
 
 def test_normal_tails_of_the_brute_force_are_all_on_the_grid() -> None:
     assert float(ndtr((-14.0 + 4.0) / 0.7)) < 1e-40
+
+
+def test_a_delta_that_covers_a_query_whole_leaves_no_epsilon() -> None:
+    """Beyond (e^e0 - 1) / (e^e0 + 1) = tanh(e0 / 2) nothing is left."""
+    for delta in (0.06, 0.9):
+        found = PureQuery(pure_epsilon=0.1).epsilon(delta)
+        assert (found.lower, found.upper) == (0.0, 0.0)

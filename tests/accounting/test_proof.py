@@ -32,13 +32,14 @@ from userdp.accounting.laws import Binomial, Hypergeometric  # noqa: E402
 from userdp.accounting.proof import (  # noqa: E402
     OneWay,
     Steps,
+    closed,
     enclose_delta,
     law,
     moment,
     sums,
 )
 from userdp.accounting.proof.balls import Ball  # noqa: E402
-from userdp.accounting.proof.planning import make_plan  # noqa: E402
+from userdp.accounting.proof.planning import FloatLaw, make_plan  # noqa: E402
 from userdp.errors import FailureError  # noqa: E402
 
 GOLDEN = Path(__file__).with_name("golden_deltas.json")
@@ -342,3 +343,26 @@ def test_where_no_sum_is_possible_an_upper_bound_still_holds(
     proof = prove_epsilon(mechanism, 1e-6, mechanism.epsilon(1e-6))
     assert not proof["proven"]
     assert "nodes" in proof["why"]
+
+
+def test_an_epsilon_of_0_has_no_lower_end_to_prove() -> None:
+    mechanism = binomial_steps(sampling_probability=0.01, noise_multiplier=1.0, steps=1)
+    found = mechanism.epsilon(0.5)
+    assert (found.lower, found.upper) == (0.0, 0.0)
+    proof = prove_epsilon(mechanism, 0.5, found)
+    assert proof["proven"]
+    assert "epsilon_lower_bound" not in proof
+
+
+@pytest.mark.parametrize("remove", [True, False])
+@pytest.mark.parametrize("away", [-1.2, -0.7, 0.7, 1.2])
+def test_a_root_outside_of_the_window_that_was_summed_is_refused(
+    precise: None, remove: bool, away: float
+) -> None:
+    """What lies outside of the window is bounded for losses near its middle only."""
+    one = Steps(law=Binomial(trials=2, probability=0.3), scale=1.0, noise_multiplier=1.0, count=1)
+    floats = FloatLaw(one)
+    start = floats.root(0.2 if remove else -0.2)
+    closed._one_step(one, floats, start, 0.2, remove, 160)
+    with pytest.raises(ArithmeticError, match="window"):
+        closed._one_step(one, floats, start + away, 0.2, remove, 160)

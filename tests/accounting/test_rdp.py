@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
 from tests.speed import fast_then_slow
 from userdp.accounting import rdp
@@ -218,3 +219,16 @@ def test_without_an_order_nothing_is_claimed() -> None:
     huge = {"sampling_probability": 0.5, "noise_multiplier": 1e-3, "group_size": 512, "steps": 1}
     assert rdp.epsilon(1e-6, orders=(1024.0,), **huge).upper == math.inf
     assert rdp.delta_of_curve(rdp.step_curve(orders=(1024.0,), **huge), 1.0) == 1.0
+
+
+def test_a_moment_allows_for_the_rounding_of_its_exponents() -> None:
+    """At least 16 ulps of z^2 / 2 at the peak, which lies near order times the largest shift."""
+    power, p, sigma, group_size, h = 99.0, 0.5, 0.5, 50, 2 / 3
+    length = 100 * group_size / sigma + 20
+    z = -10 + h * np.arange(math.ceil(length / h) + 1)
+    exponent = power * rdp._losses(z, p, sigma, group_size)[0] - z * z / 2
+    plain = float(logsumexp(exponent)) + math.log(h / math.sqrt(2 * math.pi))
+    allowed = rdp._log_moment(power, -10, length, h, p, sigma, group_size) - plain
+    peak = float(z[exponent.argmax()])
+    assert peak > 9000
+    assert 16 * 2.0**-52 * peak**2 / 2 < allowed < 16 * 2.0**-52 * peak**2 * 20

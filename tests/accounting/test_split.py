@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import erfc
+from scipy.stats import norm
 
 from userdp.accounting.contour import large, phase_of
 from userdp.accounting.contour.chernoff import log_upper_sum
@@ -56,6 +58,21 @@ def test_the_large_part_on_the_real_axis_is_what_its_bound_says(
     assert nodes is not None
     (bound,) = log_large(side, choice.splits, np.array([nodes.c]))
     assert math.log(abs(nodes.value[0])) + nodes.log_m == pytest.approx(bound, abs=0.01)
+
+
+def test_the_small_part_is_bounded_by_little_more_than_its_own_moment() -> None:
+    """M_0(a) = E_P[(1 - chi) e^{(1 + a) l}], by a plain sum over a finer grid."""
+    (step,) = make_side((RARE,), remove=True, mass_budget=1e-20).steps
+    side = make_side((RARE,), remove=True, mass_budget=1e-20)
+    (split,) = next(iter(choices(side, 1.0, math.log(1e-7)))).splits
+    orders = np.array([0.5, 3.0, 6.0])
+    x = np.arange(-12.0, step.x[split.domain][-1], 1e-3)
+    loss = np.log1p(1e-5 * np.expm1(2.0 * x - 2.0))  # shift 1 / 0.5
+    weight = 0.5 * erfc(split.rate * (x - split.place)) * norm.pdf(x) * 1e-3
+    truth = [100 * math.log(float(weight @ np.exp((1 + a) * loss))) for a in orders]
+    found = log_small(side, (split,), orders)
+    assert (found >= np.array(truth) - 1e-12).all()
+    assert found == pytest.approx(truth, abs=3e-4)
 
 
 def test_a_sum_on_a_grid_too_coarse_for_a_proof_bounds_nothing() -> None:

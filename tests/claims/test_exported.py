@@ -213,6 +213,14 @@ def test_a_file_too_many_that_was_stated_is_held_against_the_ledger(shared, name
     assert name in problems(shared)
 
 
+def test_where_the_ledger_binds_no_file_only_weights_may_be_there(shared, monkeypatch):
+    """Of these it knows one digest of all tensors, which is checked apart."""
+    monkeypatch.setattr(exported_module, "bound_in", lambda entries: None)
+    found = problems(shared)
+    assert "config.json is no file that the ledger's run released" in found
+    assert ".safetensors" not in found
+
+
 def test_broken_twin_a_check_by_the_statement_alone_would_pass_it(shared, monkeypatch):
     (shared / "chat_template.jinja").write_text("a word")
     state_anew(shared)

@@ -51,7 +51,7 @@ def test_a_payload_that_was_changed_is_not_signed(tmp_path):
     assert PublicKey(public).payload_of(envelope, where=WHERE) is None
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601, 0o610])
 def test_a_private_key_that_others_may_read_is_refused(tmp_path, mode):
     private, _ = make_key(tmp_path)
     private.chmod(mode)

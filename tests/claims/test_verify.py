@@ -99,6 +99,8 @@ DAMAGED = {
     "offsets of words": {**FACTS, "data_offsets": ["a", "b"]},
     "backwards": {**FACTS, "data_offsets": [4, 0]},
     "before the file": {**FACTS, "data_offsets": [-400, 0]},
+    "beyond the file": {**FACTS, "data_offsets": [0, 400]},
+    "shape below zero": {**FACTS, "shape": [-1]},
     "shape of none": {**FACTS, "shape": None},
     "shape of words": {**FACTS, "shape": ["x"]},
     "no facts": 5,

@@ -172,7 +172,7 @@ def test_invariant_6_a_unit_that_is_not_finite_in_one_layer_is_left_out_of_all(
     assert distance(found, clean) < 1e-5
 
 
-@pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0, math.inf, 1e-9])
+@pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0, math.inf, 1e-9, 1e6 + 0.5])
 def test_a_stability_constant_out_of_range_is_refused(bad: float) -> None:
     with pytest.raises(UseError, match="stability"):
         ClipRule(stability=bad)

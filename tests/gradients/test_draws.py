@@ -180,8 +180,9 @@ def test_every_pass_is_held_to_what_was_found(kind, draw, right):
         torch.tensor([0.0, 0.25, 1.0]),
         torch.tensor([0, 1, 1]),
         torch.tensor([2, 5, 9]),
+        torch.tensor([0, 5, 9]),
     ],
-    ids=["mask", "uniform", "coins", "indices"],
+    ids=["mask", "uniform", "coins", "indices", "indices from 0"],
 )
 def test_other_numbers_in_place_of_drawn_ones_keep_their_range(drawn):
     other = _mirrored(drawn)

@@ -106,6 +106,13 @@ def test_invariant_13_runs_on_one_store_add_up(tmp_path):
     assert at_delta.guarantee.epsilon > total.guarantee.epsilon
 
 
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan])
+def test_invariant_8_a_delta_that_is_none_is_refused(tmp_path, delta):
+    StoreLedger(tmp_path).reserve("one", uls_plan())
+    with pytest.raises(UseError, match="delta"):
+        claim(tmp_path, delta=delta)
+
+
 def test_broken_twin_a_store_that_forgets_its_first_run_reports_less(tmp_path):
     plan = uls_plan()
     for name in ("one", "two"):

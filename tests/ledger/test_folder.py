@@ -51,3 +51,16 @@ def test_the_facts_are_those_of_the_first_line(tmp_path):
     append_entries(tmp_path / "ledger.jsonl", lambda _: lines)
     assert RunFolder(tmp_path).read_facts() == {"model": "small"}
     assert RunFolder(tmp_path).run_id == "one"
+
+
+@pytest.mark.parametrize(
+    "text", ["train = 3", "[other]", "[train", "[train]\nmodel = 3", "\0"], ids=ascii
+)
+def test_damaged_options_are_one_clear_error(tmp_path, text):
+    RunFolder(tmp_path).train.write_text(text)
+    with pytest.raises(UseError, match="is damaged"):
+        RunFolder(tmp_path).read_train()
+
+
+def test_a_run_without_options_has_none(tmp_path):
+    assert RunFolder(tmp_path).read_train() == {}

@@ -11,6 +11,7 @@ import pytest
 from userdp.errors import FailureError, UseError
 from userdp.ledger import journal
 from userdp.ledger.journal import JournalWriter, append_entries, exclusive, read_entries, read_first
+from userdp.ledger.run import SCHEMA
 from userdp.ledger.store import StoreLedger
 
 
@@ -33,6 +34,17 @@ def test_the_first_entry_is_read_alone_and_nothing_of_the_others_is_kept(tmp_pat
     assert path not in journal._read
     path.write_bytes(path.read_bytes().replace(b"0000", b"1111", 1))
     with pytest.raises(UseError, match=r"line 1 of .* does not follow"):
+        read_first(path)
+
+
+def test_the_first_entry_has_its_shape_when_it_is_read_alone(tmp_path, monkeypatch):
+    """Whoever writes a journal without userdp can give any line a right hash."""
+    path = tmp_path / "ledger.jsonl"
+    first = {"kind": "run", "schema": SCHEMA, "run_id": ["of", "another", "type"]}
+    with monkeypatch.context() as unasked:
+        unasked.setattr(journal, "require_shapes", lambda *asked, **options: None)
+        append_entries(path, lambda _: [first])
+    with pytest.raises(UseError, match="run_id"):
         read_first(path)
 
 

@@ -4,6 +4,7 @@ What is opened here are the run folders of `tests.ledger.runs`; kills: `test_kil
 """
 
 import contextlib
+import fcntl
 import os
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from tests.ledger.runs import PLAN, Killed, contents, copied, empty_store, go_on, opened
 from userdp.claims import claim
 from userdp.errors import FailureError, UseError
-from userdp.ledger import StoreLedger, journal
+from userdp.ledger import RunFolder, StoreLedger, journal
+from userdp.ledger.ending import end_early
+from userdp.ledger.journal import read_entries
 from userdp.ledger.opening import Counter
 from userdp.plans import StepRecord
 
@@ -303,3 +306,22 @@ def test_a_deleted_counter_is_paid_for(run, store):
     counter.unlink()
     assert go_on(run, store, 99, charge_again=True) == PLAN.steps - 1
     assert claim(run).guarantee.epsilon == 2 * PLAN.guarantee().epsilon
+
+
+def test_a_counter_that_is_closed_is_another_processs_to_hold(tmp_path):
+    counter = Counter(tmp_path / "runs" / "one", begun=False)
+    with (tmp_path / "runs" / "one").open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        counter.close()
+        counter.close()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_run_that_is_settled_before_its_end_says_so_once(tmp_path, store):
+    folder = RunFolder(tmp_path / "run")
+    go_on(folder.path, store)
+    for _ in range(2):
+        ended = end_early(folder)
+    told = [entry for entry in read_entries(folder.ledger) if entry["kind"] == "halt"]
+    assert [entry["attempts"] for entry in told] == [ended.attempts]

@@ -13,6 +13,9 @@ from userdp.claims.inheritance import inherited
 from userdp.claims.parts import OfSeries
 from userdp.errors import UseError
 from userdp.ledger import StoreLedger
+from userdp.ledger.charges import Declared
+from userdp.ledger.history import History
+from userdp.ledger.series import take_answer
 from userdp.plans import Series
 
 PLAN = uls_plan()
@@ -177,3 +180,11 @@ def test_answers_alone_may_be_more_than_a_budget():
 def test_what_does_not_compose_exactly_is_no_series(plan):
     with pytest.raises(UseError, match="no series"):
         Series(plan=plan, runs=2)
+
+
+def test_a_series_pays_for_as_many_answers_as_it_declared():
+    """Also for more than the small integers, which Python keeps only once each."""
+    series = Series(plan=PLAN, runs=1, queries=(1e-3,) * 300)
+    history = History(series={"a": Declared(id="a", at=1, series=series)})
+    paid = [take_answer(history, 1e-3) for _ in range(301)]
+    assert paid == ["a"] * 300 + [None]

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -5,6 +7,7 @@ from scipy import stats
 from tests.plans import changed_plan, els_plan, uls_plan
 from userdp.errors import UseError
 from userdp.plans import StepRecord
+from userdp.sampling import PoissonExamples, PoissonPooled, PoissonSubjects, PoissonUsers
 from userdp.sampling.coins import secret_generator
 
 COUNTS = np.array([1, 2, 9, 30] * 25)
@@ -134,3 +137,10 @@ def test_the_shuffle_says_what_it_is_and_visits_everyone_once_per_pass():
 def test_impossible_counts_are_refused(counts):
     with pytest.raises(UseError):
         sampler_of(uls_plan(), np.array(counts))
+
+
+@pytest.mark.parametrize("kind", [PoissonUsers, PoissonExamples, PoissonPooled, PoissonSubjects])
+@pytest.mark.parametrize("probability", [0.0, -0.1, 1.5, math.nan, math.inf])
+def test_invariant_8_a_probability_that_is_none_is_refused(kind, probability):
+    with pytest.raises(UseError, match="sampling_probability"):
+        kind(sampling_probability=probability, group_size=1)

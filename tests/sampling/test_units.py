@@ -29,6 +29,11 @@ def test_a_subject_is_in_a_step_if_any_of_its_examples_is():
     assert subject_probability(0.5, 2) >= 0.75
 
 
+def test_the_denominator_of_subjects_is_of_those_that_were_declared():
+    sampling = PoissonSubjects(sampling_probability=0.5, group_size=2)
+    assert sampling.expected_units(1000) == pytest.approx(750, rel=1e-12)
+
+
 def test_a_subject_whose_examples_are_always_drawn_is_always_drawn():
     assert subject_probability(1.0, 3) == 1.0
 
