@@ -363,3 +363,49 @@ def test_under_a_budget_the_plan_says_what_of_it_a_run_takes(store, norms, tmp_p
     assert userdp([*map(str, (*common, "--repeat", 3, "--out", tmp_path / "series.json"))]) == 2
     assert "a second way to pay" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "series.json").exists()
+
+
+def test_a_plan_for_hardware_says_what_is_predicted_and_that_it_is(store, norms, capsys):
+    hardware = ("--hardware", "h100x2", "--model", "bundled", "--price-per-hour", "2")
+    assert plan(store, *hardware) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "PREDICTED for h100x2, not measured" in shown
+    assert plan(store, *hardware, "--json") == 0
+    cost = json.loads(capsys.readouterr().out)["prediction"]["cost"]
+    assert [row["method"] for row in cost["methods"]] == ["plain", cost["engine"], "reference"]
+    for row in cost["methods"]:
+        assert row["price"] == pytest.approx(2 * row["device_hours"])
+    without = load_plan(store.parent / "plan.json")
+    assert plan(store) == 0
+    assert load_plan(store.parent / "plan.json") == without, "a prediction changes no plan"
+
+
+def test_device_hours_buy_a_budget_that_the_plan_keeps_to(store, norms, capsys):
+    # So few seconds that a step has 8 gradients or so: the store's users have no more.
+    options = ("--hardware", "h100", "--model", "bundled", "--most-noise", "100", "--json")
+    assert plan(store, *options, budget="8") == 0
+    hours = json.loads(capsys.readouterr().out)["prediction"]["cost"]["methods"][1]["device_hours"]
+    given = str(1.5 * hours)
+    assert plan(store, *options, budget=None, device_hours=given) == 0
+    found = json.loads(capsys.readouterr().out)["prediction"]
+    spent = found["cost"]["methods"][1]["device_hours"]
+    assert spent <= float(given) * (1 + 1e-9)
+    assert found["gradients_per_step"] > 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hardware": "h100"}, "no --model is given"),
+        ({"device_hours": "3"}, "says nothing without the hardware"),
+        ({"price_per_hour": "3"}, "says nothing without the hardware"),
+        ({"hardware": "tpu", "model": "bundled"}, "no figures are known of the hardware 'tpu'"),
+        ({"hardware": "h100", "model": "bundled", "device_hours": "1"}, "exactly one of --budget"),
+        ({"budget": None}, "exactly one of --budget"),
+        ({"lora_rank": "8"}, "says nothing without --model"),
+    ],
+)
+def test_half_a_question_about_hardware_is_refused(store, norms, capsys, changes, words):
+    assert plan(store, **changes) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (store.parent / "plan.json").exists()

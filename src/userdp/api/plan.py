@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from userdp.api.plan_cost import Predictor
 from userdp.api.plan_inputs import gather
 from userdp.data.meta import read_meta
 from userdp.data.store import UserStore
@@ -14,7 +15,7 @@ from userdp.errors import UseError, warn
 from userdp.files import require_new
 from userdp.ledger import StoreLedger
 from userdp.planning.norms import GradientNorms
-from userdp.planning.options import MOST_NOISE, Declared, Goals
+from userdp.planning.options import MOST_NOISE, Declared, Goals, Machine
 from userdp.planning.planner import propose
 from userdp.planning.proposal import Proposal
 from userdp.plans.small_delta import require_small_delta
@@ -30,8 +31,8 @@ def plan(
     store: UserStore | str | Path,
     *,
     epsilon: float,
-    budget: float,
     steps: int,
+    budget: float | None = None,
     norms: GradientNorms | str | Path | None = None,
     model: str | Path | None = None,
     out: str | Path | None = None,
@@ -48,6 +49,11 @@ def plan(
     most_noise: float = MOST_NOISE,
     repeat: int = 1,
     repeat_answers: Sequence[float] = (),
+    hardware: str | None = None,
+    device_hours: float | None = None,
+    price_per_hour: float | None = None,
+    micro_batch: int = 32,
+    lora_rank: int | None = None,
     allow_large_delta: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -61,10 +67,11 @@ def plan(
     Args:
         store: a user store, or its folder.
         epsilon: of everything together: training, and the DP answers that the plan is made from.
-        budget: B, gradients per step, in expectation.
         steps: T, noisy updates.
+        budget: B, gradients per step, in expectation; or give ``device_hours``.
         norms: what `userdp.probe` measured, or its file; or give ``model``.
-        model: probe this model now, on held-out users.
+        model: probe this model now, on held-out users; with ``norms`` and ``hardware``, the model
+            whose cost is predicted.
         out: the plan file to write, if any.
         population: the declared nominal number of users: a public constant that you choose.
         population_examples: the declared nominal number of examples of all users together; for ELS.
@@ -80,6 +87,11 @@ def plan(
         repeat: declare a series of so many runs like this one in the store's ledger; ``epsilon`` is
             that of all of them together.
         repeat_answers: ε of each DP answer that the series is to hold besides, over all runs.
+        hardware: predict time, memory and money of the plan on it: "h100x8" and the like.
+        device_hours: in place of ``budget``: B is what so many hours of one device buy.
+        price_per_hour: of one device, in any currency.
+        micro_batch: as for `userdp.train`, for the prediction.
+        lora_rank: as for `userdp.train`: of the adapters that are probed and predicted for.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
         overwrite: replace the file at ``out``.
         progress: is told how far the probe is.
@@ -100,6 +112,25 @@ def plan(
         query_share=query_share,
         unsafe_exact_counts=unsafe_exact_counts,
     )
+    machine = Machine(
+        hardware=hardware,
+        device_hours=device_hours,
+        price_per_hour=price_per_hour,
+        micro_batch=micro_batch,
+        lora_rank=lora_rank,
+    )
+    if hardware is not None and model is None:
+        raise UseError(
+            "--hardware predicts what a step of the model costs, and no --model is given",
+            hint="add --model MODEL: a folder, a name on the hub, 'bundled' or 'new'; --norms may "
+            "stay beside it",
+        )
+    if (budget is None) == (device_hours is None):
+        raise UseError(
+            "plan needs exactly one of --budget and --device-hours: how many gradients a step may "
+            "take decides group size and cohort size",
+            hint="give --budget 1024, or --device-hours 100 --hardware h100x8",
+        )
     goals = Goals(
         budget=budget,
         steps=steps,
@@ -115,7 +146,11 @@ def plan(
         require_new(Path(out), overwrite=overwrite, name="plan.json")
     path = store.path if isinstance(store, UserStore) else Path(store)
     require_one_owner(read_meta(path))
-    request, notes = gather(path, _norms(path, norms, model, progress), declared, goals)
+    meta = read_meta(path)
+    measured = _norms(path, norms, model, machine, progress)
+
+    # With hours in place of a budget, B is chosen below, of the same constants.
+    request, notes = gather(path, measured, declared, replace(goals, budget=budget or 1.0))
     count = request.population.value
     assert count is not None
     warn(
@@ -126,8 +161,19 @@ def plan(
             allow_large_delta=allow_large_delta,
         )
     )
-    proposal = propose(request)
-    proposal = replace(proposal, notes=notes + proposal.notes)
+
+    def proposed(gradients: float) -> Proposal:
+        proposal = propose(replace(request, budget=gradients))
+        return replace(proposal, notes=notes + proposal.notes)
+
+    if machine.hardware is None:
+        assert budget is not None
+        proposal = proposed(budget)
+    else:
+        predictor = Predictor(machine=machine, model=str(model), meta=meta)
+        proposal = predictor.with_cost(
+            predictor.proposed(proposed, steps=steps) if budget is None else proposed(budget)
+        )
     if proposal.series is not None:
         StoreLedger(path).declare_series(proposal.series)
     if out is not None:
@@ -144,10 +190,14 @@ def _norms(
     store: Path,
     given: GradientNorms | str | Path | None,
     model: str | Path | None,
+    machine: Machine,
     progress: Progress | None,
 ) -> GradientNorms:
     """The norms given, those of a file, or of a probe made now."""
-    if (given is None) == (model is None):
+    if machine.lora_rank is not None and machine.hardware is None and model is None:
+        raise UseError("--lora-rank says nothing without --model or --hardware")
+    beside = given is not None and machine.hardware is not None
+    if (given is None) == (model is None) and not beside:
         raise UseError(
             "plan needs exactly one of --norms and --model: how long gradients are decides between "
             "larger groups and larger cohorts",
@@ -160,4 +210,4 @@ def _norms(
     from userdp.api.probe import probe
 
     assert model is not None
-    return probe(store, model=model, progress=progress)
+    return probe(store, model=model, lora_rank=machine.lora_rank, progress=progress)

@@ -163,6 +163,9 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Engine": (
         "--device",
         "--engine",
+        "--hardware",
+        "--device-hours",
+        "--price-per-hour",
         "--micro-batch",
         "--precision",
         "--base-precision",

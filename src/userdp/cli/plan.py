@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from userdp.cli.output import Answer
-from userdp.planning.options import Declared, Goals
+from userdp.planning.options import Declared, Goals, Machine
 from userdp.reporting.drawing import require_drawing_place
 from userdp.reporting.table import Table
 from userdp.vocabulary import delta_up, round_up
@@ -26,6 +26,7 @@ def plan(
     *,
     goals: Annotated[Goals, Parameter(name="*")],
     declared: Annotated[Declared, Parameter(name="*")],
+    machine: Annotated[Machine | None, Parameter(name="*")] = None,
     out: Path,
     norms: Path | None = None,
     model: str | None = None,
@@ -43,9 +44,11 @@ def plan(
         store: a user store made by userdp prepare.
         goals: see Goals.
         declared: see Declared.
+        machine: see Machine.
         out: the plan file to write, for userdp train --plan.
         norms: gradient norms, from userdp probe.
-        model: in place of --norms: probe this model now, on held-out users.
+        model: in place of --norms: probe this model now, on held-out users. Beside --norms, with
+            --hardware: the model whose cost is predicted.
         allow_large_delta: plan even where delta is not below 1 over the number of users.
         plot: draw the candidates to this file (png, pdf, svg, html).
         overwrite: replace the files at --out and --plot.
@@ -63,6 +66,7 @@ def plan(
         overwrite=overwrite,
         **asdict(declared),
         **asdict(goals),
+        **asdict(machine or Machine()),
     )
     if plot is not None:
         from userdp.cli.plan_plot import draw
@@ -138,6 +142,11 @@ def _parts(proposal: Proposal, out: Path, beside: str | None) -> Iterator[Table 
             f"{own}). Retrain by the calendar, never by counts; clip norm, learning rate and model "
             "may change, sampling, noise, steps and population may not"
         )
+    cost = proposal.prediction.get("cost")
+    if cost is not None:
+        yield ""
+        yield from _cost(cost)
+        yield ""
     yield f"chosen from {proposal.basis}"
     for note in proposal.notes:
         yield f"note: {note}"
@@ -156,4 +165,31 @@ def _table(proposal: Proposal) -> Table:
         rows=[row.cells for row in rows],
         strong=[number for number, row in enumerate(rows) if row.chosen],
         breaks=[n for n, (one, two) in enumerate(pairwise(rows)) if one.group < two.group],
+    )
+
+
+def _cost(cost: Mapping[str, Any]) -> Iterator[Table | str]:
+    """What the plan is predicted to cost; the first method is plain training."""
+    reached = "" if cost["reached"] == 1 else f", of which {cost['reached']:.0%} is assumed reached"
+    yield (
+        f"PREDICTED for {cost['hardware']}, not measured (figures: {cost['figures']}{reached}); "
+        f'"auto" takes {cost["engine"]}'
+    )
+    priced = cost["methods"][0]["price"] is not None
+    yield Table(
+        columns=(
+            *("method", "seconds a step", "to plain", "GB a device", "device hours"),
+            *(("price",) if priced else ()),
+        ),
+        rows=[
+            (
+                row["method"],
+                f"{row['seconds']:.3g}",
+                f"{row['ratio']:.2f}",
+                f"{row['memory'] / 1e9:.3g}" + ("" if row["fits"] else " (does not fit)"),
+                f"{row['device_hours']:.3g}",
+                *((f"{row['price']:.4g}",) if priced else ()),
+            )
+            for row in cost["methods"]
+        ],
     )

@@ -21,7 +21,7 @@ class Goals:
     """What a plan is to achieve.
 
     Args:
-        budget: B, gradients per step, in expectation.
+        budget: B, gradients per step, in expectation; or give device_hours.
         steps: T, noisy updates.
         algorithm: auto takes the one that adds less noise.
         l2_clip_norm: by default the typical norm of what is clipped: L_ULS(G) or L_ELS (Charles et
@@ -37,7 +37,7 @@ class Goals:
         repeat_answers: epsilon of each DP answer that the series is to hold besides, over all runs.
     """
 
-    budget: float
+    budget: float | None = None
     steps: int
     algorithm: Literal["auto", "uls", "els"] = "auto"
     l2_clip_norm: float | None = None
@@ -86,3 +86,40 @@ class Declared:
     delta: float | None = None
     query_share: float | None = None
     unsafe_exact_counts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """On what hardware a plan is to run, for a prediction of time, memory and money.
+
+    Args:
+        hardware: of the run, such as h100x8: a100, h100, h200, l4, l40s or cpu, and how many. What
+            is printed of it is a prediction, from public figures and from operations counted on
+            two layers of --model.
+        device_hours: in place of --budget: B is what a run of so many hours of one device (eight
+            devices for an hour are eight) is predicted to buy.
+        price_per_hour: of one device, in any currency: your contract's; no price is built in.
+        micro_batch: as for userdp train: most examples in one pass.
+        lora_rank: as for userdp train: adapters of this rank are trained.
+    """
+
+    hardware: str | None = None
+    device_hours: float | None = None
+    price_per_hour: float | None = None
+    micro_batch: int = 32
+    lora_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        require_count("micro_batch", self.micro_batch)
+        if self.lora_rank is not None:
+            require_count("lora_rank", self.lora_rank, at_most=10**4)
+        for name in ("device_hours", "price_per_hour"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            require_positive(name, value)
+            if self.hardware is None:
+                raise UseError(
+                    f"{name} says nothing without the hardware that the hours are of",
+                    hint="add --hardware h100x8",
+                )

@@ -32,6 +32,7 @@ class Request(Goals):
     """What is asked of the planner: its goals, and the numbers that it has.
 
     Args:
+        budget: B, gradients per step, in expectation.
         privacy: total (ε, δ), and the DP releases that the constants below were taken from.
         norms: gradient norms, as numbers.
         population: nominal number of users.
@@ -40,6 +41,7 @@ class Request(Goals):
         median_examples: median of examples per user; ELS cannot be chosen without.
     """
 
+    budget: float
     privacy: PrivacyBudget
     norms: GradientNorms
     population: Constant
