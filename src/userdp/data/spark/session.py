@@ -82,11 +82,11 @@ def session(spill: Path, *, heap: int) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     with _own_python(), quiet(), told():
         own = builder.getOrCreate()
-    with suppress(
-        AttributeError
-    ):  # where pyspark calls it otherwise, it prints what we tell anyway
-        # When Java is killed, its thread for counters would print a traceback of its own.
-        own.sparkContext._accumulatorServer.handle_error = _say_nothing
+    with suppress(AttributeError):  # where pyspark calls it otherwise, a traceback is printed
+        # When Java is killed, the reader of its counters would print one beside our error.
+        counters = own.sparkContext._accumulatorServer
+        # The method of this one object:
+        counters.handle_error = _say_nothing  # type: ignore[method-assign, assignment]
     try:
         yield _with_ours(own)
     except BaseException:
