@@ -94,7 +94,7 @@ def first(process: subprocess.Popen[str], wanted: Callable[[int], bool]) -> int:
     def found() -> Iterator[int]:
         while process.poll() is None:
             yield from filter(wanted, under(process.pid))
-            time.sleep(0.1)
+            time.sleep(0.03)
 
     pid = next(found(), None)
     assert pid is not None, process.stderr.read()
@@ -105,7 +105,7 @@ def first(process: subprocess.Popen[str], wanted: Callable[[int], bool]) -> int:
 @pytest.mark.parametrize("again", [True, False])
 def test_a_task_whose_process_is_killed_is_tried_again(tmp_path, again):
     """By SIGKILL, in the middle of a part. Twin: a Spark that tries once ends, with no store."""
-    source, store = write_corpus(tmp_path, 400), tmp_path / "store"
+    source, store = write_corpus(tmp_path, 600), tmp_path / "store"
     process = started(source, store, {} if again else NO_RETRY)
     worker = first(process, writes_a_part)
     os.kill(worker, signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_a_task_whose_process_is_killed_is_tried_again(tmp_path, again):
 @pytest.mark.parametrize("killed", ["userdp", "Spark"])
 def test_a_killed_driver_leaves_no_store(tmp_path, killed):
     """By SIGKILL, in the middle of a part; then DuckDB makes the store and removes what is left."""
-    source, store = write_corpus(tmp_path, 100), tmp_path / "store"
+    source, store = write_corpus(tmp_path, 600), tmp_path / "store"
     process = started(source, store, {})
     first(process, writes_a_part)
     everything = under(process.pid)
