@@ -67,7 +67,7 @@ def test_the_price_of_one_user_is_the_library_s_own():
 def test_the_mean_is_of_clamped_numbers_and_nearly_exact_without_noise(store):
     found = release_means(store, {"model": LOSSES}, bound=4.0, epsilon=600.0, subject="loss")
     clamped = np.array([1.0, 2.5, 3.0, 3.5, 4.0, 4.0])
-    assert abs(found.means["model"].value - clamped.mean()) < 0.01
+    assert abs(found.means["model"].value - clamped.mean()) < 0.02  # false alarms: 4e-8
     assert found.users == 6
     assert found.means["model"].standard_error < 0.01
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from userdp.data.records import Drop
 from userdp.data.sources.field_names import told
@@ -36,6 +37,23 @@ class SeenFields:
                 self._missing = [group for group in self._missing if not row.keys() & group]
                 if self._rows <= _ROWS_SHOWN:
                     self._first.append(tuple(row))
+
+    def facts(self) -> dict[str, Any]:
+        """What was seen, as plain values."""
+        return {
+            "missing": self._missing,
+            "first": self._first,
+            "rows": self._rows,
+            "entries": self._entries,
+        }
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> SeenFields:
+        """Those whose `facts` these are, which JSON may have held."""
+        seen = cls(tuple(tuple(group) for group in facts["missing"]))
+        seen._first = [tuple(names) for names in facts["first"]]
+        seen._rows, seen._entries = facts["rows"], facts["entries"]
+        return seen
 
     def join(self, after: SeenFields) -> None:
         """Add what was seen of the next part of the same table."""

@@ -21,7 +21,7 @@ from userdp.data.sources.seen_fields import SeenFields
 from userdp.data.sources.table import FileTable
 from userdp.data.spark.records import READ_AS, write_records
 from userdp.data.spark.session import LEAST_HEAP, failure, quiet, require_spark, session, told
-from userdp.data.spark.tasks import RESULT, ShardBooks, reading, results, writing
+from userdp.data.spark.tasks import RESULT, ShardBooks, error_of, reading, results, writing
 from userdp.errors import UseError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class SparkJob(AbstractContextManager["SparkJob"]):
         task = reading([shard for _, shard in shards], self._records)
         self._progress.stage("reading", len(shards))
         rows = self._run(numbers, task, self._shards_read, len(shards))
-        books: list[ShardBooks] = list(results(rows))
+        books = [ShardBooks.of(facts) for facts in results(rows)]
         for number, table in enumerate(tables):
             seen = SeenFields(table.parser.required)
             for (of, _), one in zip(shards, books, strict=True):
@@ -145,7 +145,8 @@ class SparkJob(AbstractContextManager["SparkJob"]):
             ordered = records.repartition(count, *_BY).sortWithinPartitions(*_ORDER)
         self._progress.stage("tokenizing", count)
         rows = self._run(ordered, writing(folder, job), lambda: done_in(folder), count)
-        for error in results(rows):
+        for facts in results(rows):
+            error = error_of(facts)
             if error is not None:
                 raise error
         return iter(parts_in(folder))

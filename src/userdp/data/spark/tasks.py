@@ -6,9 +6,9 @@ raises it. Every other error is left to Spark, which tries the task again.
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from userdp.data.records import Tally
 from userdp.data.sources.seen_fields import SeenFields
 from userdp.data.sources.table import FileTable
 from userdp.data.spark.records import columns_of, write_records
-from userdp.errors import UserdpError
+from userdp.errors import FailureError, UseError, UserdpError
 
 MOST_ROWS = 2**40
 """Of a shard: its number and a row's number in it make one number that orders all records."""
 
-RESULT = "result BINARY"
+RESULT = "result STRING"
 Batches = Iterable[pa.RecordBatch]
 
 
@@ -49,6 +49,27 @@ class ShardBooks:
     seen: SeenFields
     error: UserdpError | None
 
+    def facts(self) -> dict[str, Any]:
+        """All of it, as plain values."""
+        return {
+            "kept": self.kept,
+            "several": self.several,
+            "tally": self.tally,
+            "seen": self.seen.facts(),
+            "error": _told(self.error),
+        }
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> ShardBooks:
+        """Those whose `facts` these are."""
+        return cls(
+            kept=facts["kept"],
+            several=facts["several"],
+            tally=facts["tally"],
+            seen=SeenFields.of(facts["seen"]),
+            error=error_of(facts["error"]),
+        )
+
 
 def reading(shards: Sequence[FileTable], folder: Path) -> Callable[[Batches], Batches]:
     """What reads the shards whose numbers it is given into ``folder``; results are `ShardBooks`."""
@@ -56,7 +77,7 @@ def reading(shards: Sequence[FileTable], folder: Path) -> Callable[[Batches], Ba
     def task(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield _result(_read(shards[number], number, folder))
+                yield _result(_read(shards[number], number, folder).facts())
 
     return task
 
@@ -75,14 +96,29 @@ def writing(folder: Path, job: PartJob) -> Callable[[Batches], Batches]:
             write_part(columns_of(batches), folder / f"{context.partitionId():06d}", job)
         except UserdpError as refused:
             error = refused
-        yield _result(error)
+        yield _result(_told(error))
 
     return task
 
 
 def results(rows: Iterable[Any]) -> Iterator[Any]:
-    """What the tasks gave back, from the rows that Spark collected."""
-    return (pickle.loads(row[0]) for row in rows)
+    """What the tasks gave back, from the rows that Spark collected; JSON, which runs no code."""
+    return (json.loads(row[0]) for row in rows)
+
+
+def error_of(told: Mapping[str, Any] | None) -> UserdpError | None:
+    """The error that a task gave back."""
+    if told is None:
+        return None
+    kind = UseError if told["use"] else FailureError
+    return kind(told["message"], hint=told["hint"])
+
+
+def _told(error: UserdpError | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    use = isinstance(error, UseError)
+    return {"use": use, "message": error.message, "hint": error.hint}
 
 
 def _read(table: FileTable, number: int, folder: Path) -> ShardBooks:
@@ -102,5 +138,5 @@ def _read(table: FileTable, number: int, folder: Path) -> ShardBooks:
 
 
 def _result(value: Any) -> pa.RecordBatch:
-    content = pa.array([pickle.dumps(value)], pa.binary())
+    content = pa.array([json.dumps(value)], pa.string())
     return pa.RecordBatch.from_arrays([content], names=["result"])
