@@ -50,6 +50,8 @@ _OPAQUE: Final = (
     torch.Generator,
     logging.Logger,  # it remembers which levels are asked for
 )
+_SHARDING: Final = "torch.distributed."
+"""Where the types live in which FSDP2 notes, among other things, what is gathered just now."""
 _INTERNAL: Final = (frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers"}) | {
     "_flat_weights",
     "_flat_weight_refs",
@@ -146,6 +148,8 @@ class _Reading:
         else:
             noted.append(type(value) if isinstance(value, MANY) else (type(value), id(value)))
         if isinstance(value, _OPAQUE) or depth >= _DEPTH or id(value) in self._seen:
+            return
+        if type(value).__module__.startswith(_SHARDING):
             return
         if isinstance(value, nn.Module):
             self.modules(value, name)
