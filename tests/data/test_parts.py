@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from userdp.data import parts
 from userdp.data.columns import in_columns
 from userdp.data.examples import Recipe
 from userdp.data.index import KnownOnDisk, known_in
-from userdp.data.parts import Part, parts_in, write_part
+from userdp.data.parts import Part, PartJob, parts_in, write_part
 from userdp.data.records import Record, Tally
 from userdp.data.splits import SplitRule
 from userdp.data.store import UserStore
@@ -143,6 +144,14 @@ def test_an_attempt_that_fails_leaves_nothing_and_one_that_is_second_gives_way(
     assert parts.done_in(tmp_path / "nowhere") == 0
 
 
+def _die_in_the_middle(records: list[Record], place: Path, job: PartJob) -> None:
+    def dying():
+        yield from in_columns(records[: len(records) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    write_part(dying(), place, job)
+
+
 def test_a_process_that_is_killed_in_the_middle_leaves_no_part(tmp_path):
     """By SIGKILL; what it leaves counts as nothing, and the next attempt writes the whole part."""
     records = sorted_records(20)
@@ -150,12 +159,10 @@ def test_a_process_that_is_killed_in_the_middle_leaves_no_part(tmp_path):
         job = writer.part_job(Recipe.of(writer.meta, rule=SplitRule.HASH, one_per_record=False))
         place = tmp_path / "parts" / "000000"
 
-        def dying():
-            yield from in_columns(records[: len(records) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        child = multiprocessing.get_context("fork").Process(
-            target=write_part, args=(dying(), place, job)
+        # not by fork: the threads of a tokenizer that encoded before are not in the child, which would
+        # wait for them for ever
+        child = multiprocessing.get_context("spawn").Process(
+            target=_die_in_the_middle, args=(records, place, job)
         )
         child.start()
         child.join()
