@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy.special import erfc
 from scipy.stats import norm
 
 from userdp.accounting.contour import large, phase_of
-from userdp.accounting.contour.chernoff import log_upper_sum
+from userdp.accounting.contour.chernoff import Weight, log_upper_share, log_upper_sum
 from userdp.accounting.contour.line import make_split_line
 from userdp.accounting.contour.side import make_side
-from userdp.accounting.contour.split import choices, log_large, log_small
+from userdp.accounting.contour.split import Split, choices, log_large, log_small, split_at
 from userdp.accounting.laws import Binomial
 
 RARE = phase_of(Binomial(trials=1, probability=1e-5), noise_multiplier=0.5, count=100)
@@ -26,19 +27,20 @@ def test_certain_steps_add_their_own_exponent_to_the_bounds_of_a_split(bound) ->
     """E e^{a l} of a Gaussian mechanism is e^{mu^2 a (a + 1) / 2}, mu^2 = sum T shift^2."""
     side = make_side((RARE, CERTAIN), remove=True, mass_budget=1e-20)
     assert side.mu2 == pytest.approx(3 / 16)
-    splits = next(iter(choices(side, 1.0, np.log(1e-7)))).splits
+    choice = next(iter(choices(side, 1.0, np.log(1e-7))))
     orders = np.array([0.5, 3.0, 20.0])
-    with_them = bound(side, splits, orders)
-    without = bound(replace(side, mu2=0.0), splits, orders)
+    with_them = bound(choice.side, choice.splits, orders)
+    without = bound(replace(choice.side, mu2=0.0), choice.splits, orders)
     assert with_them - without == pytest.approx(0.5 * side.mu2 * orders * (orders + 1), rel=1e-6)
 
 
 def test_certain_steps_damp_the_tail_of_the_large_part_by_their_own_exponent() -> None:
     """|E e^{(c + iu) l}| of a Gaussian mechanism falls by e^{-mu^2 u^2 / 2}."""
     side = make_side((RARE,), remove=True, mass_budget=1e-20)
-    splits = next(iter(choices(side, 1.0, math.log(1e-7)))).splits
+    choice = next(iter(choices(side, 1.0, math.log(1e-7))))
     lines = tuple(
-        make_split_line(step, split, 3.0) for step, split in zip(side.steps, splits, strict=True)
+        make_split_line(step, split, 3.0)
+        for step, split in zip(choice.side.steps, choice.splits, strict=True)
     )
     for u in (0.5, 3.0, 20.0):
         damped = large._log_tail(lines, 3 / 16, u) - large._log_tail(lines, 0.0, u)
@@ -52,19 +54,19 @@ def test_the_large_part_on_the_real_axis_is_what_its_bound_says(
     """M^T - M_0^T without cancellation: its bound is attained where a single step is large."""
     side = make_side((RARE,), remove=True, mass_budget=1e-20)
     choice = next(iter(choices(side, epsilon, math.log(delta))))
-    rest = choice.rest or large.small_nodes(side, choice.splits, epsilon, math.log(delta))
+    rest = choice.rest or large.small_nodes(choice, epsilon, math.log(delta))
     assert rest is not None
-    nodes = large.large_nodes(side, choice, epsilon, math.log(delta), rest)
+    nodes = large.large_nodes(choice, epsilon, math.log(delta), rest)
     assert nodes is not None
-    (bound,) = log_large(side, choice.splits, np.array([nodes.c]))
+    (bound,) = log_large(choice.side, choice.splits, np.array([nodes.c]))
     assert math.log(abs(nodes.value[0])) + nodes.log_m == pytest.approx(bound, abs=0.01)
 
 
 def test_the_small_part_is_bounded_by_little_more_than_its_own_moment() -> None:
     """M_0(a) = E_P[(1 - chi) e^{(1 + a) l}], by a plain sum over a finer grid."""
-    (step,) = make_side((RARE,), remove=True, mass_budget=1e-20).steps
-    side = make_side((RARE,), remove=True, mass_budget=1e-20)
-    (split,) = next(iter(choices(side, 1.0, math.log(1e-7)))).splits
+    coarse = make_side((RARE,), remove=True, mass_budget=1e-20)
+    choice = next(iter(choices(coarse, 1.0, math.log(1e-7))))
+    side, (step,), (split,) = choice.side, choice.side.steps, choice.splits
     orders = np.array([0.5, 3.0, 6.0])
     x = np.arange(-12.0, step.x[split.domain][-1], 1e-3)
     loss = np.log1p(1e-5 * np.expm1(2.0 * x - 2.0))  # shift 1 / 0.5
@@ -76,11 +78,71 @@ def test_the_small_part_is_bounded_by_little_more_than_its_own_moment() -> None:
 
 
 def test_a_sum_on_a_grid_too_coarse_for_a_proof_bounds_nothing() -> None:
-    """With a weight its parts are bounded otherwise, and the sum itself is the bound."""
     (step,) = make_side((RARE,), remove=True, mass_budget=1e-20).steps
     orders = np.array([1.5, 3.0])
     assert np.isfinite(log_upper_sum(step, step.inner, orders)).all()
     coarse = replace(step, h=100.0)
     assert np.isposinf(log_upper_sum(coarse, step.inner, orders)).all()
-    weight = np.zeros(step.x[step.inner].size)
-    assert np.isfinite(log_upper_sum(coarse, step.inner, orders, weight)).all()
+    steep = Weight(np.zeros(step.x[step.inner].size), rate=30.0)
+    assert np.isposinf(log_upper_sum(step, step.inner, orders, steep)).all()
+    assert not log_upper_share(step, step.inner, orders, steep).any()  # of a whole, at most all
+
+
+# Steps in which chi turns fast beside the grid of a step: found where a user takes part with 1e-3.
+FAST = [(1e-3, 0.5, 1.0), (1e-3, 0.6, 2.0), (1e-5, 0.5, 4.0), (1e-6, 0.4, 8.0), (1e-2, 1.0, 3.0)]
+
+
+def truths(law: tuple[float, float], split: Split, end: float, order: float) -> tuple[float, float]:
+    """log of E_P[weight e^{(1 + a) l}] up to ``end`` for 1 - chi and for chi, to 20 digits."""
+    probability, shift = law
+
+    def small(x: mp.mpf, sign: int = 1) -> mp.mpf:
+        loss = mp.log1p(probability * mp.expm1(shift * x - shift**2 / 2))
+        weight = mp.erfc(sign * split.rate * (x - split.place)) / 2
+        return mp.npdf(x) * mp.exp((1 + order) * loss) * weight
+
+    turn = [split.place + t / split.rate for t in (-4, -2, -1, 0, 1, 2, 4)]
+    points = sorted({-12.0, -4.0, 0.0, 2.0, *turn, end})
+    points = [point for point in points if point <= end]
+    with mp.workdps(30):
+        return (
+            float(mp.log(mp.quad(small, points))),
+            float(mp.log(mp.quad(lambda x: small(x, -1), points))),
+        )
+
+
+def worst_miss(case: tuple[float, float, float], *, as_if_flat: bool, finer: bool) -> float:
+    """How far a weighted sum of one step is below the integral it bounds, at most; in logs."""
+    probability, sigma, epsilon = case
+    law = Binomial(trials=1, probability=probability)
+    coarse = make_side(
+        (phase_of(law, noise_multiplier=sigma, count=1),), remove=True, mass_budget=1e-20
+    )
+    choice = next(iter(choices(coarse, epsilon, math.log(1e-7))))
+    (step,), (split,) = (choice.side if finer else coarse).steps, choice.splits
+    if not finer:
+        split = split_at(step, split.place, split.rate, step.x.size)
+    worst = -math.inf
+    for order in (0.5, 3.0, 6.0):
+        found = [
+            log_upper_sum(step, split.domain, np.array([1.0 + order]), weight)[0]
+            for weight in (
+                replace(weight, rate=0.0) if as_if_flat else weight
+                for weight in (split.not_chi(), split.chi)
+            )
+        ]
+        end = float(step.x[split.domain][-1])
+        truth = truths((probability, 1 / sigma), split, end, order)
+        worst = max(worst, *(true - bound for true, bound in zip(truth, found, strict=True)))
+    return worst
+
+
+@pytest.mark.parametrize("case", FAST)
+def test_a_weighted_sum_is_an_upper_one_however_fast_its_weight_turns(
+    case: tuple[float, float, float],
+) -> None:
+    assert worst_miss(case, as_if_flat=False, finer=True) <= 0.0
+
+
+def test_twin_a_sum_on_the_grid_of_the_step_with_the_slack_of_no_weight_is_caught() -> None:
+    assert max(worst_miss(case, as_if_flat=True, finer=False) for case in FAST) > 1e-7

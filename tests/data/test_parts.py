@@ -159,8 +159,8 @@ def test_a_process_that_is_killed_in_the_middle_leaves_no_part(tmp_path):
         job = writer.part_job(Recipe.of(writer.meta, rule=SplitRule.HASH, one_per_record=False))
         place = tmp_path / "parts" / "000000"
 
-        # not by fork: the threads of a tokenizer that encoded before are not in the child, which would
-        # wait for them for ever
+        # not by fork: the threads of a tokenizer that encoded before are not in the child, which
+        # would wait for them for ever
         child = multiprocessing.get_context("spawn").Process(
             target=_die_in_the_middle, args=(records, place, job)
         )

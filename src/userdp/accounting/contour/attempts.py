@@ -172,9 +172,9 @@ def _large(phases: tuple[Phase, ...], target: Target) -> Iterator[Nodes]:
         epsilon, before = place
         nodes = None
         for choice in choices(side, epsilon, place[1]):
-            rest = choice.rest or small_nodes(side, choice.splits, epsilon, place[1])
+            rest = choice.rest or small_nodes(choice, epsilon, place[1])
             if rest is not None:
-                nodes = large_nodes(side, choice, epsilon, place[1], rest)
+                nodes = large_nodes(choice, epsilon, place[1], rest)
                 break
         if nodes is None:
             return

@@ -77,43 +77,76 @@ def rounded_up(log_moment: Floats) -> Floats:
     return out
 
 
-def log_upper_sum(step: Step, domain: slice, b: Floats, log_weight: Floats | None = None) -> Floats:
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight chi(x) = erfc(-kappa (x - x_s))/2 or 1 - chi on a domain: its logarithm and kappa.
+
+    |erfc(u + iv)| <= e^{v^2} erfc(u), by the path from u + iv to the right. So at height y a weight
+    is at most e^{(kappa y)^2} of what it is on the axis.
+    """
+
+    log: Floats
+    rate: float
+
+
+def log_upper_sum(step: Step, domain: slice, b: Floats, weight: Weight | None = None) -> Floats:
     """log of an upper sum of the integral of weight e^{b l} phi over a domain (docs, eq. 8).
+
+    An order about which nothing is proven gets infinity, and so is never the least bound.
 
     Args:
         step: one step and its coarse grid.
         domain: the part of the grid.
         b: the exponents, (orders,).
-        log_weight: log of a weight between 0 and 1 on the domain; None for the weight 1, where
-            the interior of the sum is proven.
+        weight: on the domain; None for the weight 1.
     """
+    log_sum, slack = _sum_and_slack(step, domain, b, weight)
+    return log_sum + slack
+
+
+def log_upper_share(step: Step, domain: slice, b: Floats, weight: Weight) -> Floats:
+    """log of an upper bound of the weighted integral's share of the one with the weight 1.
+
+    Both sums count the ends in excess, which only brings their ratio nearer to 1.
+    """
+    part, slack = _sum_and_slack(step, domain, b, weight)
+    whole, its_slack = _sum_and_slack(step, domain, b, None)
+    out: Floats = np.minimum(part - whole + slack + its_slack, 0.0)
+    return out
+
+
+def _sum_and_slack(
+    step: Step, domain: slice, b: Floats, weight: Weight | None
+) -> tuple[Floats, Floats]:
     ell, x = step.ell[domain], step.x[domain]
     g = b[:, None] * ell[None, :] - 0.5 * (x * x)[None, :]
-    if log_weight is not None:
-        g += log_weight[None, :]
+    if weight is not None:
+        g += weight.log[None, :]
     top = g.max(axis=1)
     e = np.exp(g - top[:, None])
     # each end counts twice: a cut in the middle of a monotone integrand leaves at most f(last) h
     total = (e.sum(axis=1) + e[:, 0] + e[:, -1]) * step.h
-    slack = _SLACK if log_weight is not None else _quadrature_slack(step, domain, b, e)
-    out: Floats = top + np.log(total) - LOG_SQRT_2PI + slack
-    return out
+    slack = _quadrature_slack(step, domain, b, e, 0.0 if weight is None else weight.rate)
+    return top + np.log(total) - LOG_SQRT_2PI, slack
 
 
-def _quadrature_slack(step: Step, domain: slice, b: Floats, e: Floats) -> Floats:
+def _quadrature_slack(step: Step, domain: slice, b: Floats, e: Floats, rate: float) -> Floats:
     """log of what the coarse rule may miss inside the domain, for sums of ``e``; at least 1e-6.
 
     The error is at most 2 growth / (e^{2 pi Y/h} - 1) of the integral for every Y of the strip,
-    growth = e^{Y^2/2}, and for b < 0 also the weighted mean of (1 - Y^2 l''/2)^b. An order about
-    which nothing is proven gets infinity, and so is never the least bound.
+    growth = e^{Y^2/2 + (rate Y)^2}, and for b < 0 also the weighted mean of (1 - Y^2 l''/2)^b.
+    Infinity where that is nothing.
     """
     bend = step.bend[domain]
     most = float(bend.max())
-    # beyond 2 pi/h the growth of the Gaussian outweighs the decay of the error; 1.7 < 2 by eq. 9
-    height = min(2 * math.pi / step.h, math.sqrt(1.7 / most)) if most > 0 else 2 * math.pi / step.h
+    # beyond, the growth of the Gaussian and of the weight outweighs the decay of the error
+    height = 2 * math.pi / (step.h * (1 + 2 * rate * rate))
+    if most > 0:
+        height = min(height, math.sqrt(1.7 / most))  # 1.7 < 2 by eq. 9
     best = np.full(b.size, np.inf)
     for y in (height, 0.6 * height, 0.35 * height):
-        grown = np.full(b.size, 0.5 * y * y - 2 * math.pi * y / step.h + math.log(2.01))
+        growth = (0.5 + rate * rate) * y * y
+        grown = np.full(b.size, growth - 2 * math.pi * y / step.h + math.log(2.01))
         if b[0] < 0:
             steep = b[:, None] * np.log1p(-0.5 * y * y * bend)[None, :]
             grown += np.log((e * np.exp(np.minimum(steep, 600.0))).sum(axis=1) / e.sum(axis=1))

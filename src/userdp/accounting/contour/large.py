@@ -46,12 +46,13 @@ _SMALL_ORDERS = np.geomspace(0.3, 3000.0, 160)
 
 
 def large_nodes(
-    side: Side, choice: Choice, epsilon: float, log_delta: float, rest: Chernoff | Nodes
+    choice: Choice, epsilon: float, log_delta: float, rest: Chernoff | Nodes
 ) -> Nodes | None:
     """Nodes of the paths with a large step, for deltas near exp(log_delta) at ``epsilon``.
 
     None where too many would be needed, or where float rounding would leave nothing.
     """
+    side = choice.side
     size, c, splits = math.inf, 1.0, choice.splits
     for penalty, more in enumerate(_EXTENSIONS):
         longer = lengthened(side, choice.splits, more)
@@ -121,8 +122,9 @@ def large_nodes(
     )
 
 
-def small_nodes(side: Side, splits: Splits, epsilon: float, log_delta: float) -> Nodes | None:
+def small_nodes(choice: Choice, epsilon: float, log_delta: float) -> Nodes | None:
     """Nodes of H_0, precise enough for a total near exp(log_delta); None where it is too wide."""
+    side, splits = choice.side, choice.splits
     orders = _SMALL_ORDERS / epsilon
     size = log_small(side, splits, orders) - orders * epsilon - np.log(orders * (1 + orders))
     c = float(orders[int(size.argmin())])

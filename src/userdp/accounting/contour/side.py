@@ -134,15 +134,19 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
     if points > _MOST_POINTS or points * law.a.size > _MOST_TERMS:
         raise GridTooLarge
     x = np.arange(ends[0], ends[1] + h, h)
-    ell, slope, curvature = losses(law, x, np.zeros(1))
-    bend = losses(law, x, np.zeros(0), 0.5 * h)[2]  # no heights: only the bound is wanted
     if remove:
         inner = slice(0, min(int(np.searchsorted(x, must)) + 1, x.size))
     else:
         inner = slice(max(int(np.searchsorted(x, must)) - 1, 0), x.size)
+    return _on_grid(law, phase.count, x, h, inner, dropped)
+
+
+def _on_grid(law: Law, count: int, x: Floats, h: float, inner: slice, dropped: float) -> Step:
+    ell, slope, curvature = losses(law, x, np.zeros(1))
+    bend = losses(law, x, np.zeros(0), 0.5 * h)[2]  # no heights: only the bound is wanted
     return Step(
         law=law,
-        count=phase.count,
+        count=count,
         x=x,
         h=h,
         ell=np.ascontiguousarray(ell[0].real),
@@ -152,6 +156,23 @@ def _step(phase: Phase, remove: bool, budget: float, reach_c: float | None) -> S
         inner=inner,
         dropped=dropped,
     )
+
+
+def on_finer_grid(step: Step, h: float) -> Step:
+    """The same step, its grid points at most ``h`` apart; every old point is one of the new ones.
+
+    Raises:
+        GridTooLarge: the x-range would need too many points.
+    """
+    parts = math.ceil(step.h / h)
+    if parts <= 1:
+        return step
+    points = (step.x.size - 1) * parts + 1
+    if points > _MOST_POINTS or points * step.law.a.size > _MOST_TERMS:
+        raise GridTooLarge
+    x = step.x[0] + np.arange(points) * (step.h / parts)
+    inner = slice(step.inner.start * parts, (step.inner.stop - 1) * parts + 1)
+    return _on_grid(step.law, step.count, x, step.h / parts, inner, step.dropped)
 
 
 def make_side(

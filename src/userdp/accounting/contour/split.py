@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from userdp.accounting.contour.chernoff import (
     Chernoff,
+    Weight,
     log_kappa,
+    log_upper_share,
     log_upper_sum,
     numerator_mass,
     rounded_up,
 )
 from userdp.accounting.contour.losses import Floats
-from userdp.accounting.contour.side import Side, Step, strip_height
+from userdp.accounting.contour.side import GridTooLarge, Side, Step, on_finer_grid, strip_height
 
 TURN = 3.2  # kappa Y: |chi| grows by at most about e^{(kappa Y)^2} on the strip
 _LEAST_RATE, _MOST_RATE = 2.5, 12.0
+# kappa h_1: a sum with the weight chi misses at most about 2 e^{(kappa Y)^2 - 2 pi Y/h_1} of
+# itself, which is below 1e-7 at kappa Y = TURN.
+_TURN_A_POINT = 0.7
 _BACK = 5.0  # chi is 1 - 1e-12 where the loss is as large as asked: erfc(5)/2 (docs, Section 5.1)
 _LEAST_EPSILON = 1e-9  # orders are in units of 1/epsilon
 _MOST_HITS = 30.0  # beyond, the plateau is too low to matter and the split only costs
@@ -48,6 +53,15 @@ class Split:
     domain: slice
     log_chi: Floats
     log_not_chi: Floats
+
+    @property
+    def chi(self) -> Weight:
+        """Of the large part."""
+        return Weight(self.log_chi, self.rate)
+
+    def not_chi(self, stop: int | None = None) -> Weight:
+        """Of the small part, on the first ``stop`` points."""
+        return Weight(self.log_not_chi[:stop], self.rate)
 
 
 Splits = tuple[Split, ...]
@@ -100,7 +114,7 @@ def log_small(side: Side, splits: Splits, a: Floats) -> Floats:
     """log of an upper bound of prod M_0(a)^T at the orders ``a``."""
     k = 0.5 * side.mu2 * a * (a + 1)
     for step, split in zip(side.steps, splits, strict=True):
-        k = k + step.count * log_upper_sum(step, split.domain, 1 + a, split.log_not_chi)
+        k = k + step.count * log_upper_sum(step, split.domain, 1 + a, split.not_chi())
     return rounded_up(k)
 
 
@@ -109,19 +123,21 @@ def log_large(side: Side, splits: Splits, a: Floats) -> Floats:
     k = 0.5 * side.mu2 * a * (a + 1)
     share = np.full(a.size, -np.inf)
     for step, split in zip(side.steps, splits, strict=True):
-        whole = log_upper_sum(step, split.domain, 1 + a)
-        large = log_upper_sum(step, split.domain, 1 + a, split.log_chi)
-        k = k + step.count * whole
-        # M is in the denominator: 3e-6 is more than both sums' own allowances
-        share = np.logaddexp(share, math.log(step.count) + large - whole + 3e-6)
+        k = k + step.count * log_upper_sum(step, split.domain, 1 + a)
+        large = log_upper_share(step, split.domain, 1 + a, split.chi)
+        share = np.logaddexp(share, math.log(step.count) + large)
     out: Floats = rounded_up(k) + np.minimum(share, 0.0)
     return out
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Splits, and a bound of what they leave out: Chernoff's, or None (it needs its own sum)."""
+    """Splits, and a bound of what they leave out: Chernoff's, or None (it needs its own sum).
 
+    ``side`` is the one that was asked for, on grids fine enough for these weights.
+    """
+
+    side: Side
     splits: Splits
     rest: Chernoff | None
     leak: float
@@ -133,20 +149,26 @@ def choices(side: Side, epsilon: float, log_delta: float) -> Iterator[Choice]:
         return
     without_rest = []
     for share in _SHARES_OF_EPSILON:
-        splits = _splits(side, share * epsilon)
-        if _hits(side, splits) > _MOST_HITS:
+        try:
+            fine, splits = _splits(side, share * epsilon)
+        except GridTooLarge:
+            continue
+        if _hits(fine, splits) > _MOST_HITS:
             break
-        rest, leak = _rest(side, splits, share * epsilon, epsilon)
+        rest, leak = _rest(fine, splits, share * epsilon, epsilon)
         if math.exp(rest.log_delta(epsilon)) + leak <= LEFT_OUT * math.exp(log_delta):
-            yield Choice(splits, rest, leak)
+            yield Choice(fine, splits, rest, leak)
             return
-        without_rest.append(Choice(splits, None, 0.0))
+        without_rest.append(Choice(fine, splits, None, 0.0))
     yield from without_rest
 
 
-def _splits(side: Side, loss_at_most: float) -> Splits:
-    """x_s five widths 1/kappa to the left of where one step alone loses ``loss_at_most``."""
-    out = []
+def _splits(side: Side, loss_at_most: float) -> tuple[Side, Splits]:
+    """x_s five widths 1/kappa to the left of where one step alone loses ``loss_at_most``.
+
+    With them the same side, on grids on which sums with these weights are upper sums.
+    """
+    steps, splits = [], []
     for step in side.steps:
         stop = _stop(step, 1.5)
         hit = min(int(np.searchsorted(step.ell[:stop], loss_at_most)), stop - 1)
@@ -154,16 +176,17 @@ def _splits(side: Side, loss_at_most: float) -> Splits:
         steep = float(step.slope[hit] / max(step.ell[hit], 1e-300))
         rate = min(max(4.0 * steep, _LEAST_RATE), _MOST_RATE)
         rate = TURN / min(TURN / rate, strip_height(step, slice(0, stop)))
-        out.append(split_at(step, float(step.x[hit]) - _BACK / rate, rate, stop))
-    return tuple(out)
+        fine = on_finer_grid(step, _TURN_A_POINT / rate)
+        steps.append(fine)
+        splits.append(split_at(fine, float(step.x[hit]) - _BACK / rate, rate, _stop(fine, 1.5)))
+    return replace(side, steps=tuple(steps)), tuple(splits)
 
 
 def _hits(side: Side, splits: Splits) -> float:
     """Expected number of large steps."""
     one = np.ones(1)
     return sum(
-        step.count
-        * math.exp(min(float(log_upper_sum(step, split.domain, one, split.log_chi)[0]), 0.0))
+        step.count * math.exp(min(float(log_upper_sum(step, split.domain, one, split.chi)[0]), 0.0))
         for step, split in zip(side.steps, splits, strict=True)
     )
 
@@ -181,6 +204,6 @@ def _rest(
     for step, split in zip(side.steps, splits, strict=True):
         ell = step.ell[split.domain]
         stop = min(int(np.searchsorted(ell, loss_at_most)) + 1, ell.size)
-        k = k + step.count * log_upper_sum(step, slice(0, stop), 1 + a, split.log_not_chi[:stop])
+        k = k + step.count * log_upper_sum(step, slice(0, stop), 1 + a, split.not_chi(stop))
         leak += step.count * _small_mass(step, split, stop)
     return Chernoff(a, rounded_up(k) + log_kappa(a)), leak
