@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -99,7 +98,7 @@ def cut(task: Task) -> list[tuple[int, int]]:
 def _sum_of_batches(task: Task) -> ClippedSum:
     drawn = draws_of(task.model, task.loss, task.units)
     detached = {name: p.detach() for name, p in task.parameters.items()}
-    total, aimed = task.zero(), replace(task, l2_clip_norm=aim(task))
+    total, aimed = task.zero(), task.but(l2_clip_norm=aim(task))
 
     def unit_loss(
         values: dict[str, Tensor],
@@ -146,7 +145,7 @@ def _sum_of_batches(task: Task) -> ClippedSum:
         for name, use in uses.items():
             Dense(use.gradients[good]).add_to(total.value[name], factors[name][good])
     for unit in alone:
-        one = replace(aimed, units=task.units.select(unit, unit + 1))
+        one = aimed.but(units=task.units.select(unit, unit + 1))
         total.add_unit(unit, reference.sum_of_units(one))
     return total
 
