@@ -12,7 +12,6 @@ of shapes, so the unit sees its own again.
 
 from __future__ import annotations
 
-
 import torch
 from torch import Tensor, nn
 

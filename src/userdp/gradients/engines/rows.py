@@ -97,10 +97,11 @@ class Rows:
     def mark(self, tensor: Tensor, place: Place | None) -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
         if place is not None and place.dim is not None:
-            dim, inner, counts = place
             shape = tensor.shape
-            if dim >= len(shape) or (not counts and shape[dim] != self.count * inner):
-                place = None
+            fits = place.dim < len(shape) and (
+                place.counts or shape[place.dim] == self.count * place.inner
+            )
+            place = place if fits else None
         if _is_parameter(tensor) or id(tensor) in self._held:
             return tensor
         if place is None:
