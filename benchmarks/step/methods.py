@@ -53,18 +53,18 @@ def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
     return engine_step(method, model, causal_lm_loss, units, micro_batch=len(units.lengths))
 
 
-def compiled(method: str, model: nn.Module, units: Units) -> Step:
-    """``plain in parts`` under inductor: the model, each of its blocks, or the model with its loss.
+def compiled(method: str, model: nn.Module, units: Units, *, backend: str = "inductor") -> Step:
+    """``plain in parts``, compiled: the model, each of its blocks, or the model with its loss.
 
     Of a copy, so that no other method meets compiled code. The warm-up round compiles it.
     """
     own, loss = copy.deepcopy(model), causal_lm_loss
     if method == "plain compiled":
-        own.compile()
+        own.compile(backend=backend)
     elif method == "plain compiled blocks":
         for block in own.modules():
             if isinstance(block, GPT2Block):
-                block.compile()
+                block.compile(backend=backend)
     else:
-        loss = torch.compile(loss)
+        loss = torch.compile(loss, backend=backend)
     return partial(plain, own, loss, units, PART)
