@@ -12,6 +12,8 @@ Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` ca
 matter of code and shapes (Python cannot look into what it batches), not of what the masks are, so
 the reference engine may then draw anew. A unit whose norm is not finite would be drawn again for
 what its masks were: where the model draws, it counts as zero instead.
+
+Models under `torch.compile` run as they are written, as in the other engines.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from userdp.gradients.engines.precision import Watch, aim, require_no_masks
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.losses import row_losses
+from userdp.gradients.modes import eagerly
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
@@ -51,7 +54,7 @@ def sum_of_batches(task: Task) -> ClippedSum:
     if task.item_clip_norm is not None:
         raise NotCoveredError(["(the clip norm of rows)"])
     try:
-        with _eager_attention(task.model):
+        with eagerly(), _eager_attention(task.model):
             return _sum_of_batches(task)
     except (RuntimeError, AttributeError) as error:  # it traces no calls of submodules
         if isinstance(error, FailureError) or ran_out_of_memory(error):
