@@ -33,6 +33,9 @@ from userdp.gradients import trainable_parameters
 KEEP = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 40))
 """Tells glibc to keep freed memory."""
 
+RETURN = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(1 << 17))
+"""Tells glibc to return it at once: a peak is then what is needed, not what an allocator keeps."""
+
 
 def main() -> None:
     assert benchmarks.paper_size.__doc__ is not None
@@ -126,7 +129,9 @@ def _run(setting: Setting, what: str, options: argparse.Namespace) -> str:
     if what.startswith("rounds"):
         subprocess.run(command, check=True, env={**os.environ, **KEEP})
         return ""
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    out = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **RETURN}
+    ).stdout
     return str(json.loads(out.strip().splitlines()[-1]))
 
 

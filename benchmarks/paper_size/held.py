@@ -16,8 +16,7 @@ _HEAD = """
 
 Each was made by `python -m benchmarks.cost predict` before anything of the setting was measured
 (`docs/results/cost-predicted.jsonl`; see [Cost](../cost.md)), and has not changed since. The aim:
-the ratio within {ratio}, either peak within {memory:.0%}. A predicted peak is of tensors; a measured
-one also has what an allocator keeps.
+the ratio within {ratio}, either peak within {memory:.0%}. A predicted peak is of tensors.
 
 | model | G | ratio: predicted | measured | measured − predicted | plain seconds: predicted | measured | plain peak: measured / predicted | private peak: measured / predicted | within the aim |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---|
