@@ -22,7 +22,7 @@ from tests.auditing.toy import audit_plan
 from tests.cli.test_demo import TINY
 from tests.gradients.far_device import FAR, Far, MixedDevicesError, far_machine, on_far
 from tests.plans import changed_plan, els_plan, uls_plan
-from tests.self_check import assume_passed
+from tests.self_check import assumed_passed
 from tests.speed import fast_then_slow
 from tests.sweeping.launch import InProcess
 from tests.training.toy import CONFIG, cycles, toy_model, toy_store
@@ -171,8 +171,8 @@ def made(prepared, tmp_path_factory) -> Path:
     shutil.copytree(prepared, folder / "store")
     store = UserStore.open(folder / "store")
     toy_model(store).save_pretrained(folder / "base")
-    assume_passed()
-    loop.train(store, uls_plan(steps=3), CONFIG, out=folder / "run", tensorboard=False)
+    with assumed_passed():
+        loop.train(store, uls_plan(steps=3), CONFIG, out=folder / "run", tensorboard=False)
     return folder
 
 
@@ -206,7 +206,6 @@ def test_a_command_says_there_what_it_says_here(made, tmp_path, capsys, command)
 def test_an_audit_and_its_references_compute_there(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(side_by_side, "launch", InProcess())
     store = toy_store(tmp_path, cycles(120), held_out=0.2)
-    assume_passed()
     train = {"out": tmp_path / "run", "tensorboard": False}
     loop.train(store, audit_plan(population=120, steps=12), CONFIG, **train)
     words = f"audit {train['out']} --store {store.path} --canaries 8 --references 2"
@@ -311,7 +310,6 @@ def test_what_was_trained_there_leaves_there_and_verifies(store, tmp_path, capsy
     """Adapters are merged into the model that leaves: on the CPU, beside the one that trained."""
     config = train_config({**encode(CONFIG), "lora_rank": 2 if kind == "adapters" else None})
     run, leaves = tmp_path / "run", tmp_path / "leaves"
-    assume_passed()
     with far_machine():
         loop.train(store, uls_plan(steps=2), config, out=run, device=FAR.type, tensorboard=False)
     there(["export", run, "--out", leaves], capsys)
