@@ -11,6 +11,7 @@ from unittest import mock
 import torch.distributed as dist
 
 from tests.gradients.far_device import FAR, far_machine
+from tests.training.checks.jobs import FAULTS
 from tests.training.distributed_jobs import plan_of, weights_of
 from tests.training.toy import CONFIG
 from userdp.data.store import UserStore
@@ -73,7 +74,13 @@ def checked(
     return trained(store, out, lora, sharded, broken)
 
 
-checked.self_check = True
+def faulty(store: Path, out: Path, fault: str, sharded: bool) -> tuple[list[float], int]:
+    """`checked`, with a fault that is planted."""
+    FAULTS[fault]()
+    return trained(store, out, lora=False, sharded=sharded, broken=False)
+
+
+checked.self_check = faulty.self_check = True
 
 
 def saved(store: Path, out: Path, lora: bool, sharded: bool) -> int:
