@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ def add_options(parser: argparse.ArgumentParser, *, results: str, skipped: str) 
     words = f"JSON lines: append, and skip {skipped}"
     parser.add_argument("--results", type=Path, default=Path(results), help=words)
     parser.add_argument("--page", type=Path, help="write the table into this Markdown file")
+
+
+def now() -> str:
+    """The date and time of a row, in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def whole_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,6 @@
     python -m benchmarks.cost predict  # those of `HELD`, into docs/results/cost-predicted.jsonl
 
 A row has the ratio of the engine's gradient to plain training's in equal passes, and the peak
-memory of both. `python -m benchmarks.paper_size --only KEY` measures the same; the prediction is
-committed first.
+memory of both, its date, and digests of what it was made from. `python -m benchmarks.paper_size
+--only KEY` measures the same; the prediction is committed first (`benchmarks.cost.standing`).
 """

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.cost.settings import MICRO_BATCH, Setting, task_of
+from benchmarks.cost.standing import origins
 from benchmarks.paper_size.measure import cuts_of
 from benchmarks.paper_size.settings import build, units_of
+from benchmarks.rows import now
 from userdp.gradients.cost import CPU, PLAIN, count_step, seconds_of
 
 
-def predicted(setting: Setting) -> dict[str, Any]:
-    """Seconds and bytes of a gradient, plain and private in equal passes, and their ratios."""
+def predicted(setting: Setting, *, source: str) -> dict[str, Any]:
+    """Seconds and bytes of a gradient, plain and private in equal passes, and their ratios.
+
+    With them stand the date, and the digests of what they were predicted from (see `origins`).
+    """
     task, (begin, end) = task_of(setting), cuts_of(build(setting), units_of(setting))[0]
     units = (end - begin) // setting.group
     passes = setting.sequences / (end - begin)
@@ -22,4 +27,4 @@ def predicted(setting: Setting) -> dict[str, Any]:
         row[f"bytes_{name}"] = count.peak(passes)
     row["ratio"] = row["seconds_private"] / row["seconds_plain"]
     row["memory_ratio"] = row["bytes_private"] / row["bytes_plain"]
-    return row
+    return {**row, "from": origins(setting, source=source), "date": now()}

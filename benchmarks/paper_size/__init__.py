@@ -1,6 +1,6 @@
 """The price of privacy at the size of the papers' models, on a CPU.
 
-    python -m benchmarks.paper_size [--only KEY ...] [--rounds N] [--page PAGE]
+    python -m benchmarks.paper_size [--only KEY ...] [--rounds N] [--unpredicted] [--page PAGE]
 
 The decoder of Charles et al. 2024 (24 layers, d = 1024, vocabulary 50,257, T = 128; 353 M
 parameters) with 32 sequences in units of 1, 4 and 16; GPT-2 small, medium and large under LoRA of
@@ -14,6 +14,10 @@ two rounds). Noise and the optimizer's update are in neither.
 
 **Memory.** The peak of a process that takes one gradient of either kind, above what it holds after
 its imports.
+
+**Predictions.** A setting is measured only where `benchmarks.cost predict` has predicted it before
+and the row stands in ``docs/results/cost-predicted.jsonl``, or with ``--unpredicted``. Each line
+has its date and the digest of the prediction's row; the page says how far off the prediction was.
 
 Each round and each peak is a line of the results, so that a run that was stopped goes on. Opacus
 (``pip install --no-deps opacus opt_einsum``) is timed beside the decoder at G = 1 where it is

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn
 from benchmarks import opacus_steps
 from benchmarks.paper_size.settings import Setting, build, setting_of, units_of
 from benchmarks.passes import CLIP, Step, engine_step
-from benchmarks.rows import add_row
+from benchmarks.rows import add_row, now
 from benchmarks.step.memory import memory
 from userdp.gradients import Units, causal_lm_loss, trainable_parameters
 from userdp.gradients.engines import one_pass
@@ -70,8 +71,23 @@ def two_passes(setting: Setting) -> Units:
     return units_of(replace(setting, sequences=min(setting.sequences, 2 * max(8, setting.group))))
 
 
-def rounds(setting: Setting, *, done: int, wanted: int, results: Path, digest: str) -> None:
-    """Take what is missing of the rounds; each is a row of the results."""
+def rounds(
+    setting: Setting,
+    *,
+    done: int,
+    wanted: int,
+    results: Path,
+    notes: Mapping[str, str | None],
+) -> None:
+    """Take what is missing of the rounds; each is a row of the results.
+
+    Args:
+        setting: which is measured.
+        done: rounds that the results have.
+        wanted: rounds that they are to have.
+        results: where the rows go.
+        notes: what every row says beside its figures and its date.
+    """
     torch.set_num_threads(1)
     methods = ["plain", "private"]
     if setting.key == "decoder_g1" and util.find_spec("opacus") is not None:
@@ -86,8 +102,8 @@ def rounds(setting: Setting, *, done: int, wanted: int, results: Path, digest: s
             begin = time.process_time()
             steps[method]()
             seconds[method] = time.process_time() - begin
-        row = {"setting": setting.key, "rows": rows, "seconds": seconds, "source": digest}
-        add_row(results, row)
+        found = {"setting": setting.key, "rows": rows, "seconds": seconds}
+        add_row(results, {**found, "load": os.getloadavg()[1], **notes, "date": now()})
         print(setting.key, number + 1, seconds, flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from userdp.gradients import Units
 from userdp.training.config import TrainConfig
 from userdp.training.lora import add_adapters
 
+MEASURED = Path("docs/results/paper-size.jsonl")
 RANK = 32
 TINY_LLAMA = Shape(layers=2, width=64, heads=2, vocabulary=96, length=16)
 LLAMA_1B = Shape(layers=16, width=2048, heads=32, vocabulary=128_256, length=128)

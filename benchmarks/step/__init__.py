@@ -4,7 +4,9 @@
 
 GPT-2 style decoders (T = 128, vocabulary 8192, float32), 64 sequences in units of G. The base of
 every ratio is the ordinary forward and backward pass over the same 64 sequences in one batch;
-``plain in parts`` is the same in passes of 8, to tell what smaller passes alone are worth. Methods
+``plain in parts`` is the same in passes of 8, to tell what smaller passes alone are worth, and
+``plain compiled``, ``plain compiled blocks`` and ``plain compiled loss`` (model and loss), which
+run where ``--methods`` names them, are that under inductor, which needs a C++ compiler. Methods
 run interleaved, one round after another; a ratio is the median over rounds of time / time of the
 same round's base, with a bootstrap 90% interval. Peak memory is that of a fresh process per method,
 above what it holds after its imports. ``--clock cpu`` takes the processor time of all threads: for

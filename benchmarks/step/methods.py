@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
+import torch
 from torch import nn
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from benchmarks import opacus_steps
 from benchmarks.passes import CLIP, Step, engine_step, plain
 from benchmarks.step.models import Setting
 from userdp.gradients import Units, causal_lm_loss
 
+PART = 8
+"""Sequences of a pass where plain training works in parts."""
+
 OURS = ["auto", "reference", "vmap"]
+COMPILED = ["plain compiled", "plain compiled blocks", "plain compiled loss"]
 OTHERS = ["opacus per-sample", "opacus ghost"]
 MISSING = {
     "fastDP": "needs a checkout and an untied model",
@@ -32,7 +39,9 @@ def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
     if method == "plain":
         return partial(plain, model, causal_lm_loss, units, len(units.lengths))
     if method == "plain in parts":
-        return partial(plain, model, causal_lm_loss, units, 8)
+        return partial(plain, model, causal_lm_loss, units, PART)
+    if method in COMPILED:
+        return compiled(method, model, units)
     if method == "opacus per-sample":
         clipping = opacus_steps.per_sample(
             opacus_steps.supported(model), group=setting.group, l2_clip_norm=CLIP
@@ -42,3 +51,20 @@ def make(method: str, setting: Setting, model: nn.Module, units: Units) -> Step:
         ghost = opacus_steps.ghost(opacus_steps.supported(model), l2_clip_norm=CLIP)
         return partial(ghost, units)
     return engine_step(method, model, causal_lm_loss, units, micro_batch=len(units.lengths))
+
+
+def compiled(method: str, model: nn.Module, units: Units, *, backend: str = "inductor") -> Step:
+    """``plain in parts``, compiled: the model, each of its blocks, or the model with its loss.
+
+    Of a copy, so that no other method meets compiled code. The warm-up round compiles it.
+    """
+    own, loss = copy.deepcopy(model), causal_lm_loss
+    if method == "plain compiled":
+        own.compile(backend=backend)
+    elif method == "plain compiled blocks":
+        for block in own.modules():
+            if isinstance(block, GPT2Block):
+                block.compile(backend=backend)
+    else:
+        loss = torch.compile(loss, backend=backend)
+    return partial(plain, own, loss, units, PART)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.step.methods import OTHERS
+from benchmarks.step.methods import COMPILED, OTHERS
 
 
 def flat(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -19,8 +19,9 @@ def flat(results: list[dict[str, Any]]) -> dict[str, Any]:
         middle, low, high = ratios["auto"]
         found[f"ratio_{key}"] = middle
         found[f"ratio_{key}_low"], found[f"ratio_{key}_high"] = low, high
-        if "plain in parts" in ratios:
-            found[f"ratio_{key}_to_plain_in_parts"] = middle / ratios["plain in parts"][0]
+        for name in ["plain in parts", *COMPILED]:
+            if name in ratios:
+                found[f"ratio_{key}_to_{name.replace(' ', '_')}"] = middle / ratios[name][0]
         for name in OTHERS:
             if name in ratios:
                 label = name.replace(" ", "_").replace("-", "_")

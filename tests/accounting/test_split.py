@@ -14,7 +14,8 @@ from scipy.stats import norm
 from userdp.accounting.contour import large, phase_of
 from userdp.accounting.contour.chernoff import Weight, log_upper_share, log_upper_sum
 from userdp.accounting.contour.line import make_split_line
-from userdp.accounting.contour.side import make_side
+from userdp.accounting.contour.losses import losses
+from userdp.accounting.contour.side import GridTooLarge, Step, make_side, on_finer_grid
 from userdp.accounting.contour.split import Split, choices, log_large, log_small, split_at
 from userdp.accounting.laws import Binomial
 
@@ -86,6 +87,83 @@ def test_a_sum_on_a_grid_too_coarse_for_a_proof_bounds_nothing() -> None:
     steep = Weight(np.zeros(step.x[step.inner].size), rate=30.0)
     assert np.isposinf(log_upper_sum(step, step.inner, orders, steep)).all()
     assert not log_upper_share(step, step.inner, orders, steep).any()  # of a whole, at most all
+
+
+def coarser(step: Step, parts: int) -> Step:
+    """The same step on every ``parts``-th point; its bound of l'' is that of the points between."""
+    bend = float(step.bend.max())
+    return replace(
+        step,
+        x=step.x[::parts],
+        ell=step.ell[::parts],
+        bend=np.full(step.x[::parts].size, bend),
+        h=step.h * parts,
+        inner=slice(0, step.x[::parts].size),
+    )
+
+
+@pytest.mark.parametrize("turn", [1.1, 1.3, 1.5])
+def test_what_a_rule_misses_of_a_weight_that_turns_between_its_points_is_allowed_for(turn) -> None:
+    """Wherever between two points it turns. Twin: with the slack of no weight, it is not.
+
+    The rule misses about e^{-(pi/turn)^2} of the integral, now too much and now too little.
+    """
+    (step,) = make_side((RARE,), remove=True, mass_budget=1e-20).steps
+    rate, order = turn / step.h, np.array([2.0])
+    misses, without = [], []
+    for place in step.x[31] + step.h * np.linspace(0.0, 1.0, 8):
+        split = split_at(step, float(place), rate, step.x.size)
+        x = np.arange(step.x[0], step.x[-1], step.h / 64)
+        loss = np.log1p(1e-5 * np.expm1(2.0 * x - 2.0))
+        weight = 0.5 * erfc(rate * (x - place)) * norm.pdf(x) * step.h / 64
+        truth = math.log(float(weight @ np.exp(2 * loss)))
+        for slope, into in ((rate, misses), (0.0, without)):
+            bound = log_upper_sum(step, split.domain, order, Weight(split.log_not_chi, slope))
+            into.append(truth - float(bound[0]))
+    assert max(misses) <= 0.0
+    assert max(without) > 0.0
+
+
+@pytest.mark.parametrize("order", [0.5, 2.0, 6.0])
+def test_the_slack_of_an_add_sum_covers_the_growth_of_its_integrand_off_the_axis(order) -> None:
+    r"""2 G / (e^{2 pi Y/h} - 1), with G = int |f(x + iY)| / int f by the complex loss itself."""
+    phase = phase_of(Binomial(trials=3, probability=0.3), noise_multiplier=0.5, count=1)
+    (fine,) = make_side((phase,), remove=False, mass_budget=1e-20).steps
+    found = []
+    for parts in (1, 2, 3):
+        step = coarser(fine, parts)
+        domain, b = step.inner, np.array([-order])
+        height = min(2 * math.pi / step.h, math.sqrt(1.7 / float(step.bend.max())))
+        heights = height * np.array([1.0, 0.6, 0.35])
+        loss = losses(step.law, step.x, heights)[0]
+        shifted = b[0] * loss.real - 0.5 * (step.x**2 - heights[:, None] ** 2)
+        axis = b[0] * step.ell - 0.5 * step.x**2
+        growth = np.exp(shifted).sum(axis=1) / np.exp(axis).sum()
+        missed = 2 * growth / np.expm1(2 * math.pi * heights / step.h)
+        least = float(missed.min())
+        slack = log_upper_sum(step, domain, b) - plain_sum(step, b)
+        found.append((least, float(slack[0])))
+    assert all(slack >= -math.log1p(-least) for least, slack in found if least < 1)
+    assert any(least > 1e-5 for least, _ in found)  # else nothing was asked
+
+
+def plain_sum(step: Step, b: np.ndarray) -> np.ndarray:
+    """log of the sum with both ends in excess, as docs eq. 8 has it, without its allowance."""
+    f = np.exp(b[:, None] * step.ell - 0.5 * step.x**2) / math.sqrt(2 * math.pi)
+    return np.log(step.h * (f.sum(axis=1) + f[:, 0] + f[:, -1]))
+
+
+def test_a_finer_grid_has_the_old_points_and_keeps_as_much() -> None:
+    (step,) = make_side((RARE,), remove=True, mass_budget=1e-20).steps
+    fine = on_finer_grid(step, step.h / 2.5)
+    assert fine.h == pytest.approx(step.h / 3)
+    assert fine.x[::3] == pytest.approx(step.x)
+    assert fine.ell[::3] == pytest.approx(step.ell, rel=1e-9, abs=1e-12)
+    kept = [(one.x[one.inner][0], one.x[one.inner][-1]) for one in (step, fine)]
+    assert kept[1] == pytest.approx(kept[0])
+    assert on_finer_grid(step, step.h) is step
+    with pytest.raises(GridTooLarge):
+        on_finer_grid(step, 1e-6)
 
 
 # Steps in which chi turns fast beside the grid of a step: found where a user takes part with 1e-3.

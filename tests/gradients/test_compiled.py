@@ -1,9 +1,10 @@
-"""Engines over a model under `torch.compile`: the reference engine's sum, over the plain model."""
+"""Engines over what `torch.compile` compiled: the plain model's sum, and no compiled code runs."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import cast
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from torch import nn
 
 from tests.gradients.one_pass import one_pass_sum
 from tests.speed import fast_then_slow
-from userdp.gradients import Units, causal_lm_loss, get_engine
-from userdp.gradients import clipped_sum as reference
-from userdp.gradients.engines import tape
+from userdp.errors import UseError
+from userdp.gradients import Loss, Units, causal_lm_loss, get_engine
+from userdp.gradients import clipped_sum as reference_sum
+from userdp.gradients.engines import reference, tape, vmap
 from userdp.gradients.engines.tape import NotCoveredError
 
 UNITS = Units.from_rows([[[1, 2, 3, 4], [5, 6, 7, 8]], [[2, 2, 1, 7]], [[9, 4, 4, 3]]])
@@ -48,19 +50,21 @@ def compiled():
 
 def apart(model: nn.Module, compiled: nn.Module, engine) -> float:
     """The largest distance of a parameter's sum from the reference's, over the clip norm."""
-    exact = reference(model, causal_lm_loss, UNITS, l2_clip_norm=0.5).value
+    exact = reference_sum(model, causal_lm_loss, UNITS, l2_clip_norm=0.5).value
     found = engine(compiled, causal_lm_loss, UNITS, l2_clip_norm=0.5).value
     return max(
         float((v - exact[n.removeprefix("_orig_mod.")]).norm()) / 0.5 for n, v in found.items()
     )
 
 
-@pytest.mark.parametrize(
-    "name", fast_then_slow(["auto", "bookkeeping", "lora", "reference", "vmap"])
-)
+ENGINES = ["auto", "bookkeeping", "lora", "reference", "vmap"]
+
+
+@pytest.mark.parametrize("name", fast_then_slow(ENGINES))
 def test_an_engine_over_a_compiled_model_gives_the_same_sum(compiled, name):
     plain, wrapped = compiled
     engine = get_engine(name)
+    assert apart(plain, wrapped, engine) < 5e-3
     causal_lm_loss(wrapped, UNITS.input_ids, UNITS.lengths).sum().backward()  # compiled by now
     assert apart(plain, wrapped, engine) < 5e-3
     wrapped.train()
@@ -85,3 +89,84 @@ def test_twin_compiled_code_in_a_pass_is_noticed(compiled, monkeypatch):
     if not lost and torch.__version__ < "2.13":
         pytest.skip("seen with PyTorch 2.13, not with 2.11")
     assert lost
+
+
+class Block(nn.Module):
+    """A layer of a model's own, as those that are compiled one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inner(hidden))
+
+
+_SEEN: list[str] = []
+"""What `_backend` did; of the module, since what a model holds must not change while it trains."""
+
+
+def _backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    """No code generation, but a note of each graph that is compiled and of each call."""
+    _SEEN.append("compiled")
+
+    def run(*given: Any) -> Any:
+        _SEEN.append("called")
+        return graph.forward(*given)
+
+    return run
+
+
+@pytest.fixture(params=fast_then_slow(["block", "model", "loss"]))
+def noted(request):
+    """A plain model, and a model and a loss of which one part was compiled, but has not run yet."""
+    torch._dynamo.reset()
+    plain, compiled = Toy(), Toy()
+    plain.hidden, compiled.hidden = Block(), Block()
+    compiled.load_state_dict(plain.state_dict())
+    loss: Loss = causal_lm_loss
+    if request.param == "loss":
+        loss = torch.compile(loss, backend=_backend)
+    else:
+        part = compiled if request.param == "model" else compiled.hidden
+        part.compile(backend=_backend)
+    _SEEN.clear()
+    yield plain, compiled, loss
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", fast_then_slow(["reference", "vmap", "bookkeeping", "lora"]))
+def test_no_engine_runs_compiled_code(noted, name):
+    """As it would: code compiled for one unit's shapes would decide how the next one is rounded."""
+    plain, compiled, loss = noted
+    exact = reference_sum(plain, causal_lm_loss, UNITS, l2_clip_norm=0.5).value
+    for _ in range(2):
+        found = get_engine(name)(compiled, loss, UNITS, l2_clip_norm=0.5).value
+        assert not _SEEN
+        for key, value in found.items():
+            torch.testing.assert_close(value, exact[key], atol=5e-4, rtol=1e-3)
+        loss(compiled, UNITS.input_ids, UNITS.lengths).sum().backward()  # and once it was compiled
+        assert "called" in _SEEN
+        _SEEN.clear()
+
+
+def test_twin_an_unguarded_engine_runs_it(noted, monkeypatch):
+    monkeypatch.setattr(reference, "eagerly", nullcontext)
+    _, compiled, loss = noted
+    with suppress(UseError):  # what was compiled is noticed as a state that changed, too
+        get_engine("reference")(compiled, loss, UNITS, l2_clip_norm=0.5)
+    assert "called" in _SEEN
+
+
+def test_twin_unguarded_vmap_traces_it(compiled, monkeypatch):
+    """Under ``vmap`` torch calls few backends; what it traces shows as a state that changed."""
+    monkeypatch.setattr(vmap, "eagerly", nullcontext)
+    _, wrapped = compiled
+    frames = torch._dynamo.utils.counters["frames"]
+    before = frames["total"]
+    with suppress(UseError):
+        get_engine("vmap")(wrapped, causal_lm_loss, UNITS, l2_clip_norm=0.5)
+    traced = frames["total"] > before
+    if not traced and torch.__version__ < "2.13":
+        pytest.skip("seen with PyTorch 2.13")
+    assert traced

@@ -267,6 +267,8 @@ def test_invariant_3_twin_unless_it_is_read_a_criterions_buffer_moves_everybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(held_state_module, "_OPAQUE", (nn.Module,))
+    uncached = held_state_module._note_of.__wrapped__
+    monkeypatch.setattr(held_state_module, "_note_of", uncached)
     units = Units.from_rows([[[9] * (MARK + 1)], *[[[n, n + 1, 3, 2 + n]] for n in range(7)]])
 
     def moved(units: Units) -> dict[str, Tensor]:

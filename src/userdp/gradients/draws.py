@@ -14,6 +14,7 @@ fused kernel asks for them; that one has drawn shows in the generators' states.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -360,9 +361,16 @@ def _settings(model: nn.Module) -> tuple[object, ...]:
 
     Whole numbers are left out: some modules count their calls.
     """
-    return tuple(
-        value
-        for module in model.modules()
-        for value in (type(module), *vars(module).values())
-        if isinstance(value, bool | float | type)
-    ) + tuple(p.requires_grad for p in model.parameters())
+    found: list[object] = []
+    for module in model.modules():
+        for value in (type(module), *vars(module).values()):
+            kind: type = type(value)
+            if _is_setting(kind):
+                found.append(value)
+    return (*found, *(p.requires_grad for p in model.parameters()))
+
+
+@functools.cache
+def _is_setting(kind: type) -> bool:
+    """Told of types, of which there are few: each step asks for thousands of values."""
+    return issubclass(kind, bool | float | type)

@@ -21,12 +21,13 @@ a pass in which a tensor's memory is handed out (`userdp.gradients.engines.rows`
 from __future__ import annotations
 
 import contextvars
+import functools
 import logging
 import types
 import weakref
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -131,25 +132,10 @@ class _Reading:
     def follow(self, name: str, value: Any, depth: int) -> None:
         """Note ``value`` under ``name``, and what it holds."""
         noted = self.held.setdefault(name, [])
-        if isinstance(value, _PLAIN):
-            noted.append(repr(value) if isinstance(value, float) else value)  # NaN is not itself
-            return
-        if isinstance(value, np.ndarray | np.generic):
-            noted.append(value.tobytes() if value.nbytes <= _MOST_BYTES else id(value))
-            return
-        if isinstance(value, BYTES):
-            noted.append(bytes(value) if len(value) <= _MOST_BYTES else id(value))
-            return
-        if isinstance(value, weakref.ref):  # whatever holds what it points to is followed there
-            noted.append(type(value))
-            return
-        if isinstance(value, Tensor):
-            noted.append((id(value), value._version, value.requires_grad, *_gradient(value)))
-        else:
-            noted.append(type(value) if isinstance(value, MANY) else (type(value), id(value)))
-        if isinstance(value, _OPAQUE) or depth >= _DEPTH or id(value) in self._seen:
-            return
-        if type(value).__module__.startswith(_SHARDING):
+        kind: type = type(value)
+        note = _note_of(kind)
+        noted.append(note.taken(value))
+        if note.ends or depth >= _DEPTH or id(value) in self._seen:
             return
         if isinstance(value, nn.Module):
             self.modules(value, name)
@@ -157,6 +143,36 @@ class _Reading:
         self._seen.add(id(value))
         for key, part in parts_of(value):
             self.follow(name if key is None else f"{name}.{key}", part, depth + 1)
+
+
+class _Note(NamedTuple):
+    """What is noted of a value.
+
+    Attributes:
+        taken: takes it.
+        ends: whether what the value holds is not followed.
+    """
+
+    taken: Callable[[Any], object]
+    ends: bool
+
+
+@functools.cache
+def _note_of(kind: type) -> _Note:
+    """Told of types, of which there are few: each step asks for thousands of values."""
+    if issubclass(kind, _PLAIN):
+        # NaN is not itself.
+        return _Note(repr if issubclass(kind, float) else lambda value: value, ends=True)
+    if issubclass(kind, np.ndarray | np.generic):
+        return _Note(lambda v: v.tobytes() if v.nbytes <= _MOST_BYTES else id(v), ends=True)
+    if issubclass(kind, BYTES):
+        return _Note(lambda v: bytes(v) if len(v) <= _MOST_BYTES else id(v), ends=True)
+    if issubclass(kind, weakref.ref):  # whatever holds what it points to is followed there
+        return _Note(type, ends=True)
+    ends = issubclass(kind, _OPAQUE) or kind.__module__.startswith(_SHARDING)
+    if issubclass(kind, Tensor):
+        return _Note(lambda v: (id(v), v._version, v.requires_grad, *_gradient(v)), ends)
+    return _Note(type if issubclass(kind, MANY) else lambda v: (type(v), id(v)), ends)
 
 
 def _gradient(value: Tensor) -> tuple[int, ...]:

@@ -350,15 +350,18 @@ def _is_generator(kind: type) -> bool:
     return issubclass(kind, _OWN)
 
 
-_MANY = (dict, list, tuple, set, Mapping)
+@functools.cache
+def _is_many(kind: type) -> bool:
+    return issubclass(kind, dict | list | tuple | set | Mapping)
 
 
 def _reachable(module: nn.Module) -> set[type]:
     """The types of what a module holds, and of what its ``forward`` names."""
     kinds: set[type] = set()
     for value in vars(module).values():
-        kinds.add(type(value))
-        if isinstance(value, _MANY):
+        kind: type = type(value)
+        kinds.add(kind)
+        if _is_many(kind) and value:
             kinds.update(map(type, value.values() if isinstance(value, Mapping) else value))
     forward = getattr(module.forward, "__func__", module.forward)
     code = getattr(forward, "__code__", None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -111,8 +110,8 @@ def _agrees(unclipped: Task, computes: Sequence[Callable[[Task], ClippedSum]]) -
         bound = float(exact.norms.min()) / 2
         if exact.non_finite or not 1e-6 < bound < 1e15:
             return None
-        task = replace(unclipped, l2_clip_norm=bound)
-        exact = sum_of_units(replace(task, l2_clip_norm=aim(task)))  # where these aim too
+        task = unclipped.but(l2_clip_norm=bound)
+        exact = sum_of_units(task.but(l2_clip_norm=aim(task)))  # where these aim too
         for compute in computes:
             ours = compute(task)
             apart = squared_norm(ours.value[name] - v for name, v in exact.value.items()) ** 0.5

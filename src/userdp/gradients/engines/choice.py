@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from torch import nn
@@ -216,7 +216,7 @@ def one_at_a_time(task: Task, *, forgiving: bool = False) -> ClippedSum:
     changes nobody's contribution by more than rounding.
     """
     _require_separable(task)
-    total = reference.sum_of_units(replace(task, l2_clip_norm=aim(task)), forgiving=forgiving)
+    total = reference.sum_of_units(task.but(l2_clip_norm=aim(task)), forgiving=forgiving)
     total.sensitivity = float(task.l2_clip_norm)
     return total
 

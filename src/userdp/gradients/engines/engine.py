@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import nn
 
@@ -40,6 +42,15 @@ class Task:
             require_clip_norm("item_clip_norm", self.item_clip_norm)
         require_count("micro_batch", self.micro_batch)
         require_uncoupled(self.model)
+
+    def but(self, **changes: Any) -> Task:
+        """The same with other ``units``, or another ``l2_clip_norm``, ``micro_batch``, ....
+
+        The model stays, so that it is not looked through again: a step asks for many such tasks.
+        """
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:

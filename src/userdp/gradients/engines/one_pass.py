@@ -41,7 +41,6 @@ Source: Charles et al. 2024, Algorithm 2; the forms of `userdp.gradients.engines
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -88,7 +87,7 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
     if drawn is Draws.SHARED:
         raise NotCoveredError(["(random numbers that the rows of a pass share)"])
     total, workspace = task.zero(), Workspace()
-    aimed = replace(task, l2_clip_norm=aim(task))
+    aimed = task.but(l2_clip_norm=aim(task))
     alone: list[int] = []
     for begin, end in cut(task, form):
         part = task.units.select(begin, end)
@@ -124,7 +123,7 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
         for unit in again:
             total.add_unit(begin + unit, clipped_again(aimed, part, unit, first, last))
     for unit in alone:
-        one = replace(aimed, units=task.units.select(unit, unit + 1))
+        one = aimed.but(units=task.units.select(unit, unit + 1))
         total.add_unit(unit, reference.sum_of_units(one))
     return total
 

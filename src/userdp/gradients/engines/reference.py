@@ -3,6 +3,9 @@
 Guarantee: a unit's contribution is a function of the model and of that unit's rows: it is computed
 alone, padded to its own longest row, and added in float64. Dropout masks are drawn anew for each
 pass, and a pass is one unit's. A two-stage clip costs a backward pass per row.
+
+Models under `torch.compile` run as they are written. Code compiled for the shapes of one unit
+serves those after it: the rounding of a unit's gradient would depend on who came before.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from torch import Tensor
 from userdp.gradients.clipping import clip_factors, squared_norm, squared_norms
 from userdp.gradients.engines.engine import Task
 from userdp.gradients.losses import DetachedLossError, checked_losses
+from userdp.gradients.modes import eagerly
 from userdp.gradients.row_errors import may_be_of_rows
 from userdp.gradients.sums import ClippedSum
 
@@ -68,7 +72,7 @@ def _mean_gradient(
         width = int(lengths[here].max())
         marks = None if targets is None else targets[here, :width]
         ids = input_ids[here, :width]
-        with torch.enable_grad():
+        with torch.enable_grad(), eagerly():
             try:
                 losses = checked_losses(task.loss, task.model, ids, lengths[here], marks)
             except DetachedLossError:

@@ -12,8 +12,6 @@ of shapes, so the unit sees its own again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -86,8 +84,7 @@ def clipped_again(
         FailureError: the pass drew something else this time, so that masks differ; or memory ran
             out.
     """
-    replayed = replace(
-        aimed,
+    replayed = aimed.but(
         loss=_Replayed(aimed.loss, units, unit, begin, end),
         units=units.select(unit, unit + 1),
         micro_batch=len(units.lengths),

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from userdp.errors import FailureError
 from userdp.gradients.engines.engine import Task
@@ -60,9 +59,7 @@ def sum_that_fits(
     room, halvings = _room.of(task.model, task.loss), 0
     begun = GeneratorStates.read()
     while True:
-        fitting = replace(
-            task, micro_batch=min(task.micro_batch, room.get("rows", task.micro_batch))
-        )
+        fitting = task.but(micro_batch=min(task.micro_batch, room.get("rows", task.micro_batch)))
         try:
             total = compute(fitting)
         except (MemoryError, RuntimeError) as error:

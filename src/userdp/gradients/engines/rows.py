@@ -47,9 +47,11 @@ from torch.utils.hooks import RemovableHandle
 from userdp.gradients.engines.places.place import CONSTANT, FIRST, PLACES, Call, Place
 from userdp.gradients.engines.places.reads import ASKS, FIXED_LENGTH, HANDS_OUT, READS_KINDS
 from userdp.gradients.engines.places.steps import steps
-from userdp.gradients.engines.places.writes import assigned, whole
+from userdp.gradients.engines.places.writes import assigned, may_write, whole
 
 _KEY = "_userdp_place"
+
+_NO_BASE = None, None
 
 _SET = Tensor.__setitem__
 
@@ -95,9 +97,11 @@ class Rows:
     def mark(self, tensor: Tensor, place: Place | None) -> Tensor:
         """Note where rows lie in ``tensor``; a place that its shape contradicts is dropped."""
         if place is not None and place.dim is not None:
-            size = tensor.size(place.dim) if place.dim < tensor.dim() else -1
-            if size < 0 or (not place.counts and size != self.count * place.inner):
-                place = None
+            shape = tensor.shape
+            fits = place.dim < len(shape) and (
+                place.counts or shape[place.dim] == self.count * place.inner
+            )
+            place = place if fits else None
         if _is_parameter(tensor) or id(tensor) in self._held:
             return tensor
         if place is None:
@@ -129,7 +133,9 @@ class Rows:
             self._note_reading(function, args, kwargs, result)
             return result
         call = Call(self.place_of, args, kwargs)
-        base, before = self._base_of(args[0])
+        base, before = _NO_BASE
+        if may_write(function) or args[-1] is True or kwargs:  # an argument may be `inplace`
+            base, before = self._base_of(args[0])
         call.result = result = function(*args, **kwargs)
         if isinstance(result, Tensor):
             place = None if steps(function, call, result) else rule(call)

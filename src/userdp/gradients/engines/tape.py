@@ -41,7 +41,7 @@ from userdp.gradients.engines.places.place import CONSTANT, FIRST
 from userdp.gradients.engines.places.reads import ASKS
 from userdp.gradients.engines.precision import Watch
 from userdp.gradients.engines.rows import Rows
-from userdp.gradients.engines.rules.broadcast import with_rows
+from userdp.gradients.engines.rules.broadcast import ELEMENTWISE, with_rows
 from userdp.gradients.engines.uses import Dense, Layout, Use, joint, squared_norms, wide
 from userdp.gradients.losses import Loss, checked_losses
 from userdp.gradients.modes import eagerly, run_backward, run_batched_backward
@@ -131,9 +131,9 @@ class Tape:
                 self.note_made(part)
         elif (
             isinstance(result, Tensor)
-            and self.rows.place_of(result) == CONSTANT
             # Constants need a gradient only for the sake of parameters.
             and result.requires_grad
+            and self.rows.place_of(result) == CONSTANT
             and torch.is_grad_enabled()
             and id(result) not in self._names
             and id(result) not in self._made
@@ -328,7 +328,8 @@ class _Mode(Watch):
         if rule is not None and torch.is_grad_enabled():
             answer = rule(self._tape, *args, **kwargs)
         if answer is None:
-            args = with_rows(self._tape, func, args, kwargs) or args
+            if func in ELEMENTWISE:
+                args = with_rows(self._tape, func, args, kwargs) or args
             answer = self._tape.rows.run(func, args, kwargs)
             self._tape.note_made(answer)
         self.look(args, answer)

@@ -18,7 +18,7 @@ Legend: U units, S positions of one unit, N positions altogether, K (unit, token
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,10 @@ from torch import Tensor
 from userdp.gradients.engines.forms import Form
 
 _BLOCK = 1024
+
+_ADDED = 1 << 18
+"""Numbers that are added to a float64 sum at a time on a CPU, which widens what it adds to a copy:
+one of a whole table would be fresh memory, twice the table's."""
 
 _CANCELLED = 0.25
 """Least part that the joint square of two uses has of the sum of both their squares."""
@@ -123,7 +127,9 @@ class Dense(Use):
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         flat = self.gradients.reshape(len(self.gradients), -1)
-        total.view(-1).add_(factors.to(flat.dtype) @ flat)
+        weights, into = factors.to(flat.dtype), total.view(-1)
+        for part in added_at_once(len(into), 1, total.device):
+            into[part].add_(weights @ flat[:, part])
 
     def summed(self) -> Tensor:
         return self.gradients.sum(0)
@@ -134,6 +140,13 @@ class Dense(Use):
     def without(self, bad: Tensor) -> Dense:
         self.gradients[bad] = 0
         return self
+
+
+def added_at_once(rows: int, width: int, device: torch.device) -> Iterator[slice]:
+    """Which rows of (rows, width) to add to a float64 sum at a time: all, but on a CPU."""
+    step = max(1, _ADDED // width) if device.type == "cpu" else max(1, rows)
+    for begin in range(0, rows, step):
+        yield slice(begin, begin + step)
 
 
 def wide(tensor: Tensor) -> Tensor:

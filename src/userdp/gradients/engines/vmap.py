@@ -12,13 +12,14 @@ Every unit's masks are its own (``randomness="different"``). Whether ``vmap`` ca
 matter of code and shapes (Python cannot look into what it batches), not of what the masks are, so
 the reference engine may then draw anew. A unit whose norm is not finite would be drawn again for
 what its masks were: where the model draws, it counts as zero instead.
+
+Models under `torch.compile` run as they are written, as in the other engines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from userdp.gradients.engines.precision import Watch, aim, require_no_masks
 from userdp.gradients.engines.tape import NotCoveredError
 from userdp.gradients.engines.uses import Dense, wide
 from userdp.gradients.losses import row_losses
+from userdp.gradients.modes import eagerly
 from userdp.gradients.sums import ClippedSum
 from userdp.gradients.units import Units
 from userdp.out_of_memory import ran_out_of_memory
@@ -52,7 +54,7 @@ def sum_of_batches(task: Task) -> ClippedSum:
     if task.item_clip_norm is not None:
         raise NotCoveredError(["(the clip norm of rows)"])
     try:
-        with _eager_attention(task.model):
+        with eagerly(), _eager_attention(task.model):
             return _sum_of_batches(task)
     except (RuntimeError, AttributeError) as error:  # it traces no calls of submodules
         if isinstance(error, FailureError) or ran_out_of_memory(error):
@@ -99,7 +101,7 @@ def cut(task: Task) -> list[tuple[int, int]]:
 def _sum_of_batches(task: Task) -> ClippedSum:
     drawn = draws_of(task.model, task.loss, task.units)
     detached = {name: p.detach() for name, p in task.parameters.items()}
-    total, aimed = task.zero(), replace(task, l2_clip_norm=aim(task))
+    total, aimed = task.zero(), task.but(l2_clip_norm=aim(task))
 
     def unit_loss(
         values: dict[str, Tensor],
@@ -146,7 +148,7 @@ def _sum_of_batches(task: Task) -> ClippedSum:
         for name, use in uses.items():
             Dense(use.gradients[good]).add_to(total.value[name], factors[name][good])
     for unit in alone:
-        one = replace(aimed, units=task.units.select(unit, unit + 1))
+        one = aimed.but(units=task.units.select(unit, unit + 1))
         total.add_unit(unit, reference.sum_of_units(one))
     return total
 

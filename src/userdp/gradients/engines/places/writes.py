@@ -7,6 +7,8 @@ rule or, for ``tensor[index] = value``, by `assigned`; and the one that it is a 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from types import EllipsisType
 from typing import Any
 
@@ -14,6 +16,19 @@ from torch import Tensor
 
 from userdp.gradients.engines.places.lookups import sliced
 from userdp.gradients.engines.places.place import CONSTANT, Call, Place
+
+
+@functools.cache
+def may_write(function: Callable[..., Any]) -> bool:
+    """Whether a function's name says that it writes to its first argument: never to a copy of that.
+
+    >>> may_write(Tensor.add_), may_write(Tensor.__iadd__), may_write(Tensor.add)
+    (True, True, False)
+    """
+    name = function.__name__
+    if name.startswith("__"):
+        return name.startswith("__i") and name != "__invert__"
+    return name.endswith("_")
 
 
 def assigned(call: Call) -> Place | None:

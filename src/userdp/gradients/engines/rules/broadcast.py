@@ -20,12 +20,13 @@ from torch import Tensor
 from userdp.gradients.engines.layer import RUN, Layer, Watcher
 from userdp.gradients.engines.places.numbers import elementwise
 from userdp.gradients.engines.places.place import CONSTANT, PLACES, Call, Place, tensors_in
+from userdp.gradients.engines.places.writes import may_write
 from userdp.gradients.engines.uses import Dense, wide
 
 _MOST = 1 << 24
 """Numbers that the gradients of all units may take of a tensor that has a part for each row."""
 
-_ELEMENTWISE = frozenset(function for function, rule in PLACES.items() if rule is elementwise)
+ELEMENTWISE = frozenset(function for function, rule in PLACES.items() if rule is elementwise)
 
 
 def with_rows(
@@ -33,12 +34,18 @@ def with_rows(
 ) -> tuple[Any, ...] | None:
     """The arguments with each trained tensor spread over the rows of the others.
 
-    None where this is not a function of numbers at one place, of rows and of a trained tensor.
+    None where rows and a trained tensor do not meet in it.
+
+    Args:
+        tape: that watches.
+        function: one of `ELEMENTWISE`.
+        args: of its call.
+        kwargs: of its call; with any, None.
     """
-    if function not in _ELEMENTWISE or kwargs or tape.layout.rows == 1:
+    if kwargs or tape.layout.rows == 1:
         return None
     names = [tape.name_of(value) if isinstance(value, Tensor) else None for value in args]
-    if not any(names) or (names[0] is not None and _writes(function.__name__)):
+    if not any(names) or (names[0] is not None and may_write(function)):
         return None
     tensors = list(tensors_in(args))
     dims = max(tensor.dim() for tensor in tensors)
@@ -62,13 +69,6 @@ def with_rows(
             copies = RUN(tape.anchor, _Spread(tape, name, place, dims), value.detach())
             spread[at] = tape.rows.mark(copies, place)
     return tuple(spread)
-
-
-def _writes(name: str) -> bool:
-    """Whether a function of this name writes to its first argument: never to a copy of that."""
-    if name.startswith("__"):
-        return name.startswith("__i") and name != "__invert__"
-    return name.endswith("_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from userdp.gradients.engines.forms import Form, choose_form
 from userdp.gradients.engines.layer import Layer, Watcher, apply, names_of, stands_in_for
-from userdp.gradients.engines.uses import Dense, Layout, Use, wide
+from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wide
 
 _GRAM_BLOCK = 2048
 """Columns that are widened to float64 at a time: a copy of all would not stay in the caches."""
@@ -132,7 +132,9 @@ class Ghost(Use):
             left, right = self.left * weights, self.right
         else:
             left, right = self.left, self.right * weights
-        total.add_(product(left.reshape(-1, p), right.reshape(-1, q)))
+        left, right = left.reshape(-1, p), right.reshape(-1, q)
+        for part in added_at_once(p, q, total.device):
+            total[part].add_(product(left[:, part], right))
 
     def summed(self) -> Tensor:
         p, q = self.left.shape[-1], self.right.shape[-1]
