@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from userdp.errors import FailureError, UserdpError, UserdpWarning, printable
 from userdp.out_of_memory import ran_out_of_memory
@@ -30,9 +30,15 @@ _LONGEST: Final = 200
 class WithheldError(FailureError):
     """An error that nobody foresaw, without its words; its trace is the one that it had.
 
+    Only what it tells travels: pickled, as for a process that waits for another, or copied, it no
+    longer holds the error itself.
+
     Args:
-        withheld: the error itself. Its words may quote people's text: operator-only.
+        withheld: the error itself; None in another process than the one where it was raised. Its
+            words may quote people's text: operator-only.
     """
+
+    withheld: BaseException | None
 
     def __init__(self, withheld: BaseException) -> None:
         if ran_out_of_memory(withheld):  # its words tell how much: the size of a cohort, say
@@ -48,6 +54,17 @@ class WithheldError(FailureError):
             )
         super().__init__(told, hint=hint)
         self.withheld = withheld
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str | None]]:
+        return _that_tells, (self.message, self.hint)
+
+
+def _that_tells(message: str, hint: str | None) -> WithheldError:
+    """A `WithheldError` of these words, of which the error itself is not known here."""
+    error = WithheldError.__new__(WithheldError)
+    FailureError.__init__(error, message, hint=hint)
+    error.withheld = None
+    return error
 
 
 @contextmanager

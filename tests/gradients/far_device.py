@@ -2,27 +2,29 @@
 
 What an engine does on a GPU differs from what it does on a CPU in which tensors lie where. Here an
 operation that is given tensors of both devices fails as it would there; otherwise it runs on the
-CPU's numbers, so that results can be compared. The device calls itself "xla": a PyTorch without
+CPU's numbers, so that results can be compared. The device calls itself "ipu": a PyTorch without
 CUDA lets nothing call itself that. Kernels, autocast and compiled code are not covered.
 
-`far_machine` is a machine that has it: every command takes ``--device xla`` there.
+`far_machine` is a machine that has it: every command takes ``--device ipu`` there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, ClassVar
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from userdp.training import devices
 
-FAR = torch.device("xla", 0)
+FAR = torch.device("ipu", 0)
 """Its name."""
 
 _MAY_MIX = {"copy_", "_to_copy"}
@@ -106,6 +108,8 @@ class Accelerator(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         found = _run(func, args, kwargs or {})
+        if found is NotImplemented:
+            return found
         self.products += isinstance(found, Far) and func.overloadpacket.__name__ in _PRODUCTS
         return found
 
@@ -113,6 +117,8 @@ class Accelerator(TorchDispatchMode):
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func.overloadpacket.__name__
     flat, spec = tree_flatten((args, kwargs))
+    if any(isinstance(a, Tensor) and _is_made_of_others(type(a)) for a in flat):
+        return NotImplemented  # it asks for what its parts do
     far = [a for a in flat if isinstance(a, Far)]
     near = [a for a in flat if isinstance(a, Tensor) and not isinstance(a, Far)]
     if far and name in _TAKES_HOST_INDICES:
@@ -142,6 +148,11 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tree_map(back, found)
 
 
+def _is_made_of_others(kind: type[Tensor]) -> bool:
+    """Whether tensors of this kind wrap others, as those of which each process has a part do."""
+    return not issubclass(kind, Far) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
 def on_far(model: nn.Module) -> nn.Module:
     """``model``, moved: its parameters (ties stay ties) and buffers lie on the device then."""
     moved: dict[int, nn.Parameter] = {}
@@ -159,7 +170,7 @@ def on_far(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def far_machine(index: int = 0) -> Iterator[Accelerator]:
-    """Within, this machine has the device: ``--device xla`` means it, and models move to it.
+    """Within, this machine has the device: ``--device ipu`` and ``auto`` mean it.
 
     Args:
         index: of this process's own device, where several run together.
@@ -175,6 +186,16 @@ def far_machine(index: int = 0) -> Iterator[Accelerator]:
         made = make(data, **kwargs)
         return made if device is None else made.to(device)
 
+    class Module(ModuleType):
+        """What PyTorch looks for as ``torch.ipu``: streams that are those of the CPU."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch.cpu, name)
+
+        def current_device(self) -> int:
+            return index
+
+    place = property(lambda tensor: tensor._local_tensor.device)  # of a tensor in parts
     honest, device_there, make = nn.Module.to, devices._accelerator, torch.tensor
 
     def accelerator(name: str, device: torch.device, processes: int) -> torch.device:
@@ -183,8 +204,12 @@ def far_machine(index: int = 0) -> Iterator[Accelerator]:
     with (
         mock.patch.object(nn.Module, "to", to),
         mock.patch.object(devices, "_accelerator", accelerator),
+        mock.patch.object(devices, "_enough", return_value=True),
+        mock.patch.object(devices, "_cuda", return_value=torch.device(FAR.type, index)),
         mock.patch.object(torch, "tensor", tensor),
         mock.patch.object(Far, "place", torch.device(FAR.type, index)),
+        mock.patch.object(torch, FAR.type, Module(FAR.type), create=True),
+        mock.patch.object(DTensor, "device", place, create=True),
         Accelerator() as machine,
     ):
         yield machine

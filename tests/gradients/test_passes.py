@@ -1,5 +1,7 @@
 """What is asked of a model before the first step covers every pass that a step can make."""
 
+import gc
+import weakref
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from userdp.errors import UseError
 from userdp.gradients import Units, causal_lm_loss, coupling, get_engine
 from userdp.gradients.coupling import require_rows_apart
-from userdp.gradients.engines import choice
+from userdp.gradients.engines import choice, one_pass, passes
 from userdp.gradients.engines.passes import largest_passes, rows_per_pass
 
 
@@ -60,3 +62,29 @@ def test_twin_where_nobody_counts_as_a_whole_micro_batch_is_caught(monkeypatch):
     monkeypatch.setattr(choice, "_most_rows", lambda task, traced: task.micro_batch)
     with pytest.raises(UseError, match="asked again"):
         test_invariant_9_nothing_is_asked_because_of_who_was_drawn(monkeypatch, "auto", [], 64)
+
+
+def test_nothing_of_a_pass_lies_beside_the_next_one(monkeypatch):
+    """What layers keep is as large as their activations: two passes' would be the peak."""
+    begun, alive = [], []
+
+    class Watched(one_pass._Pass):
+        def __init__(self, *args):
+            alive.append([one for one in begun if one() is not None])
+            begun.append(weakref.ref(self))
+            super().__init__(*args)
+            begun.append(weakref.ref(self._tape))
+
+    monkeypatch.setattr(one_pass, "_Pass", Watched)
+    monkeypatch.setattr(passes, "_CPU_TOKENS", 8)
+    shape = GPT2Config(vocab_size=11, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+    units = Units.from_rows([[[1, 2, 3, 4]]] * 6)
+    gc.disable()  # nor may it hang on a collection
+    try:
+        get_engine("bookkeeping")(
+            GPT2LMHeadModel(shape).eval(), causal_lm_loss, units, l2_clip_norm=1.0, micro_batch=6
+        )
+    finally:
+        gc.enable()
+    assert len(alive) >= 3
+    assert not any(alive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import pickle
 import shlex
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from tests.secrets.scan import findings
 from tests.secrets.watch import listen
 from userdp.cli.app import run as userdp
 from userdp.data.tokenize import StoreTokenizer
-from userdp.errors import UseError
+from userdp.errors import FailureError, Interrupted, UseError, UserdpWarning
+from userdp.gradients.losses import LossError
+from userdp.planning.noise import OutOfReach
 from userdp.withheld import WithheldError, withheld, withholding
 
 
@@ -44,6 +47,35 @@ def test_words_of_a_foreign_error_are_withheld(error, planted, tmp_path, capfd):
     assert found(said, planted.secrets) == []
     assert "faults.py" in said.channels["trace"].decode(), "the place of the fault is told"
     assert type(said.error.withheld) is type(ERRORS[error]())
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_to_another_process_goes_what_an_error_tells_and_nothing_else(error, planted):
+    """However the error itself is made: a reader that cannot make it again would wait for ever."""
+    with pytest.raises(WithheldError) as caught, withheld():
+        raising(error)()
+    sent = pickle.dumps(caught.value)
+    assert findings(sent, planted.secrets) == []
+    got = pickle.loads(sent)
+    assert (type(got), str(got), got.hint) == (WithheldError, str(caught.value), caught.value.hint)
+    assert got.withheld is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UseError("no store", hint="make one"),
+        FailureError("no disk"),
+        LossError("no graph"),
+        OutOfReach("too dear"),
+        Interrupted("after step 3 of 9", resume=True),
+        UserdpWarning("mind the gap"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_our_own_tells_the_same_in_another_process(error):
+    got = pickle.loads(pickle.dumps(error))
+    assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -1,5 +1,8 @@
 """Runs that would be processes side by side, in this process."""
 
+import contextlib
+import io
+
 from userdp.cli.app import run as userdp
 
 
@@ -36,4 +39,5 @@ class InProcess:
         if len(self.calls) == self._refuse:
             log.write_text("error: the machine is out of memory\nhint: buy more\n")
             return Done(1)
-        return Done(userdp(arguments))
+        with contextlib.redirect_stdout(io.StringIO()):  # as a child's, which nobody reads
+            return Done(userdp(arguments))

@@ -11,14 +11,12 @@ import secrets
 import signal
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.gradients.far_device import far_machine
 from tests.memory import Memory, MemoryLoss
 from tests.plans import changed_plan, els_plan, uls_plan
 from tests.training.toy import CONFIG
@@ -63,39 +61,6 @@ def model_of(store: UserStore, *, lora: bool = False, sharded: bool = False) -> 
     if lora:
         model = add_adapters(model, replace(CONFIG, lora_rank=2))
     return shard(model.train()) if sharded else model.train()
-
-
-def trained_far(store: Path, out: Path, lora: bool, broken: bool) -> tuple[list[float], int]:
-    """A run with an accelerator for each process: the weights, and the products computed there.
-
-    A broken one forgets where its part of the sum lies.
-    """
-    told, honest = [], Dealing.together
-    with far_machine(index=current_world().rank) as machine:
-
-        def together(self, summed, rows, **options):
-            if broken:
-                summed = replace(summed, value={n: v.cpu() for n, v in summed.value.items()})
-            return honest(self, summed, rows, **options)
-
-        def note(self):
-            told.extend(weights_of(self._model).tolist())
-
-        with (
-            mock.patch.object(Dealing, "together", together),
-            mock.patch.object(PrivateRun, "save", note),
-        ):
-            train(
-                UserStore.open(store),
-                plan_of("uls", steps=3),
-                replace(CONFIG, lora_rank=2 if lora else None),
-                out=out,
-                device="xla" if dist.get_world_size() > 1 else "cpu",
-                tensorboard=False,
-                unsafe_seed=5,
-                unsafe_noise_seed=6,
-            )
-    return told, machine.products
 
 
 def weights_of(model: nn.Module) -> torch.Tensor:

@@ -27,7 +27,6 @@ from userdp.errors import FailureError, UseError
 from userdp.ledger import StoreLedger
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed_run import deal, take
-from userdp.withheld import WithheldError
 
 SIZES = (1, 2, 4)
 OK = "done"
@@ -103,26 +102,6 @@ def test_an_adaptive_clip_norm_is_everybodys_and_the_same(copy):
     assert len(set(clips[0])) > 2
     for one in each:  # norms and noise grow with the clip norm
         torch.testing.assert_close(one, alone, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lora", [False, True])
-def test_processes_with_an_accelerator_each_give_the_weights_of_one_cpu(copy, lora):
-    """Sums, noise, weights and what all agree on go through the collectives of a device."""
-    ((alone, _),) = run_world(1, jobs.trained_far, copy()[2], *copy()[:2], lora, False)
-    store, run, world = copy()
-    each = run_world(2, jobs.trained_far, world, store, run, lora, False)
-    for weights, products in each:
-        assert products > 0, "it did not compute there"
-        np.testing.assert_allclose(weights, alone, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_twin_a_sum_that_one_process_leaves_on_the_host_is_noticed(copy):
-    store, run, world = copy()
-    ended = results_of(start_world(2, jobs.trained_far, world, store, run, False, True), world)
-    # PyTorch refuses a gradient that lies elsewhere than its weight.
-    assert all(isinstance(one, WithheldError) and "steps.py" in str(one) for one in ended), ended
 
 
 # Invariant 5: noise once.

@@ -101,8 +101,8 @@ def federate(
         seed: public; of the initial weights, and of the spread over silos.
         runtime: Flower's simulation engine; this process alone; or only make the folders and the
             Flower app of a deployment.
-        device: where --runtime in-process computes: auto (cuda where there is one, else cpu), cpu,
-            cuda or cuda:N. Flower's silos compute on CPUs.
+        device: where --runtime in-process computes, and the model is measured: auto (cuda where
+            there is one, else cpu), cpu, cuda or cuda:N. Flower's silos compute on CPUs.
         resume: go on with the interrupted federation in --out after its last round, by the plan
             that lies there; neither DATA nor the options of a plan are read again.
         claim: recompute the claim of the federation in the folder DATA from its ledgers.
@@ -250,7 +250,7 @@ def _run(out: Path, plan: FederationPlan, *, runtime: str, cpus: int | None, dev
             else:
                 run_in_process(out, plan, device=device, progress=bar)
         result["claim"] = claim_of(out).to_dict()
-        result["operator_only"] = measure(out, plan)
+        result["operator_only"] = measure(out, plan, device=device)
     return Answer(values=result, parts=_parts(plan, result))
 
 

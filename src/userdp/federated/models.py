@@ -153,9 +153,9 @@ def require_same_model(shapes: dict[str, tuple[int, ...]], weights: Weights) -> 
 
 def accuracy(model: nn.Module, units: Units) -> float:
     """The fraction of images whose class the network finds; 0 for none. Operator-only."""
-    right = 0
+    right, device = 0, next(model.parameters()).device
     with torch.no_grad():
         for begin in range(0, len(units), 512):
-            rows = units.input_ids[begin : begin + 512]
+            rows = units.input_ids[begin : begin + 512].to(device)
             right += int((model(rows).argmax(-1) == rows[:, 0]).sum())
     return right / max(1, len(units))

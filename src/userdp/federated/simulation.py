@@ -213,14 +213,20 @@ def claim_of(folder: Path) -> FederationClaim:
     return federation_claim(plan, runs, spread=here and not deployed)
 
 
-def measure(folder: Path, plan: FederationPlan) -> dict[str, float]:
+def measure(folder: Path, plan: FederationPlan, *, device: str = AUTO) -> dict[str, float]:
     """How the federation's model does on all silos' held-out items. Exact, so operator-only.
+
+    Args:
+        folder: of the federation.
+        plan: its plan.
+        device: see `userdp.training.devices`.
 
     Returns:
         The mean ``loss``; for images the ``accuracy``; ``held_out_items``; and of all items, how
         many the cap leaves out and how many hold a class that the model does not have.
     """
     model, loss = build_model(plan.model)
+    model = model.to(choose_device(device))
     put_weights(model, load_weights(folder / MODEL_FILE)[0])
     losses = right = 0.0
     targets = items = unreadable = over = 0

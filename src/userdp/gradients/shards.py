@@ -58,14 +58,17 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def like(parameter: Tensor, part: Tensor) -> Tensor:
-    """``part``, a tensor of `local`'s shape, as a tensor sharded as ``parameter`` is."""
+    """``part``, a tensor of `local`'s shape, as a tensor sharded, and lying, as ``parameter`` is.
+
+    PyTorch would move one from elsewhere to the process's current device, which may be another's.
+    """
     if not is_sharded(parameter):
         return part
     from torch.distributed.tensor import DTensor
 
     sharded: Any = parameter
     made: Tensor = DTensor.from_local(
-        part,
+        part.to(sharded.device),
         sharded.device_mesh,
         sharded.placements,
         run_check=False,

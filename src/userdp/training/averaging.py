@@ -40,9 +40,11 @@ class WeightAverage:
         for name, parameter in self._parameters.items():
             self.values[name].lerp_(parameter.detach().float(), 1 - decay)
 
+    @torch.no_grad()
     def restore(self, values: dict[str, Tensor], updates: int) -> None:
-        """Continue from a checkpoint."""
-        self.values = {name: values[name].float().clone() for name in self.values}
+        """Continue from a checkpoint, whose values may lie elsewhere than the parameters."""
+        for name, value in self.values.items():
+            value.copy_(values[name])
         self.updates = updates
 
     def apply(self) -> None:

@@ -30,28 +30,35 @@ from userdp.training.private import make_private
 
 pytestmark = pytest.mark.self_check
 
+PLANTED = re.compile(r"test_invariant_(\d+)_twin_(\w+)")
+"""The name of each test: the invariant that the refusal names, and what was planted."""
+
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def refused(store, tmp_path: Path, model: Any = None, **options: Any) -> FailureError:
-    """The refusal of a run; the store has no charge then, and there is no run."""
-    model = toy_model(store) if model is None else model
-    with pytest.raises(FailureError, match="self-check") as caught:
-        make_private(
-            model,
-            sgd(model),
-            store,
-            options.pop("plan", uls_plan()),
-            out=tmp_path / "run",
-            **options,
-        )
-    assert StoreLedger(store.path).charges() == []
-    assert not (tmp_path / "run").exists()
-    assert not combination.place().exists()
-    return caught.value
+@pytest.fixture
+def refused(request):
+    """``refused(store, tmp_path, model)``: how a run was refused, by the invariant of the test.
+
+    The store has no charge then, there is no run, and nothing is remembered as having passed.
+    """
+    (number,) = PLANTED.findall(request.node.originalname)[0][:1]
+
+    def refusal(store, tmp_path: Path, model: Any = None, **options: Any) -> FailureError:
+        model = toy_model(store) if model is None else model
+        plan = options.pop("plan", uls_plan())
+        with pytest.raises(FailureError, match="self-check") as caught:
+            make_private(model, sgd(model), store, plan, out=tmp_path / "run", **options)
+        assert f"invariant {number} " in caught.value.message
+        assert StoreLedger(store.path).charges() == []
+        assert not (tmp_path / "run").exists()
+        assert not combination.place().exists()
+        return caught.value
+
+    return refusal
 
 
 def noisy(change: Callable[[dict[str, torch.Tensor], float], None]) -> Any:
@@ -65,7 +72,7 @@ def noisy(change: Callable[[dict[str, torch.Tensor], float], None]) -> Any:
     return add_
 
 
-def test_invariant_5_twin_noise_that_is_a_tenth_too_small(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_that_is_a_tenth_too_small(refused, store, tmp_path, monkeypatch):
     honest = NoiseSource.add_
     monkeypatch.setattr(
         NoiseSource, "add_", lambda self, value, std: honest(self, value, 0.9 * std)
@@ -75,14 +82,14 @@ def test_invariant_5_twin_noise_that_is_a_tenth_too_small(store, tmp_path, monke
     assert re.search(r"all parameters together.* deviation 0\.(89|90)", error.message)
 
 
-def test_invariant_5_twin_noise_without_a_layer(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_without_a_layer(refused, store, tmp_path, monkeypatch):
     monkeypatch.setattr(
         NoiseSource, "add_", noisy(lambda value, std: list(value.values())[-1].zero_())
     )
     assert "the noise of transformer.ln_f.bias" in refused(store, tmp_path).message
 
 
-def test_invariant_5_twin_noise_that_comes_twice_in_one_step(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_that_comes_twice_in_one_step(refused, store, tmp_path, monkeypatch):
     def same(value: dict[str, torch.Tensor], std: float) -> None:
         names = [name for name in value if name.endswith("ln_1.weight")] + [
             name for name in value if name.endswith("ln_2.weight")
@@ -93,7 +100,9 @@ def test_invariant_5_twin_noise_that_comes_twice_in_one_step(store, tmp_path, mo
     assert "share noise" in refused(store, tmp_path).message
 
 
-def test_invariant_5_twin_noise_that_comes_again_in_the_next_step(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_that_comes_again_in_the_next_step(
+    refused, store, tmp_path, monkeypatch
+):
     kept: dict[str, torch.Tensor] = {}
 
     def again(value: dict[str, torch.Tensor], std: float) -> None:
@@ -106,14 +115,18 @@ def test_invariant_5_twin_noise_that_comes_again_in_the_next_step(store, tmp_pat
     assert "no two steps" in refused(store, tmp_path).message
 
 
-def test_invariant_5_twin_a_generator_that_is_seeded_with_a_constant(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_a_generator_that_is_seeded_with_a_constant(
+    refused, store, tmp_path, monkeypatch
+):
     monkeypatch.setattr(
         NoiseSource, "_seed", lambda self, call, block, draw: np.random.SeedSequence((block, draw))
     )
     assert "no two steps" in refused(store, tmp_path).message
 
 
-def test_invariant_5_twin_a_tail_that_is_cut_at_six_deviations(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_a_tail_that_is_cut_at_six_deviations(
+    refused, store, tmp_path, monkeypatch
+):
     honest = gaussian.draw_on_host
 
     def cut(generator: Any, out: Any) -> None:
@@ -124,7 +137,7 @@ def test_invariant_5_twin_a_tail_that_is_cut_at_six_deviations(store, tmp_path, 
     assert "ends where delta is charged" in refused(store, tmp_path).message
 
 
-def test_invariant_5_twin_draws_in_float32(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_draws_in_float32(refused, store, tmp_path, monkeypatch):
     honest = gaussian.draw_on_host
 
     def narrow(generator: Any, out: Any) -> None:
@@ -137,7 +150,7 @@ def test_invariant_5_twin_draws_in_float32(store, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("scaled", ["before", "after"])
-def test_invariant_5_twin_noise_in_float32(store, tmp_path, monkeypatch, scaled):
+def test_invariant_5_twin_noise_in_float32(refused, store, tmp_path, monkeypatch, scaled):
     def add_(self: NoiseSource, value: dict[str, torch.Tensor], std: float) -> None:
         grid = 2.0 ** (math.frexp(std)[1] - 1 - 20)
         for part in value.values():
@@ -149,7 +162,7 @@ def test_invariant_5_twin_noise_in_float32(store, tmp_path, monkeypatch, scaled)
     assert "no lattice of float32" in refused(store, tmp_path).message
 
 
-def test_invariant_5_twin_noise_off_the_grid(store, tmp_path, monkeypatch):
+def test_invariant_5_twin_noise_off_the_grid(refused, store, tmp_path, monkeypatch):
     monkeypatch.setattr(
         NoiseSource,
         "add_",
@@ -165,7 +178,7 @@ def engine(change: Callable[[Any], Any], name: str = "auto") -> Engine:
 
 @pytest.mark.parametrize("name", ["auto", "reference"])
 def test_invariant_3_twin_a_layer_whose_gradient_is_dropped_from_the_sum(
-    store, tmp_path, monkeypatch, name
+    refused, store, tmp_path, monkeypatch, name
 ):
     def dropped(total: Any) -> Any:
         total.value["transformer.ln_f.weight"].zero_()
@@ -177,7 +190,7 @@ def test_invariant_3_twin_a_layer_whose_gradient_is_dropped_from_the_sum(
     assert "transformer.ln_f.weight" in error.message
 
 
-def test_invariant_3_twin_a_norm_of_one_parameter_only(store, tmp_path, monkeypatch):
+def test_invariant_3_twin_a_norm_of_one_parameter_only(refused, store, tmp_path, monkeypatch):
     honest = clip_rules.ClipRule.factors
 
     def first(self, squared_norms, sizes, *, l2_clip_norm):
@@ -189,7 +202,7 @@ def test_invariant_3_twin_a_norm_of_one_parameter_only(store, tmp_path, monkeypa
     assert "moves the clipped sum by more" in refused(store, tmp_path).message
 
 
-def test_invariant_3_twin_norms_that_are_told_too_small(store, tmp_path, monkeypatch):
+def test_invariant_3_twin_norms_that_are_told_too_small(refused, store, tmp_path, monkeypatch):
     honest = reference.squared_norms
 
     def fewer(tensors: Any) -> torch.Tensor:
@@ -202,7 +215,9 @@ def test_invariant_3_twin_norms_that_are_told_too_small(store, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["auto", "reference"])
-def test_invariant_3_twin_a_margin_of_more_than_the_clip_norm(store, tmp_path, monkeypatch, name):
+def test_invariant_3_twin_a_margin_of_more_than_the_clip_norm(
+    refused, store, tmp_path, monkeypatch, name
+):
     honest = clip_rules.clip_factors
 
     def more(squares: Any, *, l2_clip_norm: float, stability: Any = None) -> Any:
@@ -213,7 +228,7 @@ def test_invariant_3_twin_a_margin_of_more_than_the_clip_norm(store, tmp_path, m
 
 
 def test_invariant_6_twin_an_infinite_gradient_that_counts_as_its_direction(
-    store, tmp_path, monkeypatch
+    refused, store, tmp_path, monkeypatch
 ):
     honest = ENGINES["reference"].compute
 
@@ -236,13 +251,15 @@ def dropping(store) -> torch.nn.Module:
     return model.train()
 
 
-def test_invariant_14_twin_masks_from_a_public_seed(store, tmp_path, monkeypatch):
+def test_invariant_14_twin_masks_from_a_public_seed(refused, store, tmp_path, monkeypatch):
     monkeypatch.setattr(model_randomness, "_load_states", lambda draw: None)
     error = refused(store, tmp_path, dropping(store))
     assert "invariant 14" in error.message
 
 
-def test_invariant_14_twin_masks_that_differ_between_a_units_passes(store, tmp_path, monkeypatch):
+def test_invariant_14_twin_masks_that_differ_between_passes_over_a_unit(
+    refused, store, tmp_path, monkeypatch
+):
     def other_masks(task: Any) -> Any:
         total = ENGINES["reference"].compute(task)
         total.norms = ENGINES["reference"].compute(task).norms
@@ -253,13 +270,17 @@ def test_invariant_14_twin_masks_that_differ_between_a_units_passes(store, tmp_p
 
 
 @pytest.mark.parametrize("plan", [uls_plan(), els_plan()], ids=["users", "examples"])
-def test_invariant_2_twin_a_sampler_of_twice_the_probability(store, tmp_path, monkeypatch, plan):
+def test_invariant_2_twin_a_sampler_of_twice_the_probability(
+    refused, store, tmp_path, monkeypatch, plan
+):
     honest = coins.poisson_indices
     monkeypatch.setattr(coins, "poisson_indices", lambda g, n, q: honest(g, n, min(1.0, 2 * q)))
     assert "invariant 2" in refused(store, tmp_path, plan=plan).message
 
 
-def test_invariant_2_twin_a_sampler_that_draws_neighbours_together(store, tmp_path, monkeypatch):
+def test_invariant_2_twin_a_sampler_that_draws_neighbours_together(
+    refused, store, tmp_path, monkeypatch
+):
     def pairs(self, total, generator):
         while True:
             half = coins.poisson_indices(generator, total // 2, self.sampling_probability)
@@ -269,12 +290,12 @@ def test_invariant_2_twin_a_sampler_that_draws_neighbours_together(store, tmp_pa
     assert "neighbours" in refused(store, tmp_path).message
 
 
-def test_invariant_2_twin_a_sampler_from_a_public_seed(store, tmp_path, monkeypatch):
+def test_invariant_2_twin_a_sampler_from_a_public_seed(refused, store, tmp_path, monkeypatch):
     monkeypatch.setattr(coins, "secrets", SimpleNamespace(randbits=random.getrandbits))
     assert "repeats the cohorts" in refused(store, tmp_path).message
 
 
-def test_invariant_2_twin_the_same_sampler_for_every_step(store, tmp_path, monkeypatch):
+def test_invariant_2_twin_the_same_sampler_for_every_step(refused, store, tmp_path, monkeypatch):
     def same(self, total, generator):
         one = coins.poisson_indices(generator, total, self.sampling_probability)
         while True:

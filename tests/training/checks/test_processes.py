@@ -46,29 +46,33 @@ def test_honest_processes_pass_and_agree_that_they_do(folders, options):
 
 
 CAUGHT = [
-    ("one process's noise doubled", True, "invariant 5"),
-    ("one process without noise", True, "invariant 5"),
-    ("noise of every process in the sum", False, "noises? its? sum|from one process's"),
-    ("every process adds its own noise", False, "noisy sum differs"),
-    ("one seed for all parts", True, "share noise"),
-    ("one process has other weights", False, "parameters that differ between processes"),
-    ("every process clips all units", False, "clip one cohort between them"),
-    ("every process draws its own cohort", False, "drew other cohorts"),
-    ("the other processes' sums are lost", False, "sum of all processes"),
-    ("cohorts from a public seed", False, "repeats the cohorts"),
+    ("one process's noise doubled", True, 5, "deviation"),
+    ("one process without noise", True, 5, "deviation"),
+    ("noise of every process in the sum", False, 5, "noises? its? sum|from one process's"),
+    ("every process adds its own noise", False, 5, "noisy sum differs"),
+    ("one seed for all parts", True, 5, "share noise"),
+    ("one process has other weights", False, 5, "parameters that differ between processes"),
+    ("every process clips all units", False, 5, "clip one cohort between them"),
+    ("every process draws its own cohort", False, 2, "drew other cohorts"),
+    ("the other processes' sums are lost", False, 5, "sum of all processes"),
+    ("cohorts from a public seed", False, 2, "repeats the cohorts"),
 ]
+"""Fault, whether the model is sharded, the invariant that is named, and the words."""
 
 
 @pytest.mark.parametrize(
-    ("fault", "sharded", "says"), fast_then_slow(CAUGHT), ids=[case[0] for case in CAUGHT]
+    ("fault", "sharded", "number", "says"), fast_then_slow(CAUGHT), ids=[case[0] for case in CAUGHT]
 )
-def test_a_fault_of_one_process_is_refused_on_all_before_the_charge(folders, fault, sharded, says):
+def test_a_fault_of_one_process_is_refused_on_all_before_the_charge(
+    folders, fault, sharded, number, says
+):
     store, run, world = folders
     options = {"sharded": True} if sharded else {}
     processes = start_world(2, jobs.opens, world, store, run, fault, options)
     for result in results_of(processes, world):
         assert isinstance(result, FailureError), result
         assert "self-check" in str(result)
+        assert f"invariant {number} " in str(result)
         assert re.search(says, str(result)), str(result)
     assert StoreLedger(store).charges() == []
     assert not run.exists()

@@ -107,6 +107,7 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
             again = list(range(len(part)))
         else:
             if done.narrow:
+                del done
                 # These rows made the model compute in fewer bits than the margin is for. The margin
                 # must not follow them, so their units are computed where none is needed.
                 require_no_masks(drawn)
@@ -116,6 +117,7 @@ def sum_of_passes(task: Task, *, form: Form | None = None) -> ClippedSum:
             total.norms[begin:end] = done.squared_norms.sqrt().cpu()
             usable = done.add_to(total.value, aimed.l2_clip_norm)
             again = [int(unit) for unit in (~usable).nonzero()]
+            del done  # what layers kept of this pass would lie beside the next one's activations
         if drawn is Draws.NONE:
             alone += [begin + unit for unit in again]
             continue

@@ -25,6 +25,10 @@ from userdp.gradients.engines.uses import Dense, Layout, Use, added_at_once, wid
 _GRAM_BLOCK = 2048
 """Columns that are widened to float64 at a time: a copy of all would not stay in the caches."""
 
+_LEAST_ROWS = 32
+"""Rows of a Gram matrix that a CPU computes at a time, with those behind them alone: the other half
+of the matrix is the same numbers. Products of fewer rows are slower than that saves."""
+
 GHOST_CONDITION = 4096.0
 """Largest condition of a unit whose norm is taken from Gram matrices; beyond it its gradient is
 formed. Rows of ordinary text have up to about the number of a unit's positions (measured: 380 at
@@ -202,9 +206,15 @@ def gram(rows_USP: Tensor) -> Tensor:
     """Each unit's products of rows with rows, in float64: (units, positions, positions)."""
     units, positions, width = rows_USP.shape
     total = rows_USP.new_zeros(units, positions, positions, dtype=torch.float64)
+    step = max(_LEAST_ROWS, positions // 8) if rows_USP.device.type == "cpu" else positions
+    blocks = [slice(begin, begin + step) for begin in range(0, positions, max(1, step))]
     for begin in range(0, width, _GRAM_BLOCK):
-        block = rows_USP[..., begin : begin + _GRAM_BLOCK].double()
-        total.baddbmm_(block, block.transpose(1, 2))
+        columns = rows_USP[..., begin : begin + _GRAM_BLOCK].double()
+        for rows in blocks:  # with themselves and those behind them
+            behind = columns[:, rows.start :].transpose(1, 2)
+            total[:, rows, rows.start :].baddbmm_(columns[:, rows], behind)
+    for rows in blocks[:-1]:
+        total[:, rows.stop :, rows] = total[:, rows, rows.stop :].transpose(1, 2)
     return total
 
 
