@@ -10,8 +10,8 @@ One step of P processes:
 3. each process clips its own units, in float64, and one without a unit contributes zeros. One
    exchange adds the sums up: each process does so for its own share of the numbers
    (`userdp.training.shares`);
-4. each process adds noise to its own share, so that each number gets it once (invariant 5; proven in
-   `userdp.training.shared_noise`). A second exchange gives everybody all noisy numbers.
+4. each process adds noise to its own share, so that each number gets it once (invariant 5; proven
+   in `userdp.training.shared_noise`). A second exchange gives everybody all noisy numbers.
 
 Sensitivity (invariant 3): each unit is clipped on one process, so the sum is that of a run in one
 process, with the same float64 additions in another order plus P - 1 more

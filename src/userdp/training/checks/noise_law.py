@@ -59,7 +59,8 @@ def _measure(subject: Subject) -> Iterator[Measured]:
 
 def _silent(steps: list[Floats]) -> NDArray[np.bool_]:
     """Which numbers are zero in every step."""
-    return np.logical_and.reduce([numbers == 0 for numbers in steps])
+    zeros: NDArray[np.bool_] = np.all([numbers == 0 for numbers in steps], axis=0)
+    return zeros
 
 
 def _rms(numbers: Floats) -> float:
