@@ -14,7 +14,7 @@ noise, hand out. The ideal is a step in 1/N of the time, so
 waiting, and can be told on a machine that others use; ``balance`` is the mean of the processes'
 tokens over the largest, a bound on the efficiency that comes from the dealing. Each is the median
 over rounds with a bootstrap 90% interval. ``bytes_reduced`` is what one process hands in per step,
-``bytes_spread`` what it receives.
+``bytes_spread`` what it receives, its own share among both.
 
 ``--sharded`` takes the model apart by FSDP2 and adds ``ratio_two_pass``: processor time of the
 two-pass step of all processes over that of the whole-model step of all processes.
@@ -46,10 +46,10 @@ from benchmarks.step.models import LENGTH, SETTINGS, VOCABULARY, build
 from userdp.gradients import ClippedSum, Units, causal_lm_loss, get_engine
 from userdp.gradients.engines import two_pass
 from userdp.gradients.shards import ShardNoise, shard
-from userdp.noise import Gaussian
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing, RankZeroNoise, deal
+from userdp.training.distributed_run import Dealing, deal
+from userdp.training.shared_noise import SharedNoise
 from userdp.training.steps import set_gradients
 
 USERS, GROUP = 16, 4
@@ -129,10 +129,7 @@ def _process(rank: int, size: int, rounds: int, sharded: bool, folder: Path, que
         users=np.arange(USERS), examples=np.zeros(USERS, int), offsets=np.arange(USERS + 1)
     )
     world = current_world()
-    dealing, noise = (
-        Dealing(world, lambda _: tokens),
-        RankZeroNoise(world, Gaussian(multiplier=1.0)),
-    )
+    dealing, noise = Dealing(world, lambda _: tokens), SharedNoise(world)
     found: dict[str, Any] = {"rank": rank}
 
     def alone() -> None:

@@ -29,19 +29,18 @@ from userdp.gradients import (
     trainable_parameters,
 )
 from userdp.gradients import noise as noise_module
-from userdp.gradients.shards import reshard, shard, whole, zeros_like_parts
-from userdp.noise import Gaussian
+from userdp.gradients.shards import ShardNoise, reshard, shard, whole, zeros_like_parts
 from userdp.plans import Plan
 from userdp.sampling.cohort import Cohort
-from userdp.training import distributed_run
 from userdp.training.config import Averaging
 from userdp.training.distributed import current_world
-from userdp.training.distributed_run import Dealing, RankZeroNoise
+from userdp.training.distributed_run import Dealing
 from userdp.training.loop import train
 from userdp.training.lora import add_adapters
 from userdp.training.models import new_model
 from userdp.training.private import make_private
 from userdp.training.private_run import PrivateRun
+from userdp.training.shared_noise import SharedNoise
 
 STEPS = 20
 
@@ -126,13 +125,12 @@ def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.T
             return together(self, summed, rows, **options)
 
         Dealing.together = noisy
-        RankZeroNoise.add_ = lambda self, value, noise_std: self._world.broadcast(value)
+        SharedNoise.add_ = lambda self, value, noise_std: self._world.shares_to_all(value)
     if broken == "each its own":
-        RankZeroNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+        SharedNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
     if broken == "one seed for all shards":
-        shards = distributed_run.ShardNoise
         same = NoiseSource(unsafe_noise_seed=3)
-        shards.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
+        ShardNoise.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
     model, run = open_run(store, out, plan, sharded=sharded)
     scale = plan.denominator / plan.noise_std
     seen = []
@@ -146,7 +144,9 @@ def noises(store: Path, out: Path, sharded: bool, broken: str | None) -> torch.T
 
 
 def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[str, torch.Tensor]:
-    """This process's part of what leaders and shards release of zeros; also with float32 noise.
+    """What processes release of zeros: all of a whole model, and this one's part of a sharded one.
+
+    Also with float32 noise.
 
     The operating system's bits come from a generator here: the ways of secret seeds, repeatable.
     """
@@ -155,12 +155,12 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
     single = torch.Generator().manual_seed(world.rank)
 
     def released() -> dict[str, torch.Tensor]:
-        led = {"w": torch.zeros(numbers, dtype=torch.float64)}
-        RankZeroNoise(world, Gaussian(multiplier=1.0)).add_(led, std)
+        together = {"w": torch.zeros(numbers, dtype=torch.float64)}
+        SharedNoise(world).add_(together, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
         parts = zeros_like_parts(trainable_parameters(model))
-        distributed_run.ShardNoise(model).add_(parts, std)
-        return {"leader": led["w"], "shards": torch.cat([v.flatten() for v in parts.values()])}
+        ShardNoise(model).add_(parts, std)
+        return {"whole": together["w"], "shards": torch.cat([v.flatten() for v in parts.values()])}
 
     right = released()
     drawn = itertools.count()
@@ -191,6 +191,8 @@ def sums(store: Path, out: Path, kind: str, sharded: bool, broken: str | None) -
         with run._stray.own_passes():  # as a step does
             summed = run._clip(run._collator(mine))
         whole_sum, _ = run._dealing.together(summed, 0, scattered=run._scattered)
+        if not run._scattered:
+            current_world().shares_to_all(whole_sum.value)
         parts = [value.flatten() for value in whole_sum.value.values()]
         flat = torch.cat(parts)
         if run._scattered:

@@ -4,10 +4,9 @@
 
     torchrun --nproc-per-node 4 -m userdp train STORE --out RUN …
 
-Only rank 0 holds the run's folder, charges the ledger, and draws noise that all share. The others
-learn its results through collectives of `torch.distributed`, whose names the methods here bear. If
-one process ends, the collectives of the others fail, so that they end too; whatever was charged
-stays charged.
+Only rank 0 holds the run's folder and charges the ledger. The others learn its results through
+collectives of `torch.distributed`. If one process ends, the collectives of the others fail, so that
+they end too; whatever was charged stays charged.
 """
 
 from __future__ import annotations
@@ -25,8 +24,12 @@ from torch import Tensor, nn
 from userdp.errors import FailureError, UseError
 from userdp.gradients.shards import is_sharded
 from userdp.training.devices import local_processes
+from userdp.training.shares import block, share
 
 T = TypeVar("T")
+
+_MESSAGES = 1 << 24
+"""Numbers that one exchange sends to all processes: a copy of so many is held beside a sum."""
 
 _PATIENCE = timedelta(hours=6)
 """How long a collective waits: rank 0 may evaluate or write for hours meanwhile. Whatever this is,
@@ -111,16 +114,77 @@ class World:
                     "machines of one kind",
                 )
 
-    def reduce(self, tensors: Mapping[str, Tensor]) -> None:
-        """Add every process's tensors into those of rank 0, in place, in one reduction.
+    def own_share(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Views of the numbers of ``tensors`` that this process owns (`userdp.training.shares`)."""
+        return share(tensors, self.rank, self.size)
 
-        What the tensors of the other processes hold afterwards is of no use.
+    def sum_to_shares(self, tensors: Mapping[str, Tensor]) -> None:
+        """Add every process's tensors up, in place: afterwards `own_share` holds the sums.
+
+        Each process adds up its own share in float64, in the order of ranks, whatever the backend.
+        What the rest of the tensors holds afterwards is of no use.
+
+        Args:
+            tensors: contiguous and float64; the same names, shapes and order on all processes.
         """
-        self._as_one(tensors, lambda flat: dist.reduce(flat, dst=0, group=self._group))
+        if self.size == 1:
+            return
+        numbers = [tensor.reshape(-1) for tensor in tensors.values()]
+        count = sum(part.numel() for part in numbers)
+        length = block(count, self.size)
+        padding = numbers[0].new_zeros(length * self.size - count)
+        blocks = torch.cat([*numbers, padding]).view(self.size, length)
+        own = torch.empty_like(blocks[0])
+        for begin in range(0, length, self._width):
+            end = min(begin + self._width, length)
+            first, *others = self._exchanged(blocks[:, begin:end])
+            total = own[begin:end].copy_(first)
+            for other in others:
+                total += other
+        _spread(own, self.own_share(tensors))
+
+    def shares_to_all(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give every process, in place, of each number what its owner has there.
+
+        Args:
+            tensors: as of `sum_to_shares`; of each process its `own_share` is read.
+        """
+        if self.size == 1:
+            return
+        count = sum(tensor.numel() for tensor in tensors.values())
+        length = block(count, self.size)
+        pieces = list(self.own_share(tensors).values())
+        padding = next(iter(tensors.values())).new_zeros(length - sum(p.numel() for p in pieces))
+        own = torch.cat([*pieces, padding])
+        blocks = own.new_empty(self.size, length)
+        for begin in range(0, length, self._width):
+            end = min(begin + self._width, length)
+            blocks[:, begin:end].copy_(
+                self._exchanged(own[begin:end].expand(self.size, end - begin))
+            )
+        _spread(blocks.view(-1), {name: tensor.view(-1) for name, tensor in tensors.items()})
+
+    @property
+    def _width(self) -> int:
+        """Numbers that one process sends another in one message."""
+        return max(1, _MESSAGES // self.size)
+
+    def _exchanged(self, rows: Tensor) -> Tensor:
+        """Row r of what is returned is the row of process r that is numbered as this process."""
+        sent = rows.contiguous()
+        received = torch.empty_like(sent)
+        with _failures():
+            dist.all_to_all_single(received, sent, group=self._group)
+        return received
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the tensors of rank 0 into every process's, in place, in one broadcast."""
-        self._as_one(tensors, lambda flat: dist.broadcast(flat, src=0, group=self._group))
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+        with _failures():
+            dist.broadcast(flat, src=0, group=self._group)
+        _spread(flat, tensors)
 
     def broadcast_model(self, model: nn.Module) -> None:
         """Give every process the parameters and buffers of rank 0; sharded ones stay."""
@@ -134,17 +198,6 @@ class World:
                 # As bytes: not every backend knows every dtype.
                 dist.broadcast(copy.view(-1).view(torch.uint8), src=0, group=self._group)
                 tensor.copy_(copy)
-
-    def _as_one(self, tensors: Mapping[str, Tensor], collective: Callable[[Tensor], Any]) -> None:
-        """Apply ``collective`` to all tensors as one vector: one message in place of many."""
-        if self.size == 1:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
-        with _failures():
-            collective(flat)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors.values()])
-        for tensor, part in zip(tensors.values(), parts, strict=True):
-            tensor.copy_(part.view(tensor.shape))
 
 
 def current_world() -> World:
@@ -190,3 +243,11 @@ def _failures() -> Iterator[None]:
             hint="see the other processes' messages; then go on with --resume, on any number of "
             "processes: steps in the ledger stay charged",
         ) from error
+
+
+def _spread(flat: Tensor, tensors: Mapping[str, Tensor]) -> None:
+    """Copy a vector into tensors in a row; what it has beyond them is padding."""
+    before = 0
+    for tensor in tensors.values():
+        tensor.copy_(flat[before : before + tensor.numel()].view(tensor.shape))
+        before += tensor.numel()

@@ -7,9 +7,11 @@ One step of P processes:
 2. every process draws the *same* cohort, from a generator seeded once for all of them by the
    operating system of rank 0; each unit is given whole to one process, so that all have about as
    many tokens (`deal`);
-3. each process clips its own units, in float64; one reduction adds the sums up on rank 0. A process
-   without a unit contributes zeros;
-4. only rank 0 has a source of noise: it adds noise once (invariant 5) and broadcasts the noisy sum.
+3. each process clips its own units, in float64, and one without a unit contributes zeros. One
+   exchange adds the sums up: each process does so for its own share of the numbers
+   (`userdp.training.shares`);
+4. each process adds noise to its own share, so that each number gets it once (invariant 5; proven
+   in `userdp.training.shared_noise`). A second exchange gives everybody all noisy numbers.
 
 Sensitivity (invariant 3): each unit is clipped on one process, so the sum is that of a run in one
 process, with the same float64 additions in another order plus P - 1 more
@@ -23,22 +25,17 @@ from __future__ import annotations
 import hashlib
 import heapq
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from userdp.claims.lineage import Lineage
-from userdp.errors import FailureError, UseError
-from userdp.gradients import ClippedSum, trainable_parameters
-from userdp.gradients.noise import Noise, source_of, usual_sampler
-from userdp.gradients.shards import ShardNoise, is_sharded
+from userdp.errors import FailureError
+from userdp.gradients import ClippedSum
 from userdp.ledger import RunFolder
-from userdp.noise import Gaussian, NoiseLaw
-from userdp.noise.gaussian import NoiseSampler
 from userdp.plans import StepRecord
 from userdp.sampling.cohort import Cohort
 from userdp.training.distributed import World
@@ -117,7 +114,7 @@ class Dealing:
     def together(
         self, summed: ClippedSum, rows: int, *, scattered: bool = False
     ) -> tuple[ClippedSum, int]:
-        """The clipped sum of all processes, its ``value`` valid only on rank 0; and all rows.
+        """The clipped sum of all processes, of its ``value`` this process's share; and all rows.
 
         Norms, losses and counts are those of all units, on every process.
 
@@ -142,7 +139,7 @@ class Dealing:
                 hint="the step stays charged; start all processes with the same command",
             )
         if not scattered:
-            self._world.reduce(summed.value)
+            self._world.sum_to_shares(summed.value)
         whole = replace(
             summed,
             norms=torch.cat([part.norms for part in parts]),
@@ -153,90 +150,6 @@ class Dealing:
             halvings=sum(part.halvings for part in parts),
         )
         return whole, sum(all_rows)
-
-
-class RankZeroNoise:
-    """Noise that rank 0 adds, once, and every process receives.
-
-    Guarantee: as the law's own source, once for all processes: only rank 0 has a source.
-    """
-
-    def __init__(
-        self, world: World, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
-    ) -> None:
-        self._world = world
-        self._source = (
-            source_of(law, unsafe_noise_seed=unsafe_noise_seed) if world.rank == 0 else None
-        )
-        self._unsafe = unsafe_noise_seed is not None
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether the noise comes from a known seed, so that no privacy may be claimed."""
-        return self._unsafe
-
-    def sampler_on(self, device: torch.device) -> NoiseSampler:
-        """What rank 0 draws with; all processes compute on one kind of device."""
-        return usual_sampler(device)
-
-    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """The ``value`` of rank 0 with noise, on every process."""
-        if self._source is not None:
-            self._source.add_(value, noise_std)
-        self._world.broadcast(value)
-
-    def state(self) -> dict[str, Tensor]:
-        """The state of the source on rank 0; the other processes have none."""
-        return {} if self._source is None else self._source.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Rank 0 goes on from ``state``."""
-        if self._source is not None:
-            self._source.restore(state)
-
-
-class ScatteredNoise(RankZeroNoise):
-    """Noise for a sum of which each process holds a part, and for numbers that all share.
-
-    Guarantee: each coordinate's noise is drawn once: a sharded parameter's by the process that
-    holds the part (`userdp.gradients.shards.ShardNoise`), any other number's by rank 0.
-
-    Raises:
-        UseError: the law is not that of independent Gaussian noise, which alone has parts.
-    """
-
-    def __init__(
-        self,
-        world: World,
-        law: NoiseLaw,
-        model: nn.Module,
-        *,
-        unsafe_noise_seed: int | None = None,
-    ) -> None:
-        if not isinstance(law, Gaussian):
-            raise UseError(f"noise of kind {law.kind!r} is not drawn in parts: do not shard")
-        other = None if unsafe_noise_seed is None else unsafe_noise_seed + 1
-        super().__init__(world, law, unsafe_noise_seed=other)
-        self._names = set(trainable_parameters(model))
-        self._parts = ShardNoise(model, unsafe_noise_seed=unsafe_noise_seed)
-
-    def add_(self, value: dict[str, Tensor], noise_std: float) -> None:
-        """Noise for this process's parts, or that of rank 0 for all."""
-        if set(value) <= self._names:
-            self._parts.add_(value, noise_std)
-        else:
-            super().add_(value, noise_std)
-
-
-def source_for(
-    world: World, model: nn.Module, law: NoiseLaw, *, unsafe_noise_seed: int | None = None
-) -> Noise:
-    """The one source of noise of each coordinate of a model's sum, however it is held."""
-    if any(is_sharded(p) for p in trainable_parameters(model).values()):
-        return ScatteredNoise(world, law, model, unsafe_noise_seed=unsafe_noise_seed)
-    if world.size > 1:
-        return RankZeroNoise(world, law, unsafe_noise_seed=unsafe_noise_seed)
-    return source_of(law, unsafe_noise_seed=unsafe_noise_seed)
 
 
 class SharedRun:

@@ -56,7 +56,7 @@ from userdp.training.checks.subject import Subject
 from userdp.training.collate import Collator
 from userdp.training.devices import machine_facts
 from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import SharedRun, shared_secret, source_for
+from userdp.training.distributed_run import SharedRun, shared_secret
 from userdp.training.known_weights import KnownWeights
 from userdp.training.open_models import require_free
 from userdp.training.opened import OpenRun
@@ -71,6 +71,7 @@ from userdp.training.own_loop import own_loop
 from userdp.training.private_run import PrivateRun
 from userdp.training.questions import device_of, engine_of, require_fit_for_steps
 from userdp.training.runs import open_run
+from userdp.training.shared_noise import source_for
 from userdp.training.store_facts import require_covered, store_facts
 from userdp.vocabulary import require_count
 from userdp.waiting import warn_of_spinning

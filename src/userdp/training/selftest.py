@@ -37,10 +37,11 @@ from userdp.training.checks.subject import Subject
 from userdp.training.config import TrainConfig
 from userdp.training.devices import AUTO, choose_device
 from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import shared_secret, source_for
+from userdp.training.distributed_run import shared_secret
 from userdp.training.lora import add_adapters
 from userdp.training.models import read_model, resolve
 from userdp.training.questions import engine_of
+from userdp.training.shared_noise import source_for
 from userdp.vocabulary import require_count
 
 _MOST_TOKENS = 128

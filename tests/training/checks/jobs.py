@@ -12,10 +12,12 @@ import torch
 
 from tests.training import distributed_jobs
 from userdp.gradients import NoiseSource
+from userdp.gradients.shards import ShardNoise
 from userdp.sampling import coins
-from userdp.training import distributed_run
+from userdp.training import distributed_run, shares
 from userdp.training.distributed import World, current_world
-from userdp.training.distributed_run import Dealing, RankZeroNoise
+from userdp.training.distributed_run import Dealing
+from userdp.training.shared_noise import SharedNoise
 
 
 def opens(store: Path, out: Path, broken: str | None, options: dict) -> tuple[str, bytes, bool]:
@@ -40,12 +42,12 @@ def _rank_one() -> bool:
 
 
 def _noise_of_rank_one(scale: float) -> None:
-    honest = distributed_run.ShardNoise.add_
+    honest = NoiseSource.add_
 
     def add_(self, value, noise_std):
         honest(self, value, noise_std * (scale if _rank_one() else 1.0))
 
-    distributed_run.ShardNoise.add_ = add_
+    NoiseSource.add_ = add_
 
 
 def _noise_of_everybody() -> None:
@@ -60,12 +62,12 @@ def _noise_of_everybody() -> None:
 
 
 def _own_noise() -> None:
-    RankZeroNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
+    SharedNoise.add_ = lambda self, value, noise_std: NoiseSource().add_(value, noise_std)
 
 
 def _one_seed() -> None:
     same = NoiseSource(unsafe_noise_seed=3)
-    distributed_run.ShardNoise.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
+    ShardNoise.add_ = lambda self, value, noise_std: same.add_(value, noise_std)
 
 
 def _other_weights() -> None:
@@ -96,11 +98,31 @@ def _own_cohorts() -> None:
 
 
 def _half_a_sum() -> None:
-    def lost(self, tensors):
-        for tensor in tensors.values():
-            tensor.mul_(1.0)
+    World.sum_to_shares = lambda self, tensors: None
 
-    World.reduce = lost
+
+def _gaps() -> None:
+    """The last number of each share is nobody's."""
+    honest = shares.stretch
+
+    def short(numbers, rank, size):
+        begin, end = honest(numbers, rank, size)
+        return begin, max(begin, end - 1)
+
+    shares.stretch = short
+
+
+def _clean_share() -> None:
+    """One process hands out its share as it was before the noise."""
+    honest = World.shares_to_all
+
+    def clean(self, tensors):
+        if _rank_one():
+            for own in self.own_share(tensors).values():
+                own.zero_()
+        honest(self, tensors)
+
+    World.shares_to_all = clean
 
 
 def _known_coins() -> None:
@@ -111,8 +133,11 @@ FAULTS = {
     None: lambda: None,
     "one process's noise doubled": lambda: _noise_of_rank_one(2.0),
     "one process without noise": lambda: _noise_of_rank_one(1e-12),
+    "one process's noise halved": lambda: _noise_of_rank_one(0.5),
     "noise of every process in the sum": _noise_of_everybody,
     "every process adds its own noise": _own_noise,
+    "one process hands out zeros": _clean_share,
+    "numbers between the shares of two processes": _gaps,
     "one seed for all parts": _one_seed,
     "one process has other weights": _other_weights,
     "every process clips all units": _everybody_clips_all,

@@ -48,6 +48,9 @@ def test_honest_processes_pass_and_agree_that_they_do(folders, options):
 CAUGHT = [
     ("one process's noise doubled", True, 5, "deviation"),
     ("one process without noise", True, 5, "deviation"),
+    ("one process's noise halved", False, 5, "deviation"),
+    ("one process hands out zeros", False, 5, "sum of all"),
+    ("numbers between the shares of two processes", False, 5, "no noise in any|sum of all"),
     ("noise of every process in the sum", False, 5, "noises? its? sum|from one process's"),
     ("every process adds its own noise", False, 5, "noisy sum differs"),
     ("one seed for all parts", True, 5, "share noise"),

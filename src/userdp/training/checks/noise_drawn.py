@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,8 +12,28 @@ from numpy.typing import NDArray
 
 from userdp.gradients.shards import local
 from userdp.training.checks.subject import Subject
+from userdp.training.shares import share
 
 Floats = NDArray[np.float64]
+
+
+class Piece(NamedTuple):
+    """Numbers of one parameter whose noise one process draws.
+
+    Args:
+        name: of the parameter.
+        owner: the process; None where it is not told by the numbers' places.
+    """
+
+    name: str
+    owner: int | None
+
+    def __str__(self) -> str:
+        """For a message."""
+        return (
+            self.name if self.owner is None else f"{self.name}, the share of process {self.owner}"
+        )
+
 
 _MOST_OF_ONE, _MOST = 1 << 20, 1 << 24
 """Numbers that are drawn for one parameter, and for all."""
@@ -46,8 +68,24 @@ def calls(subject: Subject, numbers: int, enough: int) -> int:
     return min(_MOST_CALLS, math.ceil(enough / max(1, fewest)))
 
 
-def drawn(subject: Subject) -> list[dict[str, Floats]]:
-    """Noise of at least two steps, by parameter, in standard deviations.
+def pieces(subject: Subject, value: Mapping[str, torch.Tensor]) -> dict[Piece, Floats]:
+    """The numbers of a sum, by parameter and by the process that draws their noise."""
+    if not subject.in_shares:
+        return {Piece(name, None): _numbers(tensor) for name, tensor in value.items()}
+    return {
+        Piece(name, rank): _numbers(tensor)
+        for rank in range(subject.world.size)
+        for name, tensor in share(value, rank, subject.world.size).items()
+    }
+
+
+def _numbers(tensor: torch.Tensor) -> Floats:
+    found: Floats = tensor.cpu().numpy().ravel()
+    return found
+
+
+def drawn(subject: Subject) -> list[dict[Piece, Floats]]:
+    """Noise of at least two steps, by parameter and process, in standard deviations.
 
     Of a law with memory each step is the first one of a source of its own, since only what is drawn
     anew is known to have the plan's deviation; a source with a known seed is then made once.
@@ -64,5 +102,6 @@ def drawn(subject: Subject) -> list[dict[str, Floats]]:
             source = subject.noise()
         value = zeros(subject, _MOST)
         source.add_(value, subject.noise_std)
-        steps.append({n: v.cpu().numpy().ravel() / subject.noise_std for n, v in value.items()})
+        found = pieces(subject, value)
+        steps.append({piece: numbers / subject.noise_std for piece, numbers in found.items()})
     return steps

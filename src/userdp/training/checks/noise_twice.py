@@ -4,7 +4,8 @@ Looked for in rows of four numbers, signs left out, at the same places from each
 beginning, by multiples of :math:`2^{-22}` deviations. All lie on a coarser grid, so that two
 independent numbers agree with probability at most :math:`2^{-20}`, two rows with :math:`2^{-80}`,
 and any two of :math:`2^{23}` rows with less than :math:`2^{-34}`. Two steps are also held against
-each other by their correlation, where the law has no memory.
+each other by their correlation, where the law has no memory. Where processes draw shares, each
+share of a parameter is looked at from its own beginning.
 """
 
 from __future__ import annotations

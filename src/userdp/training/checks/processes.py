@@ -8,7 +8,7 @@ computes, must be noise of the plan's deviation, the same on every process that 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from userdp.gradients.shards import is_sharded
 from userdp.sampling.cohort import Cohort
 from userdp.training.checks import surprise
 from userdp.training.checks.check import Check, Measured
-from userdp.training.checks.noise_drawn import Floats
+from userdp.training.checks.noise_drawn import pieces
 from userdp.training.checks.subject import Subject
 from userdp.training.distributed_run import Dealing
 
@@ -62,7 +62,7 @@ def _measure(subject: Subject) -> Iterator[Measured]:
     )
     source, value = subject.noise(), together.value
     if not subject.scattered:
-        world.broadcast(value)
+        world.shares_to_all(value)
     norm = sum(subject.squared(alone.value).values()) ** 0.5
     apart = alone.value
     for name, v in value.items():
@@ -81,16 +81,21 @@ def _measure(subject: Subject) -> Iterator[Measured]:
             value=float(sum(one != noisy[0] for one in noisy)),
             bound=0,
         )
+    noise = {name: v - clean[name] for name, v in value.items()}
+    found = {piece: one / subject.noise_std for piece, one in pieces(subject, noise).items()}
+    for owner in sorted({piece.owner for piece in found if piece.owner is not None}):
+        own = np.concatenate([one for piece, one in found.items() if piece.owner == owner])
+        yield Measured(
+            what=f"how surprising the deviation of the noise in the share of process {owner} is, "
+            "in nats",
+            value=surprise.of_squares(own),
+            bound=surprise.MOST,
+        )
     yield Measured(
         what="how surprising the deviation of the noise in the sum of all processes is, in nats",
-        value=surprise.of_squares(_noise(value, clean, subject.noise_std)),
+        value=surprise.of_squares(np.concatenate(list(found.values()))),
         bound=surprise.MOST,
     )
-
-
-def _noise(value: Mapping[str, Tensor], clean: Mapping[str, Tensor], std: float) -> Floats:
-    parts = [((v - clean[name]) / std).reshape(-1).cpu().numpy() for name, v in value.items()]
-    return np.concatenate(parts)
 
 
 def _digest(tensor: Tensor) -> str:

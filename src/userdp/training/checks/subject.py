@@ -18,7 +18,7 @@ from userdp.gradients.losses import row_losses
 from userdp.gradients.made_up import CANNOT_RUN, Shape, made_up
 from userdp.gradients.noise import Noise
 from userdp.gradients.shards import is_sharded, let_go
-from userdp.noise import NoiseLaw
+from userdp.noise import Gaussian, NoiseLaw
 from userdp.out_of_memory import ran_out_of_memory
 from userdp.sampling import Sampling
 from userdp.training.checks.oracle import Squares, squares_of
@@ -79,6 +79,11 @@ class Subject:
     def scattered(self) -> bool:
         """Whether this process holds a part of each trainable parameter."""
         return any(map(is_sharded, self.parameters.values()))
+
+    @property
+    def in_shares(self) -> bool:
+        """Whether each process draws the noise of its own share of sums that all have whole."""
+        return self.world.size > 1 and not self.scattered and isinstance(self.law, Gaussian)
 
     @property
     def device(self) -> torch.device:
