@@ -370,7 +370,10 @@ def _settings(model: nn.Module) -> tuple[object, ...]:
     return (*found, *(p.requires_grad for p in model.parameters()))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1 << 12)
 def _is_setting(kind: type) -> bool:
-    """Told of types, of which there are few: each step asks for thousands of values."""
+    """Told of types, of which there are few: each step asks for thousands of values.
+
+    The cache is bounded, since a model may make new types in each pass.
+    """
     return issubclass(kind, bool | float | type)

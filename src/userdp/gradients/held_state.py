@@ -157,9 +157,12 @@ class _Note(NamedTuple):
     ends: bool
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1 << 12)
 def _note_of(kind: type) -> _Note:
-    """Told of types, of which there are few: each step asks for thousands of values."""
+    """Told of types, of which there are few: each step asks for thousands of values.
+
+    The cache is bounded, since a model may make new types in each pass.
+    """
     if issubclass(kind, _PLAIN):
         # NaN is not itself.
         return _Note(repr if issubclass(kind, float) else lambda value: value, ends=True)

@@ -344,13 +344,16 @@ def require_reachable_randomness(model: nn.Module) -> None:
             )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1 << 12)
 def _is_generator(kind: type) -> bool:
-    """Told of types, of which there are few: each step asks for thousands of values."""
+    """Told of types, of which there are few: each step asks for thousands of values.
+
+    The cache is bounded, since a model may make new types in each pass.
+    """
     return issubclass(kind, _OWN)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1 << 12)
 def _is_many(kind: type) -> bool:
     return issubclass(kind, dict | list | tuple | set | Mapping)
 
