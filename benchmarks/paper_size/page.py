@@ -16,8 +16,8 @@ _HEAD = """# What privacy costs at the papers' sizes, on a CPU
 A private gradient (forward, backward, clip, sum) over an ordinary one in passes of the same
 sequences: processor time of one thread, in turns in one process; peak memory of a process that
 takes one of either, where glibc returns freed memory at once. Noise and the optimizer are in
-neither. The last column counts AdamW's two
-moments into both, as they are there whenever somebody trains. Float32, random weights, T = 128.
+neither. The last column counts AdamW's two moments into both, as they are there whenever somebody
+trains. Float32, random weights, T = 128.
 
 The goals: time at most 1.02 of plain training's under LoRA at GPT-2's sizes, and where all weights
 train 1.12 at G = 1 and 1.08 at G ≥ 4; peak memory at most 1.1 of it.

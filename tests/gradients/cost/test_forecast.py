@@ -83,6 +83,19 @@ def test_plain_training_is_the_measure_of_the_others(forecaster):
     assert private.memory > plain.memory
 
 
+def test_each_device_draws_the_noise_of_its_share(forecaster):
+    eight = forecaster.hardware
+    eight = replace(eight, rates=replace(eight.rates, noise=25e6))
+    alone, each = (
+        Forecaster(forecaster.work, replace(eight, count=count), micro_batch=8)
+        .forecast("bookkeeping", gradients=64, steps=1)
+        .parts["noise"]
+        for count in (1, 8)
+    )
+    assert alone == pytest.approx(forecaster.trained / 25e6)
+    assert each == pytest.approx(alone / 8)
+
+
 def test_hours_buy_what_a_run_of_so_many_hours_takes(forecaster):
     found = forecaster.forecast(forecaster.engine, gradients=6400, steps=50)
     bought = forecaster.gradients_for(found.device_hours, steps=50)

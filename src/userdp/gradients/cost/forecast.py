@@ -128,16 +128,16 @@ class Forecaster:
 
     @cached_property
     def _noise_seconds(self) -> float:
-        """Of a step's noise, which one process draws whole."""
-        rate = self.hardware.rates.noise
+        """Of a step's noise, of which each device draws that of its own share of the numbers."""
+        rate, own = self.hardware.rates.noise, self.trained / self.hardware.count
         if math.isfinite(rate):
-            return self.trained / rate
+            return own / rate
         numbers = 1 << 16
         recorder = Recorder(Live({}, 1), copies=False)
         with recorder:
             for _ in range(DRAWS):
                 draw_on_device(torch.Generator().manual_seed(0), numbers)
-        share = self.trained / numbers
+        share = own / numbers
         # A block is larger than what was recorded: as many bytes a number, and fewer calls.
         ops = (Count({_scaled(op, share): 1}) for op in recorder.ops)
         return sum(seconds_of(op, self.hardware) for op in ops)
