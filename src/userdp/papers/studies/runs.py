@@ -32,11 +32,21 @@ _EVALUATION_BATCH = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run: what tells it from the others, its plan and its configuration."""
+    """One run.
+
+    Args:
+        key: what tells it from the others.
+        plan: of the run.
+        config: of the run.
+        scores: of the store's examples, for selections by perplexity.
+        claimed: whether the row tells ε; not of a run with next to no noise.
+    """
 
     key: Mapping[str, Any]
     plan: Plan
     config: TrainConfig
+    scores: Path | None = None
+    claimed: bool = True
 
 
 def name_of(key: Mapping[str, Any]) -> str:
@@ -133,12 +143,12 @@ def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
     shutil.rmtree(out, ignore_errors=True)
     begin = time.monotonic()
     opened = UserStore.open(store)
-    train(opened, job.plan, job.config, out=out, tensorboard=False)
+    train(opened, job.plan, job.config, out=out, scores=job.scores, tensorboard=False)
     trained = time.monotonic() - begin
     split = opened.split(Split.HELD_OUT_USERS)
     loss, user_loss = held_out_loss(read_model(str(out / "model")), split, most_examples)
     # Its own part, the last: runs on one store are compared here, each at the price of itself.
-    guarantee = claim(out / "ledger.jsonl").parts[-1].guarantee()
+    guarantee = claim(out / "ledger.jsonl").parts[-1].guarantee() if job.claimed else None
     gradients = sum(
         line["rows"]
         for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())
@@ -149,9 +159,9 @@ def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
         "key": dict(job.key),
         "loss": loss,
         "user_loss": user_loss,
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "accountant": guarantee.accountant,
+        "epsilon": guarantee.epsilon if guarantee else None,
+        "delta": guarantee.delta if guarantee else None,
+        "accountant": guarantee.accountant if guarantee else None,
         "noise_multiplier": job.plan.noise.multiplier,
         "l2_clip_norm": job.plan.clip.l2_norm,
         "gradients": gradients,
