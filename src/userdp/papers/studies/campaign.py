@@ -18,12 +18,16 @@ from userdp.codec import encode
 from userdp.papers.studies.design import Cell, Design
 from userdp.papers.studies.runs import Job, Row, append_row, name_of, read_rows, run_one
 from userdp.papers.studies.settings import Declared, Setting
+from userdp.training.personalization import LocalTraining
 
 RUNS_PER_COPY = 20
 """A store's ledger inherits all of its runs: after so many the copy is made anew."""
 
 MOST_EXAMPLES = 16
 """Of a held-out user, to evaluate on: the same for every model."""
+
+LOCAL = LocalTraining(learning_rate=(0.1, 0.3, 1.0), most_examples=32)
+"""Local training of held-out users: four epochs of SGD (Charles et al. 2024, Appendix G.2)."""
 
 TUNE = "tune"
 
@@ -143,6 +147,7 @@ def run_design(
                 config=setting.config(places.model(setting.base), key["rate"]),
                 scores=_scores(setting, places) if setting.selection.scored else None,
                 claimed=setting.epsilon is not None,
+                local=LOCAL if setting.personalized else None,
             )
             row = run_one(job, store=store, work=places.work, most_examples=MOST_EXAMPLES)
             date = datetime.now(UTC).isoformat(timespec="seconds")

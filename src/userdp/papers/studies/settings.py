@@ -98,6 +98,7 @@ class Setting:
         population_factor: so many times more users stand in the accounting than there are (Charles
             et al. 2024, Figure 8). What is trained then costs more than ``epsilon``; the row tells
             both.
+        personalized: measure what held-out users gain from local training, too.
     """
 
     text: str
@@ -115,6 +116,7 @@ class Setting:
     averaging: Averaging = Averaging.NONE
     lora_rank: int | None = None
     population_factor: int = 1
+    personalized: bool = False
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
