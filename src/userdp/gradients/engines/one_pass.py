@@ -23,9 +23,9 @@ r"""Many units in one backward pass, each clipped as if alone: the book-keeping 
    cannot rescale the others.
 
 Sums over passes are float64, or float32 where the rounding of that is at most a tenth of m
-(`userdp.gradients.engines.running`). So the claim is worst-case in real arithmetic, and stands in floating
-point on measured roundings, with m chosen to cover them; `reference` is the engine for those who
-want the worst case throughout.
+(`userdp.gradients.engines.running`). So the claim is worst-case in real arithmetic, and stands in
+floating point on measured roundings, with m chosen to cover them; `reference` is the engine for
+those who want the worst case throughout.
 
 Every trainable parameter is covered: one that is used in a way without a rule is found by its
 ordinary gradient. A unit that is too large for one pass, or whose norm cannot be formed in float32,

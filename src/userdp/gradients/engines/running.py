@@ -9,10 +9,10 @@ nearest: by at most :math:`u = 2^{-24}` of the result. With :math:`N_p` units in
 :math:`M_p` of them in pass p, each of norm at most :math:`C(1 - m)`, the result's norm after the
 last addition of a pass is at most :math:`N_p C`; in between it is at most :math:`(N_p + M_p) C`,
 since a unit whose two uses cancel further than to a quarter of their squares is computed alone. The
-m left over in C covers what is of second order. So the sum differs from that of the same passes without rounding
-by at most :math:`u C S` with :math:`S = \sum_p (2 N_p + M_p)`, which is :math:`M (P + 2)` for M
-units in P equal passes. Float32 is taken while :math:`2 u S \le m / 10`, which is
-:math:`S \le 838`, divided by the number of sums that are added up.
+m left over in C covers what is of second order. So the sum differs from that of the same passes
+without rounding by at most :math:`u C S` with :math:`S = \sum_p (2 N_p + M_p)`, which is
+:math:`M (P + 2)` for M units in P equal passes. Float32 is taken while :math:`2 u S \le m / 10`,
+which is :math:`S \le 838`, divided by the number of sums that are added up.
 
 **The choice may depend on who was drawn.** Leave out one unit, and S, hence the type, may change.
 But whichever type a sum has, it differs from the exact sum of its passes by at most :math:`m C /

@@ -29,8 +29,9 @@ from userdp.gradients.engines.forms import Form
 _BLOCK = 1024
 
 _ADDED = 1 << 18
-"""Numbers that are added to a sum at a time on a CPU, where the product is fresh memory, and what is
-added to float64 is widened to a copy: of a whole table that would be up to three times the table's."""
+"""Numbers that are added to a sum at a time on a CPU: the product is fresh memory there, and so is
+its copy that is widened to be added to float64. Of a whole table both are up to three times its
+size."""
 
 _CANCELLED = 0.25
 """Least part that the joint square of two uses has of the sum of both their squares."""
