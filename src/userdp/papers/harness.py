@@ -50,6 +50,8 @@ class Figure(StrEnum):
     CHUA_TABLE_9 = "chua-table-9"
     CHUA_TABLE_10 = "chua-table-10"
     CHUA_TABLE_11 = "chua-table-11"
+    CHUA_FIGURE_3 = "chua-figure-3"
+    CHUA_FIGURE_7 = "chua-figure-7"
     GANESH_FIGURE_1 = "ganesh-figure-1"
     GANESH_FIGURE_2 = "ganesh-figure-2"
     GANESH_FIXED_SIZE = "ganesh-fixed-size"
