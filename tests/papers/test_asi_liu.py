@@ -55,7 +55,7 @@ def random_neighbours(rng: np.random.Generator) -> tuple[Points, Points]:
 
 
 def test_the_filter_is_less_noisy_only_below_a_tenth_of_the_clip_norm() -> None:
-    """The paper's finding at ε = 3, with σ from the closed form of T Gaussian steps as the oracle."""
+    """The paper's finding at ε = 3, with σ by the closed form of T Gaussian steps."""
 
     def gaussian(epsilon: float, delta: float) -> float:
         def excess(mu: float) -> float:

@@ -55,9 +55,11 @@ def published_noise(
 
     Line 2's σ is for (ε/2, δ/2), a full batch and sensitivity 1.
     """
-    return math.sqrt(8 * (epsilon + math.log(steps / delta))) * _half_budget(
-        epsilon, steps, delta
-    ) / users
+    return (
+        math.sqrt(8 * (epsilon + math.log(steps / delta)))
+        * _half_budget(epsilon, steps, delta)
+        / users
+    )
 
 
 def derived_noise(
