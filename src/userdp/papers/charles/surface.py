@@ -80,5 +80,5 @@ class Surface(Study):
         ]
 
 
-CHOICES: dict[tuple[float, float], int] = {}
-"""By (ε, B): the group size of Estimate-and-Double, which is the planner's, too; from norms.json."""
+CHOICES = {(0.25, 32.0): 2, (0.25, 128.0): 4, (1.0, 32.0): 1, (1.0, 128.0): 2}
+"""By (ε, B): the group size that Estimate-and-Double and the planner take (norms.json)."""
