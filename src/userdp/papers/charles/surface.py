@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from userdp.papers.studies.findings import Finding, signs, verdict_of
+from userdp.papers.studies.findings import Finding, verdict_of
 from userdp.papers.studies.intervals import Losses
 from userdp.papers.studies.study import Study
 
@@ -41,7 +41,7 @@ class Surface(Study):
                 if g != chosen
             ]
             worst = max(against, key=lambda one: one.value)
-            near.append(worst.value <= NEAR or 1 not in signs(against))
+            near.append(worst.value <= NEAR)
             first = losses.difference(
                 {**here, "group_size": sizes[0]}, {**here, "group_size": best}
             )
