@@ -29,7 +29,6 @@ import numpy as np
 import torch
 
 from benchmarks.federated_characters import CharacterLSTM, character_tokenizer
-from benchmarks.private_runs import append_row, name_of, read_rows
 from userdp.data.progress import NoProgress
 from userdp.data.records import Record, Tally
 from userdp.data.sources import open_source
@@ -43,6 +42,7 @@ from userdp.federated.silo import silo_folder
 from userdp.federated.simulation import claim_of, make_federation, measure, run_in_process
 from userdp.papers.marathe.digits import digits
 from userdp.papers.marathe.published import FLAWS, LOCAL_GROUP, Published
+from userdp.papers.studies.runs import append_row, name_of, read_rows
 from userdp.plans import Budget, Plan
 
 RESULTS = Path("docs/results/federated.jsonl")

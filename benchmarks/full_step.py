@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.plans import plan_of_size
 from benchmarks.step.measure import clock, interval
 from benchmarks.step.models import SETTINGS, build
 from benchmarks.words import write_tokenizer
@@ -38,6 +37,7 @@ from userdp.data.records import Record, Tally
 from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.gradients import Units, causal_lm_loss, get_engine
+from userdp.plans.sized import plan_of_size
 from userdp.sampling import PoissonUsers
 from userdp.training.config import TrainConfig
 from userdp.training.optimizers import build_optimizer

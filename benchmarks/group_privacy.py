@@ -24,12 +24,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plans import plan_of_size
-from benchmarks.private_runs import Job, Row, held_out_loss, read_rows, run_all
 from benchmarks.surface import DELTA, FINE, POPULATION, RESULTS, STEPS, interval
 from userdp.accounting import Accountant
 from userdp.clip import ClipForm
+from userdp.papers.studies.runs import Job, Row, held_out_loss, read_rows, run_all
 from userdp.plans import Plan
+from userdp.plans.sized import plan_of_size
 from userdp.sampling import PoissonExamples, PoissonUsers
 
 K = 10

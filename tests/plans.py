@@ -30,7 +30,7 @@ _SHUFFLED = {PoissonUsers: ShuffleUsers, PoissonExamples: ShuffleExamples}
 def plan_of_size(
     sampling: type[Sampling], size: float, *, unsafe_shuffle: bool = False, **values
 ) -> Plan:
-    """`benchmarks.plans.plan_of_size`, with either the noise or a budget given."""
+    """`userdp.plans.sized.plan_of_size`, with either the noise or a budget given."""
     assert (values.get("noise_multiplier") is None) != (values.get("target_epsilon") is None)
     return plans.plan_of_size(_SHUFFLED[sampling] if unsafe_shuffle else sampling, size, **values)
 

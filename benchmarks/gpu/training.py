@@ -26,7 +26,6 @@ from safetensors.torch import load_file
 
 import userdp
 from benchmarks.gpu.setting import Result, Setting
-from benchmarks.plans import plan_of_size
 from userdp.claims import claim
 from userdp.data.records import Tally
 from userdp.data.splits import Split
@@ -34,6 +33,7 @@ from userdp.data.store import UserStore
 from userdp.data.tokenize import StoreTokenizer
 from userdp.data.writer import StoreWriter
 from userdp.plans import Plan
+from userdp.plans.sized import plan_of_size
 from userdp.sampling import PoissonUsers
 from userdp.training.config import Precision, TrainConfig
 from userdp.training.loop import train

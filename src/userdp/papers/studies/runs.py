@@ -25,6 +25,7 @@ from userdp.data.store import StoreSplit
 from userdp.gradients import Units, causal_lm_loss
 from userdp.plans import Plan
 from userdp.training.config import TrainConfig
+from userdp.training.personalization import LocalTraining, local_users, personalize, summary
 
 Row = dict[str, Any]
 _EVALUATION_BATCH = 32
@@ -32,11 +33,23 @@ _EVALUATION_BATCH = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run: what tells it from the others, its plan and its configuration."""
+    """One run.
+
+    Args:
+        key: what tells it from the others.
+        plan: of the run.
+        config: of the run.
+        scores: of the store's examples, for selections by perplexity.
+        claimed: whether the row tells ε; not of a run with next to no noise.
+        local: how held-out users adapt the model, if that is measured.
+    """
 
     key: Mapping[str, Any]
     plan: Plan
     config: TrainConfig
+    scores: Path | None = None
+    claimed: bool = True
+    local: LocalTraining | None = None
 
 
 def name_of(key: Mapping[str, Any]) -> str:
@@ -121,6 +134,15 @@ def held_out_loss(model: nn.Module, split: StoreSplit, most_examples: int) -> tu
     return float(sums.sum() / tokens.sum()), float(np.mean(sums / tokens))
 
 
+def _gains(model: nn.Module, split: StoreSplit, how: LocalTraining) -> list[Row]:
+    """Mean losses on the half kept back, before and after local training, at each rate."""
+    personalized = personalize(model, split, local_users(split, how)[0], how)
+    return [
+        {"learning_rate": rate, **summary(personalized, which)}
+        for which, rate in enumerate(how.learning_rate)
+    ]
+
+
 def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
     """Train, evaluate on held-out users, and read ε from the ledger."""
     from userdp.claims import claim
@@ -133,12 +155,14 @@ def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
     shutil.rmtree(out, ignore_errors=True)
     begin = time.monotonic()
     opened = UserStore.open(store)
-    train(opened, job.plan, job.config, out=out, tensorboard=False)
+    train(opened, job.plan, job.config, out=out, scores=job.scores, tensorboard=False)
     trained = time.monotonic() - begin
     split = opened.split(Split.HELD_OUT_USERS)
-    loss, user_loss = held_out_loss(read_model(str(out / "model")), split, most_examples)
+    model = read_model(str(out / "model"))
+    loss, user_loss = held_out_loss(model, split, most_examples)
+    gains = {} if job.local is None else {"personalization": _gains(model, split, job.local)}
     # Its own part, the last: runs on one store are compared here, each at the price of itself.
-    guarantee = claim(out / "ledger.jsonl").parts[-1].guarantee()
+    guarantee = claim(out / "ledger.jsonl").parts[-1].guarantee() if job.claimed else None
     gradients = sum(
         line["rows"]
         for line in map(json.loads, (out / "operator.jsonl").read_text().splitlines())
@@ -149,12 +173,13 @@ def run_one(job: Job, *, store: Path, work: Path, most_examples: int) -> Row:
         "key": dict(job.key),
         "loss": loss,
         "user_loss": user_loss,
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "accountant": guarantee.accountant,
+        "epsilon": guarantee.epsilon if guarantee else None,
+        "delta": guarantee.delta if guarantee else None,
+        "accountant": guarantee.accountant if guarantee else None,
         "noise_multiplier": job.plan.noise.multiplier,
         "l2_clip_norm": job.plan.clip.l2_norm,
         "gradients": gradients,
+        **gains,
         "seconds": round(trained, 2),
         "seconds_in_all": round(time.monotonic() - begin, 2),
     }

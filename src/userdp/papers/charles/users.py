@@ -1,0 +1,68 @@
+"""Figure 8 of Charles et al. 2024: more users in the accounting. Every ε here is simulated."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from userdp.papers.studies.findings import Finding, signs, verdict_of
+from userdp.papers.studies.intervals import Losses
+from userdp.papers.studies.study import Study
+
+FACTORS = (1, 10, 100)
+LEAST, MOST = 16.0, 64.0
+
+
+class Users(Study):
+    """ELS and ULS with 1, 10 and 100 times as many users in the accounting as there are."""
+
+    design: ClassVar[str] = "charles-users"
+    figures: ClassVar[tuple[str, ...]] = ("charles-figure-8",)
+    panel: ClassVar[tuple[str, ...]] = ("population_factor",)
+    line: ClassVar[tuple[str, ...]] = ("method",)
+    x: ClassVar[str] = "gradients"
+    title: ClassVar[str] = "Shakespeare, ε = 4 with so many times more users (simulated)"
+
+    def findings(self, losses: Losses) -> list[Finding]:
+        """Who gains more by compute, and who by users."""
+        words, right = [], []
+        compute = [
+            losses.contrast(
+                [
+                    (1.0, {"population_factor": f, "method": "uls", "gradients": LEAST}),
+                    (-1.0, {"population_factor": f, "method": "uls", "gradients": MOST}),
+                    (-1.0, {"population_factor": f, "method": "els", "gradients": LEAST}),
+                    (1.0, {"population_factor": f, "method": "els", "gradients": MOST}),
+                ]
+            )
+            for f in FACTORS
+        ]
+        users = [
+            losses.contrast(
+                [
+                    (1.0, {"population_factor": 1, "method": "els", "gradients": b}),
+                    (-1.0, {"population_factor": 100, "method": "els", "gradients": b}),
+                    (-1.0, {"population_factor": 1, "method": "uls", "gradients": b}),
+                    (1.0, {"population_factor": 100, "method": "uls", "gradients": b}),
+                ]
+            )
+            for b in (LEAST, MOST)
+        ]
+        told = signs(compute + users)
+        for name, gain, sign in zip(
+            [f"compute, {f} times the users" for f in FACTORS]
+            + [f"users, B = {b:g}" for b in (LEAST, MOST)],
+            compute + users,
+            told,
+            strict=True,
+        ):
+            words.append(f"{name}: {gain}{'' if sign else ' (not told)'}")
+            right.append(sign > 0)
+        return [
+            Finding(
+                figure="charles-figure-8",
+                paper="ULS gains more by compute, ELS by users in the accounting",
+                here="what four times the compute gives ULS less what it gives ELS, and what a "
+                "hundred times the users give ELS less what they give ULS: " + "; ".join(words),
+                verdict=verdict_of(sum(right), len(right)),
+            )
+        ]

@@ -1,0 +1,1 @@
+"""Chua et al. 2024, "Mind the Privacy Unit!"."""

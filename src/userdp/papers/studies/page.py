@@ -1,0 +1,147 @@
+"""The page of findings: every figure and table of the papers, its verdict, files and command."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from userdp.errors import UseError
+from userdp.papers.harness import TRAINED, Figure
+from userdp.papers.studies.findings import Finding, Verdict
+
+PAPERS = {
+    "charles": "Charles et al. 2024",
+    "chua": "Chua et al. 2024",
+    "ganesh": "Ganesh 2024",
+    "marathe": "Marathe et al. 2023",
+}
+
+EXPECTED = (
+    *(f"charles-figure-{n}" for n in range(1, 19)),
+    "charles-table-1",
+    "charles-table-2",
+    *(f"chua-figure-{n}" for n in range(3, 8)),
+    *(f"chua-table-{n}" for n in range(1, 13)),
+    "chua-table-6-order",
+    "ganesh-figure-1",
+    "ganesh-figure-2",
+    "ganesh-fixed-size",
+    *(f"marathe-figure-{n}" for n in range(1, 4)),
+    "whole-tool",
+)
+"""Every figure and table with numbers: the page has a row of each, run or not. (Figures 1 and 2 of
+Chua et al. are drawings of the method.)"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A row of the page.
+
+    Args:
+        finding: what is said.
+        command: that makes its table and picture.
+        files: links to rows and pages.
+        minutes: of one core, measured; None where nobody noted it.
+    """
+
+    finding: Finding
+    command: str
+    files: Sequence[str]
+    minutes: float | None
+
+
+def trained(results: Path) -> dict[str, Entry]:
+    """What the studies' rows say, by figure; a study that lacks runs gives none."""
+    entries: dict[str, Entry] = {}
+    for figure in TRAINED:
+        study = figure.study
+        rows = study.read(results)
+        try:
+            found = study.findings_of(rows)
+        except LookupError:
+            continue
+        seconds = sum(row["seconds_in_all"] for row in rows)
+        for one in found:
+            if one.figure == figure:
+                entries[one.figure] = Entry(
+                    finding=one,
+                    command=f"userdp reproduce {figure}",
+                    files=(
+                        f"[design](papers/designs/{study.design}.toml)",
+                        f"[{len(rows)} runs](papers/{study.design}.jsonl)",
+                    ),
+                    minutes=seconds / 60,
+                )
+    return entries
+
+
+def written(path: Path) -> dict[str, Entry]:
+    """The rows that were written by hand, from pages whose numbers are not those of a study."""
+    entries = {}
+    for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        values: Mapping[str, Any] = table
+        entries[name] = Entry(
+            finding=Finding(
+                figure=name,
+                paper=values["paper"],
+                here=values["here"],
+                verdict=Verdict(values["verdict"]),
+            ),
+            command=values["command"],
+            files=tuple(values["files"]),
+            minutes=values.get("minutes"),
+        )
+    return entries
+
+
+def page(entries: Mapping[str, Entry], *, head: str) -> str:
+    """The Markdown of the page.
+
+    Raises:
+        UseError: an entry is of no figure that is expected: the list would miss it.
+    """
+    unknown = set(entries) - set(EXPECTED)
+    if unknown:
+        raise UseError(f"no figure or table is called {', '.join(sorted(unknown))}")
+    lines = [head.rstrip(), "", _count(entries), ""]
+    paper = ""
+    for name in EXPECTED:
+        own = PAPERS.get(name.partition("-")[0], "Beyond the papers")
+        if own != paper:
+            paper = own
+            lines += ["", f"## {paper}", ""]
+            lines += [
+                "| | what the paper found | what we find | verdict | files and command | minutes |",
+                "|---|---|---|---|---|---|",
+            ]
+        lines.append(_line(name, entries.get(name)))
+    return "\n".join(lines) + "\n"
+
+
+def _count(entries: Mapping[str, Entry]) -> str:
+    verdicts = [
+        entries[name].finding.verdict if name in entries else Verdict.CANNOT_TELL
+        for name in EXPECTED
+    ]
+    counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict)
+    return f"**Of {len(EXPECTED)} figures and tables: {counted}.**"
+
+
+def _line(name: str, entry: Entry | None) -> str:
+    title = name.partition("-")[2].replace("-", " ") if name != "whole-tool" else "the whole tool"
+    if entry is None:
+        cells = [title, "", "not run yet", str(Verdict.CANNOT_TELL), "", ""]
+    else:
+        one = entry.finding
+        where = f"{', '.join(entry.files)}; `{entry.command}`"
+        minutes = "" if entry.minutes is None else f"{entry.minutes:.0f}"
+        cells = [title, one.paper, one.here, f"**{one.verdict}**", where, minutes]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def names() -> tuple[str, ...]:
+    """The expected figures that ``userdp reproduce`` knows."""
+    return tuple(name for name in EXPECTED if name in set(Figure))
