@@ -14,8 +14,8 @@ tokens, so that how they are cut changes nothing but memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +54,7 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
             wide.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
         )
         return flat.view(labels.shape)
-    flat = _TokenLosses.apply(logits.flatten(0, -2), labels.flatten())
+    flat = _apply(logits.flatten(0, -2), labels.flatten())
     return flat.view(labels.shape)
 
 
@@ -92,6 +92,9 @@ class _TokenLosses(torch.autograd.Function):
             if not same:
                 to_logits[chunk] = part
         return to_logits, None
+
+
+_apply = cast(Callable[[Tensor, Tensor], Tensor], _TokenLosses.apply)
 
 
 def _chunks(logits: Tensor) -> Iterator[slice]:
