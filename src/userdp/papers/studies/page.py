@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from userdp.codec import encode
 from userdp.errors import UseError
-from userdp.papers.harness import TRAINED, Figure
+from userdp.papers.harness import TRAINED
+from userdp.papers.studies.campaign import TUNE
+from userdp.papers.studies.design import read_design
 from userdp.papers.studies.findings import Finding, Verdict
+from userdp.papers.studies.runs import name_of
 
 PAPERS = {
     "charles": "Charles et al. 2024",
@@ -54,27 +58,37 @@ class Entry:
 
 
 def trained(results: Path) -> dict[str, Entry]:
-    """What the studies' rows say, by figure; a study that lacks runs gives none."""
+    """What the studies' rows say, by figure.
+
+    A study of which a cell has no run yet has no verdict: its row says how many runs are made.
+    """
     entries: dict[str, Entry] = {}
     for figure in TRAINED:
         study = figure.study
-        rows = study.read(results)
-        try:
-            found = study.findings_of(rows)
-        except LookupError:
+        path = results / "designs" / f"{study.design}.toml"
+        if not path.exists():
             continue
+        design, rows = read_design(path), study.read(results)
+        cells = {name_of(encode(cell.setting)) for cell in design.cells}
+        run = {name_of(row["key"]["setting"]) for row in rows if row["key"]["run"] != TUNE}
+        own = study.findings_of(rows) if cells <= run else ()
+        found = next((one for one in own if one.figure == figure), None) or Finding(
+            figure=figure,
+            paper="",
+            here=f"{len(rows)} of {design.runs} runs made, {len(cells - run)} of {len(cells)} "
+            "cells without one",
+            verdict=Verdict.CANNOT_TELL,
+        )
         seconds = sum(row["seconds_in_all"] for row in rows)
-        for one in found:
-            if one.figure == figure:
-                entries[one.figure] = Entry(
-                    finding=one,
-                    command=f"userdp reproduce {figure}",
-                    files=(
-                        f"[design](papers/designs/{study.design}.toml)",
-                        f"[{len(rows)} runs](papers/{study.design}.jsonl)",
-                    ),
-                    minutes=seconds / 60,
-                )
+        entries[figure] = Entry(
+            finding=found,
+            command=f"userdp reproduce {figure}",
+            files=(
+                f"[design](papers/designs/{study.design}.toml)",
+                f"[{len(rows)} runs](papers/{study.design}.jsonl)" if rows else "no runs",
+            ),
+            minutes=seconds / 60,
+        )
     return entries
 
 
@@ -140,8 +154,3 @@ def _line(name: str, entry: Entry | None) -> str:
         minutes = "" if entry.minutes is None else f"{entry.minutes:.0f}"
         cells = [title, one.paper, one.here, f"**{one.verdict}**", where, minutes]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def names() -> tuple[str, ...]:
-    """The expected figures that ``userdp reproduce`` knows."""
-    return tuple(name for name in EXPECTED if name in set(Figure))
