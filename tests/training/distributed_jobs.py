@@ -155,12 +155,15 @@ def lattice_releases(store: Path, out: Path, std: float, numbers: int) -> dict[s
     single = torch.Generator().manual_seed(world.rank)
 
     def released() -> dict[str, torch.Tensor]:
-        together = {"w": torch.zeros(numbers, dtype=torch.float64)}
-        SharedNoise(world).add_(together, std)
+        together = {"weight": torch.zeros(numbers, dtype=torch.float64)}
+        SharedNoise(world, nn.Linear(numbers, 1, bias=False)).add_(together, std)
         model = shard(nn.Linear(numbers // 100, 100, bias=False))
         parts = zeros_like_parts(trainable_parameters(model))
         ShardNoise(model).add_(parts, std)
-        return {"whole": together["w"], "shards": torch.cat([v.flatten() for v in parts.values()])}
+        return {
+            "whole": together["weight"],
+            "shards": torch.cat([v.flatten() for v in parts.values()]),
+        }
 
     right = released()
     drawn = itertools.count()

@@ -122,7 +122,7 @@ class Forecaster:
         """Seconds of a step's parts on each device; ``passes`` are one device's."""
         hardware, trained, private = self.hardware, float(self.trained), method != PLAIN
         update = _streamed(trained * (ADAM_BYTES + (AVERAGED_BYTES if private else 0.0)))
-        exchanged = trained * (8.0 if private else 4.0) * 2 * (1 - 1 / hardware.count)
+        exchanged = trained * (12.0 if private else 8.0) * (1 - 1 / hardware.count)
         return {
             "gradients": seconds_of(self._count(method, units).of(passes), hardware),
             "exchange": exchanged / hardware.link / hardware.reached,
