@@ -23,7 +23,7 @@ def reproduce(
 
     Figures of trained models are read from the runs of studies, which a checkout holds and
     python -m benchmarks.papers makes. Figures that count what texts hold read the stores that
-    --store names, exactly: they are for the stores' operator, and a look is recorded in each ledger.
+    --store names, exactly: they are operator-only, and a look is recorded in each store's ledger.
 
     Args:
         name: which figure.

@@ -76,9 +76,11 @@ def draw_table(rows: Sequence[Row], path: Path, *, title: str, operator_only: bo
     """
     columns = list(rows[0])
     cells = [[_shown(row[column]) for column in columns] for row in rows]
-    figure, (axis,) = panels(1, width=1.5 * len(columns), height=0.8 + 0.3 * len(rows))
-    axis.axis("off")
     titles = [column.replace("_", " ") for column in columns]
+    # At a font size of 8 a character takes some 0.08 inches, with the room around a cell's text.
+    letters = sum(max(map(len, column)) + 2 for column in zip(titles, *cells, strict=True))
+    figure, (axis,) = panels(1, width=max(5.0, 0.08 * letters), height=0.8 + 0.2 * len(rows))
+    axis.axis("off")
     table = axis.table(cellText=cells, colLabels=titles, loc="center")
     table.auto_set_font_size(False)
     table.set_fontsize(8)

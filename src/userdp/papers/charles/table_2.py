@@ -1,4 +1,4 @@
-"""Charles et al. 2024, Table 2: pre-training examples left once those near private ones are removed.
+"""Charles et al. 2024, Table 2: pre-training examples left once overlap is removed.
 
 The text of pre-training is the store called ``public``; all others are what is fine-tuned on. An
 example is a document here: prepare the stores with examples as long as the longest record
